@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
@@ -16,18 +15,12 @@ from graph_agent.runs.registry import running_check
 from graph_agent.session.history import EventReader, summarize_sessions
 from graph_agent.session.importing import export_session
 from graph_agent.testing.recording import read_recording
-from tests.support.agents import echo, kinds
-from tests.support.killed_first_call import SESSION
+from tests.support.agents import echo, kinds, says, thread
+from tests.support.cli import run_cli
+from tests.support.killed_first_call import SESSION, killed
 from tests.support.postgres_server import on_postgres
 
 BEGUN = ["user_message", "status"]
-
-
-async def killed(url: str, number: int, *, plans: bool = True) -> None:
-    """Kill a process in the first model call of an input."""
-    arguments = ["-m", "tests.support.killed_first_call", url, str(number), str(int(plans))]
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
-    assert await process.wait() == -signal.SIGKILL
 
 
 def agent(saver: Any, *replies: str, plans: bool = True) -> Any:
@@ -50,7 +43,8 @@ async def test_a_session_killed_in_a_first_model_call_is_interrupted_in_every_vi
 
     async with open_saver(url) as saver:
         session = Session(agent(saver, "Finished.", plans=plans), SESSION)
-        status, events, result = await session.status(), await session.events(), await session.driver.result()
+        events: list[Any] = list(await session.events())
+        status, result = await session.status(), await session.driver.result()
         [summary] = await summarize_sessions(saver, running_check(saver))
         found = await EventReader(None, saver, SESSION).read_tail(pending=True)
         tail = await session.events(last=2)
@@ -91,4 +85,65 @@ async def test_a_session_killed_in_a_first_model_call_is_interrupted_in_every_vi
         "COMPLETED",
         "Finished.",
         without_times(events),
+    )
+
+
+async def test_the_command_line_shows_the_input_that_a_kill_interrupted(tmp_path: Path) -> None:
+    await killed(f"sqlite:///{tmp_path / 'a.db'}", 2)
+
+    def run(*arguments: str) -> str:
+        return run_cli(tmp_path, *arguments, "--db", "sqlite:///a.db").stdout
+
+    [listed] = [json.loads(line) for line in run("sessions", "--json").splitlines()]
+    shown = [json.loads(line) for line in run("events", SESSION, "--json").splitlines()]
+    traced = run("trace", SESSION)
+
+    assert (
+        (listed["status"], listed["activity"]),
+        kinds(shown)[-2:],
+        shown[-2]["content"],
+        "input 2: question 2\n  RUNNING, not ended" in traced,
+    ) == (("RUNNING", "interrupted"), BEGUN, "question 2", True)
+
+
+async def test_an_input_that_waits_before_its_first_plan_is_unfinished(tmp_path: Path) -> None:
+    graph = agent(InMemorySaver(), "Answer.", "Finished.")
+    await Session(graph, "s1").run("one")
+    await graph.ainvoke(says("two"), thread(), interrupt_before=["plan"])
+    session = Session(graph, "s1")
+
+    before = await session.status(), [event.get("content") for event in await session.events(last=2)]
+    result = await session.resume()
+
+    assert (before, result.answer, await session.status()) == (("RUNNING", ["two", None]), "Finished.", "COMPLETED")
+
+
+async def test_an_input_of_which_only_the_first_checkpoint_is_stored_is_shown() -> None:
+    saver, copy = InMemorySaver(), InMemorySaver()
+    graph = agent(saver, "Answer.")
+    await Session(graph, "s1").run("one")
+    async for found in saver.alist(thread(), filter={"source": "input"}):
+        at: Any = {"configurable": {"thread_id": "s1", "checkpoint_ns": ""}}
+        await copy.aput(at, found.checkpoint, found.metadata, found.checkpoint["channel_versions"])
+    session = Session(agent(copy, "Finished."), "s1")
+
+    before = await session.status(), [event.get("content") for event in await session.events(last=2)]
+    result = await session.resume()
+
+    assert (before, result.answer) == (("RUNNING", ["one", None]), "Finished.")
+
+
+async def test_a_follower_reads_the_input_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    await killed(url, 2)
+
+    async with open_saver(url) as saver:
+        reader = EventReader(None, saver, SESSION)
+        first = await reader.read_early() or []
+        await Session(agent(saver, "Finished."), SESSION).resume()
+        later = await reader.read_early() or []
+
+    assert (kinds([event for _, event in first])[-2:], [(at, event["type"]) for at, event in later]) == (
+        BEGUN,
+        [(7, "plan"), (8, "agent_response"), (9, "status")],
     )

@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
@@ -30,7 +31,7 @@ class KilledModel(ScriptedChatModel):
         await self._die()
         return await super()._agenerate(*args, **kwargs)
 
-    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         await self._die()
         async for chunk in super()._astream(*args, **kwargs):
             yield chunk
@@ -42,6 +43,13 @@ class KilledModel(ScriptedChatModel):
             if any(name.startswith("branch:to:") for name in values):
                 os.kill(os.getpid(), signal.SIGKILL)
             await asyncio.sleep(0.002)
+
+
+async def killed(url: str, number: int, *, plans: bool = True) -> None:
+    """Kill a process in the first model call of an input."""
+    arguments = ["-m", "tests.support.killed_first_call", url, str(number), str(int(plans))]
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+    assert await process.wait() == -signal.SIGKILL
 
 
 async def main(url: str, number: int, *, plans: bool) -> None:

@@ -104,7 +104,7 @@ const REDUCERS = {
   },
   plan(log, event, input, time) {
     const step = newStep(input, event, time);
-    for (const planned of event.calls) newCall(log, step, planned);
+    for (const one of event.calls) newCall(log, step, one);
     // Without calls, the text is the answer, whose event may be stored later.
     if (event.calls.length) consume(log, event.reasoning);
   },
@@ -183,7 +183,7 @@ export function reduce(log, event) {
   return log;
 }
 
-const textOf = (event) => JSON.stringify({ ...event, seq: 0 });
+const textOf = ({ seq, ts, queued_s, ...event }) => JSON.stringify(event);
 
 /** Add events to a log, oldest first; its position stays at `after`: those behind it come again, at their final places. */
 export function reduceAll(log, events, after) {
