@@ -15,6 +15,7 @@ from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
 from graph_agent._compat import dual_runnable, read_state, route_by_update
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.approvals.policy import read_review
 from graph_agent.compiled import AgentStateGraph
@@ -50,6 +51,9 @@ from graph_agent.waves.schema import PlanningResult
 if TYPE_CHECKING:
     from graph_agent.hooks.middleware import AdmittedMiddleware
     from graph_agent.skills import SkillSet
+
+
+logger = get_logger(__name__)
 
 
 class _MiddlewareWrappers(NamedTuple):
@@ -108,7 +112,7 @@ def assemble(
     if opened is not None:
         config, prompt = opened.with_limits(config), opened.with_section(prompt)
         warnings = opened.with_warnings(warnings)
-    wrappers = _wrappers(admitted, toolbox, templates)
+    wrappers = _wrappers(admitted, toolbox, templates, config)
     response = ResponseSchema(response_format) if response_format is not None else None
     if response is not None and response.is_enforced and config.structured_output == "auto":
         config = config.with_values({"structured_output": "schema"})
@@ -193,13 +197,23 @@ def _admitted(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
     return admit(middleware)
 
 
-def _wrappers(admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
+def _wrappers(
+    admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts: Prompts, config: LoopConfig
+) -> _MiddlewareWrappers:
     """Make the wrappers and hooks of some middleware; the defaults without any."""
     if not admitted:
         return _MiddlewareWrappers()
     from graph_agent.hooks.middleware import ToolMiddleware, hook_set
     from graph_agent.hooks.wrap_model_call import ModelMiddleware
 
+    for one in admitted:
+        if one.undeclared and not config.stream_before_guards:
+            logger.warning(
+                "The middleware %r may rewrite replies (%s), so each answer is streamed in one piece, once it has seen "
+                "the whole text. If it leaves the text of replies as it is, set `rewrites_replies = False` on it.",
+                one.name,
+                ", ".join(one.undeclared),
+            )
     models = ModelMiddleware(admitted, toolbox.tools, prompts, toolbox.own)
     tools = ToolMiddleware(admitted, toolbox.tools, toolbox.own)
     return _MiddlewareWrappers(

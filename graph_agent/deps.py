@@ -172,13 +172,17 @@ class AgentDeps:
         return settings.finalize != "compose" or not self.toolbox
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether planning replies are streamed as produced: they may be the answer, and nothing can replace them."""
-        return self.may_answer_while_planning(settings) and not self.guarded
+        """Whether planning replies are streamed as produced: they may be the answer, and no guard sees them first."""
+        return self.may_answer_while_planning(settings) and not self.withholds(settings)
 
     @property
     def guarded(self) -> bool:
-        """Whether middleware or a hook may rewrite an answer after its last token, so no token may be shown before."""
+        """Whether middleware or a hook may rewrite an answer after its last token."""
         return self.whole_replies or any(map(sees_answers, self.hooks))
+
+    def withholds(self, settings: LoopConfig) -> bool:
+        """Whether no token of an answer may be shown before middleware and hooks have seen the whole."""
+        return self.guarded and not settings.stream_before_guards
 
     @property
     def plans(self) -> bool:

@@ -41,7 +41,7 @@ from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.compaction import recap
-from graph_agent.planning.middleware_replies import composed_answer, stream_unshown
+from graph_agent.planning.middleware_replies import composed_answer, drop_replaced, stream_unshown
 from graph_agent.planning.plan_edits import handoff_command
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
@@ -243,7 +243,7 @@ class AnswerUpdate:
         self.state = cast("PlanState", task.state)
         self.settings = task.settings
         self.deps = task.deps
-        self.outcome: LoopOutcome = self.loop["outcome"] or {"stop_reason": "completed"}
+        self.outcome: LoopOutcome = {**(self.loop["outcome"] or {"stop_reason": "completed"})}
         self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
         self.requests: ModelRequests | None = None
@@ -298,6 +298,7 @@ class AnswerUpdate:
             return planned is not None
         if (kept := composed_answer(self.outcome, self.state["messages"]) or planned) is None:
             return False
+        self.events += drop_replaced(self.outcome, kept, self.step)
         await self._accept_draft(kept)
         stream_unshown(self.answer, self.outcome)
         return True
@@ -400,7 +401,7 @@ class AnswerUpdate:
             reply, id_, streamed = AIMessage(""), message.id, requests.stream.text
             self.partial = with_text(message, message.text.rstrip())
         else:
-            reply = await requests.answer(quiet=self.deps.guarded)
+            reply = await requests.answer(quiet=self.deps.withholds(self.settings))
         if is_blank(reply.text) and not self.outcome.get("empty"):
             # The reply may have held a tool call, which was removed.
             if self._is_exhausted(requests.usage):
@@ -409,7 +410,7 @@ class AnswerUpdate:
                     stream_rest(self.answer, streamed)
                 return
             # The sentence has been streamed as a message already.
-            quiet = self.deps.guarded or bool(sentence)
+            quiet = self.deps.withholds(self.settings) or bool(sentence)
             reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet, without_tools=True)
         if is_blank(reply.text):
             self._fail(logged_event(self.step, "empty_answer", _EMPTY))
@@ -424,7 +425,7 @@ class AnswerUpdate:
         answered = await ask_for_structure(
             requests,
             self.deps.response,
-            quiet=bool(sentence) or self.deps.guarded or self.outcome.get("unfit", False),
+            quiet=bool(sentence) or self.deps.withholds(self.settings) or self.outcome.get("unfit", False),
             was_empty=self.outcome.get("empty", False),
             is_exhausted=lambda: self._is_exhausted(requests.usage),
             max_tokens=self.settings.max_output_tokens,

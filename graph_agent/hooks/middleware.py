@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from traceback import walk_tb
 from typing import Any
 
-from langchain.agents import middleware as shipped
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, PIIMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolCall, ToolMessage
@@ -139,6 +138,8 @@ class AdmittedMiddleware:
     """Its `awrap_tool_call`; None if there is none."""
     rewrites: bool
     """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
+    undeclared: tuple[str, ...]
+    """Its methods that may do so for all that is known, as it does not declare `rewrites_replies`."""
     hooks: dict[str, MiddlewareNode]
     """Its `before_` and `after_` hooks, by point."""
     tools: tuple[Any, ...]
@@ -170,13 +171,15 @@ def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[Admitted
 
 
 def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
-    model, rewrites = _wrap(middleware, "model"), _rewrites(middleware)
+    rewriting = _rewriting(middleware)
+    model, rewrites = _wrap(middleware, "model"), bool(rewriting)
     hooks = node_hooks(middleware, rewrites=rewrites)
     return AdmittedMiddleware(
         middleware.name,
         model,
         _wrap(middleware, "tool"),
-        rewrites and (model is not None or AFTER_MODEL in hooks or AFTER_AGENT in hooks),
+        rewrites,
+        rewriting if getattr(middleware, "rewrites_replies", None) is None and not _masks(middleware) else (),
         hooks,
         tuple(getattr(middleware, "tools", ())),
         middleware.state_schema,
@@ -185,21 +188,47 @@ def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
     )
 
 
-def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Whether a middleware may rewrite replies: its `rewrites_replies` if set, else True for unknown middleware.
+_SEE_REPLIES = tuple(
+    f"{prefix}{name}" for name in ("wrap_model_call", AFTER_MODEL, AFTER_AGENT) for prefix in ("", "a")
+)
+"""Methods that receive a reply."""
+_KEEP_REPLIES = (
+    "langchain.agents.middleware.",
+    "deepagents.",
+    "langchain_anthropic.middleware.",
+    "langchain_aws.middleware.",
+    "langchain_openai.middleware.model_router",
+)
+"""Modules whose methods leave the text of replies unchanged, apart from those of `PIIMiddleware`."""
+_OF_DECORATORS = "langchain.agents.middleware.types"
+"""Module of the classes that decorators make of a user's function."""
 
-    The middleware of `langchain` and `deepagents` and `dynamic_prompt` leave replies unchanged, except `PIIMiddleware`
-    for the output.
+
+def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:
+    """Return the methods of a middleware that may rewrite replies; empty if none does.
+
+    Its `rewrites_replies` decides if it is set. Otherwise any method that receives a reply may rewrite it, unless the
+    class that defines the method is known to leave replies as they are. So a subclass counts as its parent, except for
+    the methods that it overrides.
     """
-    if isinstance(middleware, PIIMiddleware):
-        return bool(middleware.apply_to_output)
+    found = tuple(name for name in _SEE_REPLIES if is_overridden(middleware, AgentMiddleware, name))
     declared = getattr(middleware, "rewrites_replies", None)
-    if isinstance(declared, bool):
-        return declared
-    wrap = getattr(type(middleware), "awrap_model_call", None)
-    made_by_dynamic_prompt = getattr(wrap, "__qualname__", "").startswith("dynamic_prompt.")
-    of_deepagents = type(middleware).__module__.split(".")[0] == "deepagents"
-    return not of_deepagents and type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
+    if isinstance(declared, bool) and not _masks(middleware):
+        return found if declared else ()
+    return tuple(name for name in found if _may_rewrite(middleware, name))
+
+
+def _masks(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
+    return isinstance(middleware, PIIMiddleware) and middleware.apply_to_output
+
+
+def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
+    owner = next(each for each in type(middleware).__mro__ if name in vars(each))
+    if owner is PIIMiddleware:
+        return bool(middleware.apply_to_output)  # type: ignore[attr-defined]  # the class is in its MRO
+    if owner.__module__ == _OF_DECORATORS:
+        return not getattr(vars(owner)[name], "__qualname__", "").startswith("dynamic_prompt.")
+    return not owner.__module__.startswith(_KEEP_REPLIES)
 
 
 def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:

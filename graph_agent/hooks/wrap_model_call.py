@@ -306,16 +306,20 @@ class _WrappedClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
-        stream, silent = watch or StreamWatch(), quiet or (phase == "answer" and self._quiet)
+        stream = watch or StreamWatch()
+        silent = quiet or (phase == "answer" and self._quiet and not settings.stream_before_guards)
 
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client = self._client_for(wrapped, mode)
             sent = self._middleware.update_prompt(messages, wrapped.tools, self.schemas, mode)
-            return await ModelClient.ask(
+            reply = await ModelClient.ask(
                 client, phase, sent, settings, mode=mode, quiet=silent, schema=schema, watch=stream
             )
+            if settings.stream_before_guards and not silent:
+                await stream.receive_whole(reply.text, reply.id)
+            return reply
 
-        return await self._middleware.ask(self.model, request, self.schemas, send, stream)
+        return stream.settle(await self._middleware.ask(self.model, request, self.schemas, send, stream))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))

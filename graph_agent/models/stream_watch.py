@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from typing import Any, Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -187,6 +187,8 @@ class StreamWatch(AsyncCallbackHandler):
         """Whether the reply is withheld from the reader, which receives the answer at its end."""
         self.sent: tuple[Sequence[BaseMessage], Sequence[Any]] = (), ()
         """Messages and tools of the newest request that was answered; both empty before, and without a request."""
+        self.replaced: list[str] = []
+        """Texts that have reached the reader and that middleware or a hook has replaced."""
         self.is_answer = False
         """Whether the reply, to a request with a schema, is an answer, so that its text holds no calls."""
         self.limit = TokenTimeout(None)
@@ -299,6 +301,25 @@ class StreamWatch(AsyncCallbackHandler):
         for gate in self._gates:
             gate.show(begin, begin + self._shown_length)
 
+    async def receive_whole(self, reply: str, id_: str | None) -> None:
+        """Show a reply that was not streamed to a reader that receives whole replies; does nothing here."""
+
+    def settle(self, reply: AIMessage) -> AIMessage:
+        """Return a reply as middleware left it, under another id if its text replaces the shown one; see `drop`."""
+        if not (shown := self.text) or shown in reply.text:
+            return reply
+        self.drop()
+        return reply.model_copy(update={"id": str(uuid4())})
+
+    def drop(self) -> None:
+        """Move the shown text to `replaced`: another message follows, which counts as not streamed."""
+        if shown := self.text:
+            self.replaced.append(shown)
+        for gate in self._gates:
+            gate.drop()
+        self._gates, self.seen, self.id, self.is_quiet = [], False, None, True
+        self._received, self._received_length, self._shown, self._shown_length, self._begin = [], 0, [], 0, 0
+
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
         """Show the rest of a complete reply, up to its part for the reader; None drops it, including its calls."""
         if self._visibility is None:
@@ -352,14 +373,18 @@ class ReplyForwarder(StreamWatch):
         finally:
             self.limit.resume()
 
+    async def receive_whole(self, reply: str, id_: str | None) -> None:
+        """Forward a reply that was not streamed, except for the part that its filter withholds."""
+        if not self.is_quiet and not self._received_length:
+            self.id = self.id or id_
+            if new := self._receive(reply):
+                await self.forward(new)
+
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
         """See `StreamWatch.finish`; the reader also receives text behind a call that the reply contains as text."""
         if self.is_quiet:
             return
-        if not self._received_length:
-            self.id = self.id or id_
-            if new := self._receive(reply):
-                await self.forward(new)
+        await self.receive_whole(reply, id_)
         await super().finish(reply, shown)
         before = self.text
         if shown is not None and shown.startswith(before) and (rest := shown[len(before) :]):

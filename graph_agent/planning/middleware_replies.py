@@ -15,7 +15,7 @@ from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, MiddlewareNode,
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
 from graph_agent.parsing.call import calls_of
-from graph_agent.planning.reply import read_reply
+from graph_agent.planning.reply import REPLACED, read_reply
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.call_events import answer_event, recorded_ids
@@ -59,6 +59,11 @@ def _id_of(messages: list[AnyMessage], reply: AIMessage) -> str:
     at = max(index for index, message in enumerate(messages) if isinstance(message, AIMessage))
     messages[at] = with_id(messages[at])
     return messages[at].id or ""
+
+
+def with_new_id(message: AIMessage) -> AIMessage:
+    """Return a message under another id."""
+    return message.model_copy(update={"id": str(uuid.uuid4())})
 
 
 def with_id(message: Any) -> Any:
@@ -122,6 +127,7 @@ def apply_hooks(update: PlanUpdate) -> None:
     if jump == "model" and not limited:
         _skip_waiting(update, _REPLANNED)
         if outcome is not None:
+            update.events += drop_replaced(outcome, AIMessage(""), loop["step"])
             # An answer that is asked for again counts, or a hook could ask for ever.
             loop["outcome"] = None
             if "composed" in outcome:
@@ -147,9 +153,11 @@ def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
     """End the input with an answer; a limit that had ended planning remains its reason."""
     before: LoopOutcome = update.loop["outcome"] or {"stop_reason": "completed"}
     answer = with_id(answer)
-    outcome: LoopOutcome = {**before, "draft": answer, "composed": True}
+    outcome: LoopOutcome = {**before, "composed": True}
+    update.events += drop_replaced(outcome, answer, update.loop["step"])
     if "draft" not in before or before["draft"].id != answer.id:
         outcome.pop("shown", None)
+    outcome["draft"] = answer
     update.conclude(outcome)
 
 
@@ -242,7 +250,21 @@ def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIM
 def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
     """Stream a composed answer that no reader has received; LangGraph does not stream a message of the node's input."""
     if answer is not None and "composed" in outcome and "shown" not in outcome:
-        stream_rest(answer, "")
+        # The id of a text that was streamed belongs to another message of the stream.
+        stream_rest(with_new_id(answer) if "replaced" in outcome else answer, "")
+
+
+def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[StoredEvent]:
+    """Mark the draft of an outcome as not shown if it was streamed and the answer is another text.
+
+    Returns the event that makes the streamed text commentary; an empty list if it is a part of the answer.
+    """
+    shown = outcome["draft"].text if "shown" in outcome and "draft" in outcome else ""
+    if not shown or shown in answer.text:
+        return []
+    del outcome["shown"]
+    outcome["replaced"] = True
+    return [event("warning", step, message=REPLACED, commentary=shown)]
 
 
 def may_replan(update: PlanUpdate) -> bool:

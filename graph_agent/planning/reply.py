@@ -110,6 +110,9 @@ def plan_of_answer(answer: AIMessage, usage: Usage) -> Planned:
     return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
 
 
+REPLACED = "A hook or middleware replaced a text that had been streamed already; that text is not the answer."
+
+
 def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
     """Return a plan that answers with a hook's override: no call is run."""
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)

@@ -121,6 +121,12 @@ class LoopConfig(CheckedModel):
     `auto`: a planning reply without calls; if it is the sentinel `No more actions.`, a second model call. `compose`:
     always the second call. `direct`: as `auto`, but the prompt does not mention the sentinel.
     """
+    stream_before_guards: bool = False
+    """Whether answers are streamed before hooks and middleware that may replace them have seen the whole text.
+
+    A streamed text that one of them replaces becomes the text of a plan, with a `warning` event. By default, the answer
+    of an agent with such a hook is streamed in one piece. A run's context cannot set it.
+    """
     max_parallel_calls: Annotated[PositiveInt, Unit("calls")] = 16
     """Calls in flight in one run; a caller's `max_concurrency` can only lower it."""
     tool_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = 300
@@ -343,6 +349,7 @@ class AgentContext(CheckedModel):
     tool_calling: ToolCalling | None = None
     structured_output: StructuredOutput | None = None
     finalize: Finalize | None = None
+    stream_before_guards: bool | None = None
     max_parallel_calls: PositiveInt | None = None
     tool_timeout_s: PositiveFloat | None = None
     delegate_timeout_s: PositiveFloat | None = None
@@ -545,6 +552,9 @@ def effective_config(
         values["approve"] = (*built.approval_rules, *added)
     else:
         values.pop("approve", None)
+    if not built.stream_before_guards:
+        # A caller must not receive what the agent's guards would replace.
+        values.pop("stream_before_guards", None)
     if built.offload_over_chars is None:
         # A context may be shared by several agents of one graph; this agent has no tool to read offloaded output.
         values.pop("offload_over_chars", None)

@@ -36,6 +36,8 @@ class LoopOutcome(TypedDict):
     """The answer, if planning produced it; the streamed part, if planning was interrupted."""
     shown: NotRequired[bool]
     """Whether the draft has been streamed; absent for False."""
+    replaced: NotRequired[bool]
+    """Whether the draft replaces another text that was streamed under its id; absent for False."""
     unguarded: NotRequired[bool]
     """Whether the draft has not passed hooks and middleware; absent for False."""
     unfit: NotRequired[bool]

@@ -95,6 +95,8 @@ class Case:
     """The answer to each question; `1: approve` leaves the other calls undecided."""
     hangs_after: str = ""
     """Piece of a streamed reply after which the model sends nothing more; empty for no such piece."""
+    hooks: Sequence[Any] = ()
+    """Hooks and middleware of the agent."""
 
 
 PLAIN = Case("native", "auto", False, False, [], None)
@@ -183,6 +185,7 @@ def agent_of(case: Case) -> tuple[CompiledAgentGraph, Restarting]:
     graph = create_graph_agent(
         model,
         tools=[echo, ask],
+        hooks=case.hooks,
         config=LoopConfig(**config, approve=["echo"] if case.approves else None, on_failure="answer"),
         response_format=ANSWER if case.structured else None,
         checkpointer=InMemorySaver(),
