@@ -204,6 +204,8 @@ async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
     """Return a database's identity: an SQLite file's `Path`, a `PostgresAddress`, else the saver's `id`."""
     if (known := _known.get(id(saver))) is not None:
         return known
+    if (inner := getattr(saver, "wrapped_saver", None)) is not None:
+        return await asyncio.to_thread(database_key_blocking, inner)
     connection: Any = getattr(saver, "conn", None)
     if not _needs_its_loop(connection):
         return _remember(saver, _database_of(saver, connection))
@@ -219,6 +221,8 @@ def database_key_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     """Behaves like `database_key`, for blocking entry points."""
     if (known := _known.get(id(saver))) is not None:
         return known
+    if (inner := getattr(saver, "wrapped_saver", None)) is not None:
+        return database_key_blocking(inner)
     connection: Any = getattr(saver, "conn", None)
     if not _needs_its_loop(connection):
         return _remember(saver, _database_of(saver, connection))

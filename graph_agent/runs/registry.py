@@ -166,6 +166,7 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
     if store is not None:
         return StoreInbox(store, stopped_for_s=run.stopped_for_s)
+    saver = getattr(saver, "wrapped_saver", saver)
     if place not in _inboxes and place == id(saver):
         # Another saver may get the same `id`.
         weakref.finalize(saver, _inboxes.pop, place, None).atexit = False

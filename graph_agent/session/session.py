@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
@@ -183,7 +184,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.run(...)`.
         """
         refuse_running_loop("Session.run_sync", "session.run")
-        return blocking(self.run)(given, **options)
+        return blocking(self._in_background.run)(given, **options)
 
     @with_parameters_of(resume)
     def resume_sync(self, answer: Any = None, **options: Any) -> RunResult[ResponseT]:
@@ -193,7 +194,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SyncInLoopError: Same as for `run_sync`.
         """
         refuse_running_loop("Session.resume_sync", "session.resume")
-        return blocking(self.resume)(answer, **options)
+        return blocking(self._in_background.resume)(answer, **options)
 
     def stream(
         self,
@@ -244,7 +245,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SyncInLoopError: Same as for `run_sync`.
         """
         refuse_running_loop("Session.stream_sync", "session.stream")
-        return self._parts_sync(self.stream(given, **options))
+        return self._parts_sync(self._in_background.stream(given, **options))
 
     def _parts_sync(self, parts: AsyncGenerator[Part[ResponseT]]) -> Iterator[Part[ResponseT]]:
         async def take() -> Part[ResponseT] | None:
@@ -258,6 +259,22 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
                 yield part
         finally:
             blocking(close)()
+
+    @cached_property
+    def _in_background(self) -> Session[ResponseT, ContextT]:
+        """This session with a saver that runs of the background loop can use."""
+        saver = self._graph.checkpointer
+        if not isinstance(saver, BaseCheckpointSaver):
+            return self
+        # Imported here: only blocking runs need it.
+        from graph_agent.checkpoints.threaded_saver import saver_for_this_loop
+
+        usable = blocking(saver_for_this_loop)(saver, self.id)
+        if usable is saver:
+            return self
+        session: Session[Any, Any] = Session(self._graph.copy(update={"checkpointer": usable}), self.id)
+        session.driver = self.driver.with_graph(session._graph)
+        return session
 
     def stream_resume(
         self,
