@@ -214,7 +214,7 @@ class LoopConfig(CheckedModel):
     """Structured planning one wave at a time, or all waves up front (`dag`); for `tool_calling="wave"`."""
     rollout: Annotated[float, Unit("share")] | None = Field(default=None, ge=0, le=1)
     """Share of sessions, by a stable hash of the id, that use planner `wave`; the rest use `dag`. None for no split."""
-    max_calls_per_wave: Annotated[PositiveInt, Unit("calls")] = 64
+    max_calls_per_wave: Annotated[PositiveInt, Unit("calls")] = 256
     """Calls that one reply may run. A larger structured plan is sent back; of any other reply the first ones run."""
     plan_cache_ttl_s: Annotated[PositiveInt, Unit("seconds")] | None = None
     """Seconds a plan may be reused from the agent's cache for an identical request; None for never."""

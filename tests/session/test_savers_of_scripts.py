@@ -204,7 +204,7 @@ async def test_a_saver_of_the_running_loop_serves_blocking_runs_of_its_worker_th
 async def test_parallel_blocking_runs_on_a_saver_of_the_running_loop_end(tmp_path: Path) -> None:
     async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
         graph = create_graph_agent(ScriptedChatModel(["Done."], cycle=True), [echo], checkpointer=saver)
-        runs = [asyncio.to_thread(lambda at=at: Session(graph, f"s{at}").run_sync("go")) for at in range(8)]
+        runs = [asyncio.to_thread(Session(graph, f"s{at}").run_sync, "go") for at in range(8)]
         results = await asyncio.gather(*runs)
 
     assert [result.answer for result in results] == ["Done."] * 8
