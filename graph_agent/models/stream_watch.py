@@ -311,14 +311,15 @@ class StreamWatch(AsyncCallbackHandler):
         self.drop()
         return reply.model_copy(update={"id": str(uuid4())})
 
-    def drop(self) -> None:
-        """Move the shown text to `replaced`: another message follows, which counts as not streamed."""
+    def drop(self) -> list[str]:
+        """Move the shown text to `replaced`, and return that: another message follows, which is not streamed."""
         if shown := self.text:
             self.replaced.append(shown)
         for gate in self._gates:
             gate.drop()
         self._gates, self.seen, self.id, self.is_quiet = [], False, None, True
         self._received, self._received_length, self._shown, self._shown_length, self._begin = [], 0, [], 0, 0
+        return self.replaced
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
         """Show the rest of a complete reply, up to its part for the reader; None drops it, including its calls."""

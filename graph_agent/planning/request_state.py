@@ -38,6 +38,7 @@ from graph_agent.models.wire.traits import traits_of
 from graph_agent.parsing.calls import UNFINISHED
 from graph_agent.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
 from graph_agent.planning.kept_results import KeptResults, with_kept_results
+from graph_agent.planning.reply import REPLACED
 from graph_agent.prompts import Prompts
 from graph_agent.settings.config import LoopConfig, Planner, Price
 from graph_agent.state.events import ModelCallRecord, Purpose, StoredEvent, event
@@ -444,6 +445,11 @@ class RequestState:
         """Log a warning and record it as an event with these fields; `logged` replaces the message in the log."""
         logger.warning("%s", logged or message, extra=IN_HISTORY)
         self.events.append(event("warning", self.loop["step"], message=message, **fields))
+
+    def warn_of_replaced(self, texts: list[str]) -> None:
+        """Make streamed texts that middleware or a hook has replaced commentary, and empty the list."""
+        while texts:
+            self.warn(REPLACED, commentary=texts.pop(0))
 
     def warn_of_refusal(self) -> None:
         """Warn that the model or its provider refused the request."""

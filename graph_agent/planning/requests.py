@@ -46,16 +46,7 @@ from graph_agent.planning.ask import (
     finish_refusal,
     finish_stream,
 )
-from graph_agent.planning.reply import (
-    REPLACED,
-    Planned,
-    answer_in,
-    ended_plan,
-    is_better,
-    misfit,
-    plan_of_answer,
-    with_free_ids,
-)
+from graph_agent.planning.reply import Planned, answer_in, ended_plan, is_better, misfit, plan_of_answer, with_free_ids
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.summary import renew_summary, use_summary
 from graph_agent.planning.text_correction import (
@@ -201,8 +192,7 @@ class ModelRequests:
                 return planned, request
             assert carried is not None
             active.loop = {**active.loop, "request_only_messages": carried.after_rerun(request.messages, keep)}
-            if active.settings.stream_before_guards:
-                self._replace_shown()
+            active.warn_of_replaced(self.stream.drop() if active.settings.stream_before_guards else [])
             return await self._rerun(request)
 
         hooks = LoopHooks[Planned](
@@ -227,7 +217,7 @@ class ModelRequests:
             is_answer = deps.response is None and deps.mode(request.settings) != "wave"
             return replace(planned, ended=True, final=is_answer and not has_no_answer(planned.message.text))
         planned = ended_plan(planned, plan.response_override)
-        self._replace_shown()
+        active.warn_of_replaced(self.stream.drop())
         fault = None if deps.response is None else await misfit(deps.response, planned.message.text)
         if fault is not None:
             active.warn(f"The answer of the hook {name} does not fit the response format: {fault}")
@@ -521,9 +511,7 @@ class ModelRequests:
                 self.stream = StreamWatch(visibility) if self._forwarder is None else self._forwarder(visibility)
                 try:
                     with alternative(fallback=self.active.has_fallback and recover is None, ends=self._ends):
-                        answered = await ask(self.stream)
-                    self._report_replaced()
-                    return answered
+                        return await ask(self.stream)
                 except RefusedError as refused:
                     self.count(refused.usage, refused.message.usage_metadata)
                     self.active.warn_of_refusal()
@@ -542,15 +530,6 @@ class ModelRequests:
                 if self.stream.seen or not (recover or self.active.recover)(failure):
                     raise failure
 
-    def _replace_shown(self) -> None:
-        """Make the text of the newest reply that the reader has received commentary, as another message follows."""
-        self.stream.drop()
-        self._report_replaced()
-
-    def _report_replaced(self) -> None:
-        while self.stream.replaced:
-            self.active.warn(REPLACED, commentary=self.stream.replaced.pop(0))
-
     @contextmanager
     def _extra_usage(self, purpose: Purpose) -> Iterator[None]:
         """Add usage recorded by `metered` inside the block, even if it raises.
@@ -564,6 +543,7 @@ class ModelRequests:
             finally:
                 self.cut_off = extra.cut_off
                 self.active.record_model_calls(extra.timed, purpose)
+                self.active.warn_of_replaced(self.stream.replaced)
                 for warning in extra.warnings:
                     self.active.warn(warning)
                 for name, own in extra.replaced:
