@@ -154,7 +154,7 @@ class Guard:
         try:
             new = [_sign_of(path) for path, each in _git_places(self._root).items() if each not in known]
         except TimeoutError:
-            logger.warning(_TOO_LARGE)
+            logger.warning("A workspace has too many folders: what a command made was not looked at.")
             new = []
         new += [path for path in self._missing if os.path.lexists(path)]
         if not self._is_approved:
