@@ -17,17 +17,19 @@ from websockets.sync.client import connect
 from tests.server.booking import BOOKER, bookings
 from tests.server.process import Served, eventually, serving
 from tests.support.chat_client import CHAT
+from tests.support.postgres_server import on_postgres
 
 
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[tuple[Served, Served]]:
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=on_postgres)])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Served, Served]]:
     """Two servers on one database."""
+    is_postgres = request.param == "postgres"
+    url = request.getfixturevalue("postgres_url") if is_postgres else f"sqlite:///{tmp_path / 'sessions.db'}"
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
     with ExitStack() as stack:
-        options = ("--db", f"sqlite:///{tmp_path / 'sessions.db'}")
-        first, second = (stack.enter_context(serving(folder, *options, agent=BOOKER)) for folder in folders)
+        first, second = (stack.enter_context(serving(folder, "--db", url, agent=BOOKER)) for folder in folders)
         yield first, second
 
 

@@ -34,7 +34,7 @@ CONFIRM: dict[str, Any] = {"name": "confirm", "parameters": {"type": "object", "
 
 @asynccontextmanager
 async def served(
-    folder: Path, *, graph: Callable[[], CompiledAgentGraph] | None = None, **settings: Any
+    folder: Path, *, graph: Callable[[], CompiledAgentGraph] | None = None, db: str = "", **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server in this process."""
 
@@ -43,7 +43,9 @@ async def served(
         own = partial(create_graph_agent, BookingModel(), tools=[book], config=LoopConfig(model_retries=0))
         yield graph() if graph is not None else own()
 
-    app = create_app(AgentSource("booker", "", f"sqlite:///{folder}/s.db", opened), settings=ServerSettings(**settings))
+    app = create_app(
+        AgentSource("booker", "", db or f"sqlite:///{folder}/s.db", opened), settings=ServerSettings(**settings)
+    )
     async with (
         asyncio.timeout(60),
         app.router.lifespan_context(app),
@@ -143,6 +145,15 @@ async def test_a_run_that_failed_before_a_write_is_an_error_and_is_continued(tmp
 
     assert (failed.status_code, failed.headers["retry-after"]) == (502, "5")
     assert ("".join(api.answer(continued)[0].split()), bookings(tmp_path)) == ("Ibookit.booked", 1)
+
+
+async def test_sessions_in_memory_are_continued_too(tmp_path: Path, api: Api) -> None:
+    (tmp_path / "fail").touch()
+    async with served(tmp_path, db="memory:") as http:
+        sent = [http.post(api.path, json=api.body(f"book {tmp_path}")) for _ in range(3)]
+        answers = await asyncio.gather(*sent)
+
+    assert ([api.answer(each)[1] for each in answers], bookings(tmp_path)) == (["FAILED"] * 3, 1)
 
 
 async def test_a_transient_failure_before_the_first_byte_asks_for_the_request_again(tmp_path: Path, api: Api) -> None:
@@ -251,6 +262,31 @@ async def test_a_failed_run_is_kept_for_the_time_of_the_setting(
     assert found == [1, 1, 2]
 
 
+async def test_a_request_with_another_history_than_its_session_is_continued(tmp_path: Path, api: Api) -> None:
+    (tmp_path / "fail").touch()
+    history = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    order = {"role": "user", "content": f"book {tmp_path}"}
+    async with served(tmp_path) as http:
+        await http.post(api.path, json=api.body("hello"), headers={"X-Session-Id": "s"})
+        for _ in range(2):
+            body = {**api.body(""), api.messages: [*history, order]}
+            failed = await http.post(api.path, json=body, headers={"X-Session-Id": "s"})
+
+    assert (api.answer(failed)[1], bookings(tmp_path)) == ("FAILED", 1)
+
+
+async def test_a_background_response_is_answered_once_it_is_queued(tmp_path: Path) -> None:
+    api = APIS["stored responses"]
+    async with served(tmp_path) as http:
+        body = api.body(f"book {tmp_path}", background=True)
+        queued = [(await http.post(api.path, json=body)).json() for _ in range(2)]
+        for each in queued:
+            while (await http.get(f"{api.path}/{each['id']}")).json()["status"] != "completed":
+                await asyncio.sleep(0.01)
+
+    assert (queued[0]["id"] != queued[1]["id"], bookings(tmp_path)) == (True, 2)
+
+
 @pytest.mark.parametrize("name", ["chat", "messages", "stored responses"])
 async def test_a_session_decides_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / "fail").touch()
@@ -354,6 +390,17 @@ async def test_a_delegate_may_write(tmp_path: Path) -> None:
         again = await http.post(api.path, json=api.body(f"book {tmp_path}"))
 
     assert ([api.answer(each)[1] for each in (first, again)], bookings(tmp_path)) == (["FAILED"] * 2, 1)
+
+
+async def test_an_expired_run_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "fail").touch()
+    api = APIS["chat"]
+    async with served(tmp_path, retry_ttl_s=0.01) as http:
+        await http.post(api.path, json=api.body(f"book {tmp_path}"))
+        while _rows(tmp_path) != (0, 0):
+            await asyncio.sleep(0.05)
+
+    assert bookings(tmp_path) == 1
 
 
 async def test_an_agent_that_only_reads_stores_nothing(tmp_path: Path) -> None:
