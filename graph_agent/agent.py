@@ -50,6 +50,8 @@ _MOVED = {
     "max_iterations": "config=LoopConfig(max_steps=…)",
     "recursion_limit": "config=LoopConfig(max_steps=…), or `recursion_limit` in a run's config",
     "memory": "checkpointer",
+    "output_type": "response_format",
+    "output_schema": "response_format",
     "agents": "delegates",
     "subagents": "delegates",
     "interrupt_on": "config=LoopConfig(approve=[…]), with the names of the tools",

@@ -248,9 +248,8 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     marks, retry, attempt = toolbox.marks(tool.name), toolbox.retries[tool.name], 1
     status: ResultStatus = "error"
     timeout_s = _timeout_s(task, toolbox, call)
-    invoker = toolbox.invoker(tool.name)
     # In a thread, because a schema of others may take long to check.
-    if (check := invoker.schema_check) and (text := await asyncio.to_thread(check, call["arguments"])):
+    if (check := toolbox.schema_checks.get(tool.name)) and (text := await asyncio.to_thread(check, call["arguments"])):
         return CallResult(text, "invalid")
     while True:
         given = ReturnValue()
@@ -258,7 +257,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
             check_finite(tool, call["arguments"])
             arguments = toolbox.inject(tool, call, task.config, task.runtime)
             with recorded_return_value(given):
-                work = invoker(arguments, call["id"], task.config)
+                work = toolbox.invoker(tool.name)(arguments, call["id"], task.config)
                 returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
             output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
             handled = tool.handle_validation_error and not given.has_begun and output.status == "error"

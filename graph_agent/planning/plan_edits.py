@@ -104,7 +104,7 @@ async def start_calls(
 
 async def _checked(toolbox: Toolbox, call: Call) -> Call:
     """Return a call, with a `fault` if it cannot run."""
-    if not toolbox.has_json_schema(call["name"]):
+    if call["name"] not in toolbox.schema_checks:
         return toolbox.checked(call)
     return await asyncio.to_thread(toolbox.checked, call)  # in a thread, as above
 

@@ -166,7 +166,8 @@ class RunDriver:
         state = await self.state()
         received = mark is not None and await self.inputs.seen(mark) is not None
         if not state.tasks and not received:
-            raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
+            why = "its last input has ended" if state.values else "it has had no input yet"
+            raise InputError(f"Session {self.id!r} has nothing to resume: {why}.")
         if answer is None:
             return None
         try:

@@ -92,7 +92,8 @@ class LoopConfig(CheckedModel):
 
     model_config = ConfigDict(json_schema_extra=describe_fields)
     removed_fields: ClassVar[Mapping[str, str]] = {
-        "tool_calling_default": "set 'tool_calling', or the entry 'tool_calling' of the model's profile."
+        "tool_calling_default": "set 'tool_calling', or the entry 'tool_calling' of the model's profile.",
+        "max_rounds": "its name is 'max_steps'.",
     }
 
     max_steps: Annotated[PositiveInt, Unit("plans")] = 5

@@ -14,7 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import TypeVar, is_typeddict
 
 from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
-from graph_agent._internal.text import NotFiniteError, after_reasoning, to_json_safe
+from graph_agent._internal.text import NotFiniteError, after_reasoning, excerpt, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
 from graph_agent.parsing.tolerant import parse_lenient_json
@@ -42,6 +42,10 @@ def is_json(text: str) -> bool:
     return True
 
 
+_ANNOTATIONS = ("$schema", "$id", "$defs", "definitions", "title", "description")
+"""Keywords of JSON Schema that check nothing; a schema of these alone permits any answer."""
+
+
 class ResponseSchema:
     """Parses and validates an answer's text by the requested format.
 
@@ -64,8 +68,15 @@ class ResponseSchema:
         given, self._handle_errors = _unwrapped(given)
         if isinstance(given, dict):
             # Imported where it is used: jsonschema takes 5 % of the CPU time of a server's start.
+            from jsonschema import Draft202012Validator
+
             from graph_agent._internal.json_schema import SchemaCheck
 
+            if given and not given.keys() & {*Draft202012Validator.VALIDATORS, *_ANNOTATIONS}:
+                raise ConfigError(
+                    f"response_format={excerpt(repr(given))}: this is no JSON schema, as it has no keyword of one; "
+                    "write e.g. {'type': 'object', 'properties': {'total': {'type': 'number'}}, 'required': ['total']}."
+                )
             self._check = SchemaCheck(given)
             self.json_schema: dict[str, Any] = given
             return

@@ -37,7 +37,6 @@ from graph_agent.state.call_events import CallResult, Handoff
 from graph_agent.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState
 from graph_agent.state.events import NOT_RUN, SUCCESSES, ResultStatus, as_json, decode, structured_content
 from graph_agent.state.messages import CONTEXT_MARK, first_unplain
-from graph_agent.tools.argument_checks import schema_check
 from graph_agent.types import Call
 
 _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
@@ -256,8 +255,6 @@ class Invoker:
     """
 
     def __init__(self, tool: BaseTool, injected: InjectedArguments) -> None:
-        self.schema_check = schema_check(tool, injected.hidden)
-        """Checks the model's arguments; None if LangChain validates them by a class of pydantic 2."""
         self._tool = _with_recording(_with_shallow_schema(tool, injected))
         self._blocking = _is_blocking(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None

@@ -23,7 +23,7 @@ from graph_agent.parsing.call import delegation_name, is_delegation
 from graph_agent.prompts import Prompts
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.custom_state import NO_OWN_FIELDS, CustomState
-from graph_agent.tools.argument_checks import check_schema, openai_schema
+from graph_agent.tools.argument_checks import ArgumentsCheck, check_schema, openai_schema, schema_check
 from graph_agent.tools.client import bare_schema
 from graph_agent.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
 from graph_agent.tools.output import misfit_text
@@ -158,6 +158,8 @@ class Toolbox:
         self._invokers: dict[str, Invoker] = {}
         self.retries: dict[str, ToolRetry] = {}
         """Tool name → its retry policy."""
+        self.schema_checks: dict[str, ArgumentsCheck] = {}
+        """Tool name → the check of its arguments, for tools without a class of pydantic 2; it may take seconds."""
         for tool in tools:
             if tool.name in self.tools:
                 raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
@@ -213,7 +215,7 @@ class Toolbox:
         """Return a copy that runs calls of a name with a tool of a middleware's own; the offer is unchanged."""
         other = copy.copy(self)
         other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
-        other.tools = {**self.tools}
+        other.tools, other.schema_checks = {**self.tools}, {**self.schema_checks}
         other._add(tool)
         other.tools[name] = other.tools[tool.name]
         return other
@@ -297,6 +299,9 @@ class Toolbox:
         tool = self._replace(tool)
         self._injected[tool.name] = InjectedArguments(tool)
         self._invokers.pop(tool.name, None)
+        self.schema_checks.pop(tool.name, None)
+        if (check := schema_check(tool, self._injected[tool.name].hidden)) is not None:
+            self.schema_checks[tool.name] = check
         self.retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
         self.tools[tool.name] = tool
 
@@ -355,14 +360,10 @@ class Toolbox:
         text = self.arguments_fault(call["name"], call["arguments"]) if call["name"] in self.tools else None
         return call if text is None else {**call, "fault": text}
 
-    def has_json_schema(self, name: str) -> bool:
-        """Whether the arguments of a tool are checked by a JSON schema, which may take seconds."""
-        return isinstance(getattr(self.tools.get(name), "args_schema", None), dict)
-
     def arguments_fault(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         """Return why arguments do not fit a tool, for the model; None if they may."""
         tool = self.tools[name]
-        if (check := self.invoker(name).schema_check) is not None:
+        if (check := self.schema_checks.get(name)) is not None:
             return check(arguments)
         schema = tool.args_schema
         if not (isinstance(schema, type) and issubclass(schema, BaseModel)) or tool.handle_validation_error:

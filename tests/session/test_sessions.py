@@ -308,8 +308,13 @@ async def test_a_session_at_its_end_has_nothing_to_resume() -> None:
     talk = session(["Hello."])
     await talk.run("hi")
 
-    with pytest.raises(InputError, match="nothing to resume"):
+    with pytest.raises(InputError, match="nothing to resume: its last input has ended"):
         await talk.resume()
+
+
+async def test_a_session_without_an_input_has_nothing_to_resume() -> None:
+    with pytest.raises(InputError, match="nothing to resume: it has had no input yet"):
+        await session(["Hello."]).resume()
 
 
 async def test_a_session_survives_a_restart(tmp_path: Path) -> None:

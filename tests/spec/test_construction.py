@@ -161,6 +161,10 @@ def pretender() -> str:
         ({"hooks": ["x"]}, "hooks: 'x' is no hook; give a LoopHook, with should_run and build_plan, or an Agent"),
         ({"hooks": [LoopHook]}, "hooks: LoopHook is a class; give an object of it: LoopHook(…)."),
         (
+            {"response_format": {"foo": "bar"}},
+            "response_format={'foo': 'bar'}: this is no JSON schema, as it has no keyword of one; write e.g. {'type': ",
+        ),
+        (
             {"response_format": {"type": "nonsense"}},
             "response_format is no valid JSON schema: 'nonsense' is not valid under any of the given schemas.",
         ),
@@ -243,6 +247,11 @@ def test_an_invalid_configuration_is_refused(values: dict[str, Any], message: st
         LoopConfig(**values)
 
     assert str(caught.value) == message
+
+
+def test_the_other_name_of_the_step_limit_is_pointed_to_it() -> None:
+    with pytest.raises(ConfigError, match="'max_rounds' was removed: its name is 'max_steps'"):
+        LoopConfig(max_rounds=3)  # type: ignore[call-arg]
 
 
 def test_another_mode_for_one_run_leaves_the_planner_out() -> None:
@@ -486,6 +495,7 @@ async def test_caches_of_run_values_are_bounded() -> None:
         ("post_model_hook", "use hooks, with a middleware that has after_model, or a LoopHook."),
         ("version", "use nothing: each call is a task of its own."),
         ("config_schema", "use context_schema."),
+        ("output_type", "use response_format."),
         ("max_steps", "write config=LoopConfig(max_steps=…)."),
         ("sytem_prompt", "did you mean 'system_prompt'? Known: "),
     ],
