@@ -31,7 +31,6 @@ from graph_agent._compat import (
     skip_unused_callbacks,
     surrounding_context,
 )
-from graph_agent._compat.checkpoints import ClockedStateGraph
 from graph_agent._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
 from graph_agent._internal.sync_bridge import blocking, interruptible, refuse_running_loop
 from graph_agent._internal.text import check_session_id, html_table
@@ -45,8 +44,8 @@ from graph_agent.runs.input_ids import InputStoredError
 from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
 from graph_agent.runs.run import NODES_HIDDEN, READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
 from graph_agent.settings.config import RunContext, run_context, with_credentials
-from graph_agent.state.lengths import CheckpointRemovedError, read_again, read_again_blocking
 from graph_agent.state.messages import PushedText, begins, check_input, unusable_input
+from graph_agent.state.reads import ReadAgainGraph
 from graph_agent.types import ContextT, ResponseT
 from graph_agent.usage import name_of_model
 
@@ -61,7 +60,7 @@ _MOST_THREADS = 256
 _WHEN = ("before", "after")
 
 
-class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
+class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     """A compiled LangGraph graph with six differences.
 
     1. A session has one run at a time. A second run is refused, in this process and, with an SQLite or PostgreSQL
@@ -278,50 +277,6 @@ class CompiledAgentGraph(ClockedStateGraph, Generic[ResponseT, ContextT]):
                 raise held
             if run.failure is not None:
                 raise run.failure
-
-    def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
-        """As LangGraph's `get_state`, while other processes prune the session."""
-        return read_again_blocking(lambda: super(CompiledAgentGraph, self).get_state(config, subgraphs=subgraphs))
-
-    async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
-        """As LangGraph's `aget_state`, while other processes prune the session."""
-        return await read_again(lambda: super(CompiledAgentGraph, self).aget_state(config, subgraphs=subgraphs))
-
-    def get_state_history(
-        self,
-        config: RunnableConfig,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> Iterator[StateSnapshot]:
-        """As LangGraph's `get_state_history`, without checkpoints that a pruning removes meanwhile."""
-        while limit is None or limit > 0:
-            try:
-                for found in super().get_state_history(config, filter=filter, before=before, limit=limit):
-                    yield found
-                    before, limit = found.config, limit and limit - 1
-            except CheckpointRemovedError:
-                continue
-            return
-
-    async def aget_state_history(
-        self,
-        config: RunnableConfig,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[StateSnapshot]:
-        """Behaves like `get_state_history`."""
-        while limit is None or limit > 0:
-            try:
-                async for found in super().aget_state_history(config, filter=filter, before=before, limit=limit):
-                    yield found
-                    before, limit = found.config, limit and limit - 1
-            except CheckpointRemovedError:
-                continue
-            return
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As LangGraph's `bulk_update_state`, which `update_state` calls.

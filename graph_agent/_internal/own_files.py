@@ -1,6 +1,6 @@
 """Knows the files that the agents of this process are loaded from, so that an agent's tools can refuse to change them.
 
-Whoever reads such a file records it. Imported modules need no record.
+The code that reads such a file records it. Imported modules need no record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def record_file(path: str | Path, what: str) -> None:
 
 
 def record_database(path: str | Path) -> None:
-    """Record an SQLite file, and the files that SQLite and the session locks have beside it."""
+    """Record an SQLite file, and the files that SQLite and the session locks have next to it."""
     for suffix in _DATABASE_SUFFIXES:
         record_file(f"{path}{suffix}", _DATABASE)
 
@@ -60,12 +60,12 @@ def files_below(root: str) -> list[str]:
 
 
 def is_of_database(path: str) -> bool:
-    """Whether a path out of `files_below` is a database, or a file that SQLite or the session locks have beside one."""
+    """Whether a path out of `files_below` is a database, or a file that SQLite or the locks have next to one."""
     return _recorded.get(path) == _DATABASE
 
 
 def make_placeholders(paths: Iterable[str]) -> None:
-    """Make, empty, the files out of `paths` that SQLite has beside a database, and the folders of compiled modules.
+    """Make, empty, the files out of `paths` that SQLite has next to a database, and the folders of compiled modules.
 
     A missing file cannot be made read-only. SQLite takes an empty one for a missing one, but would take over the
     changes in one that a command makes.

@@ -13,7 +13,7 @@ SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key",
 """Names of headers whose values are secrets, in lower case."""
 
 _Span = tuple[int, int, int]
-"""Where what is replaced begins, where the secret in it begins, and where both end."""
+"""Where the replaced text begins, where the secret in it begins, and where both end."""
 
 _TO = r"(?:\\?[\"'])?\s{0,3}[=:]\s{0,3}(?:b(?=[\"']))?"
 """Separator of a name and its value: `name: `, `name=`, `'name': b`."""
@@ -67,7 +67,7 @@ _NAMES = {
 }
 """Words in lower case, of which each alternative of `_NAMED` has one → what follows one that names a secret."""
 _LONGEST_NAME = 60
-"""Maximum characters of a name before the word that tells that it names a secret."""
+"""Maximum characters of a name before the word by which it names a secret."""
 
 # A password may hold a slash or an @; a port number is not a password.
 _USER = re.compile(r"(?P<user>://)[^\s/@:?#'\"]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{1,500}(?=@)")
@@ -148,9 +148,9 @@ def _named(text: str) -> Iterator[_Span]:
             at = small.find(name)
             while at >= 0:
                 end = at + len(name)
-                if follows.match(text, end) and (found := _name_at(text, at)) is not None:
-                    yield _span(found)
-                    end = max(end, found.end())
+                if follows.match(text, end) and (named := _name_at(text, at)) is not None:
+                    yield _span(named)
+                    end = max(end, named.end())
                 at = small.find(name, end)
     if "://" in text:
         for found in _USER.finditer(text):
@@ -207,7 +207,7 @@ def _prefixed(text: str, begin: int, end: int) -> _Span | None:
             for prefix, body in _BODIES.items():
                 if text.startswith(prefix, at) and (found := body.match(text, at + len(prefix))):
                     return at, at + len(prefix), found.end()
-        at = min((found + 1 for mark in "-." if (found := text.find(mark, at, end)) >= 0), default=end)
+        at = min((place + 1 for mark in "-." if (place := text.find(mark, at, end)) >= 0), default=end)
     return None
 
 

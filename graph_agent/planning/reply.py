@@ -193,7 +193,7 @@ def read_reply(
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
-    """Give each call an id that is unique in the session, and keep the model's own id beside it as `plan_id`.
+    """Give each call an id that is unique in the session, and keep the model's own id next to it as `plan_id`.
 
     Args:
         taken: Ids that its calls must not have.

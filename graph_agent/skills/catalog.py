@@ -183,7 +183,7 @@ def loaded_since_input(messages: Sequence[AnyMessage]) -> dict[str, Mapping[str,
     return found
 
 
-def loaded_beside(messages: Sequence[AnyMessage]) -> set[str]:
+def loaded_together(messages: Sequence[AnyMessage]) -> set[str]:
     """Return the names of skills that the newest reply loads: its other calls may run before the load has a result."""
     reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     stored = [(call["name"], call["args"]) for call in reply.tool_calls] if reply is not None else []
@@ -203,7 +203,7 @@ def review_call(call: Call, find: Callable[[str], Skill | None]) -> str | None:
     if call["name"] in _ALWAYS:
         return None
     messages = read_running_state(["messages"]).get("messages", ())
-    loading = filter(None, map(find, loaded_beside(messages)))
+    loading = filter(None, map(find, loaded_together(messages)))
     lists = {skill.name: [*skill.allowed_tools] for skill in loading if skill.allowed_tools is not None}
     loaded = loaded_since_input(messages)
     lists |= {name: value["allowed_tools"] for name, value in loaded.items() if "allowed_tools" in value}

@@ -1,4 +1,4 @@
-"""Decides which files of a workspace are not written: git's own, and those that the agent itself is loaded from.
+"""Protects files of a workspace: git's own, and those that the agent itself is loaded from.
 
 Git runs programs that its files name, later, outside of the workspace, and with the rights of a person. It looks for
 `.git` in each folder, and takes a folder with `HEAD`, `objects` and `refs` for a repository of its own (a bare one).

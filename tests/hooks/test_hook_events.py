@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, LoopPlan, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.hooks.web_search import WebSearchInterception
-from tests.hooks.test_hooks_ends import FixedPlanHook
 from tests.support.agents import asks, echo
+from tests.support.hooks import FixedPlanHook
 
 CALL = asks(("a", "echo", {"text": "x"}))
 

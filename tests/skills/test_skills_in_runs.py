@@ -95,7 +95,7 @@ async def test_a_call_outside_of_allowed_tools_needs_approval_in_that_input_only
 
 
 @pytest.mark.parametrize("planner", ["native", "text", "wave"])
-async def test_a_call_planned_beside_the_load_of_a_skill_is_within_its_limits(tmp_path: Path, planner: Any) -> None:
+async def test_a_call_planned_with_the_load_of_a_skill_is_within_its_limits(tmp_path: Path, planner: Any) -> None:
     write_skill(tmp_path, "tea", allowed_tools="brew")
     native = asks(("l", "load_skill", {"name": "tea"}), ("e", "echo", {"text": "hi"}))
     planned = plan(use("l", "load_skill", name="tea"), use("e", "echo", text="hi"))

@@ -274,7 +274,7 @@ async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> A
                     state = await host.kept.aget_state(resolved.spec.config)
                     yield list(projection.follow(take_live(), state.values.get("events", [])[after + 1 :]))
                     return
-                # A run of another process wakes nobody here when it ends.
+                # A run of another process wakes no reader here when it ends.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
                         await change.wait()

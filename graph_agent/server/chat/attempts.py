@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _PARSED = frozenset({"messages", "input"})
 """Fields of a body whose parsed form is compared: ids and states of messages differ between equal requests."""
 _TRANSPORT = frozenset({"stream", "stream_options", "client_metadata"})
-"""Fields of a body that say how the answer is sent, or differ between the attempts of one request."""
+"""Fields of a body that state how the answer is sent, or differ between the attempts of one request."""
 _TURN_METADATA = "x-codex-turn-metadata"
 """Header, or entry of `client_metadata`, in which Codex names the turn of a request; all attempts have the same."""
 
