@@ -14,6 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.continuation import MOST_PAUSES
 from graph_agent.models.finish import cut_off
+from graph_agent.session.results import PlanText, Token
 from tests.support.agents import echo
 
 COMPLETE = (
@@ -140,7 +141,7 @@ async def test_the_text_of_a_paused_turn_is_commentary_in_a_stream() -> None:
     await session.run("Thanks!")
 
     kept = model.requests[-1].messages[-2].content
-    assert ([(part.type, part.text) for part in parts if part.type in ("token", "plan_text")], kept) == (
+    assert ([(part.type, part.text) for part in parts if isinstance(part, Token | PlanText)], kept) == (
         [("token", "Let me look. "), ("plan_text", "Let me look. "), ("token", "It"), ("token", " rains.")],
         [paused("Let me look. ").content[1], {"type": "text", "text": "It rains."}],
     )
