@@ -26,7 +26,7 @@ class SessionStatus(StrEnum):
     CREATED = "CREATED"
     """No input yet."""
     RUNNING = "RUNNING"
-    """An input runs, or waits for a person."""
+    """An input runs, waits for a person, or was interrupted, from the moment that it is stored."""
     COMPLETED = "COMPLETED"
     """The last input has an answer."""
     FAILED = "FAILED"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from langchain_core.messages import AnyMessage, ToolMessage
@@ -14,6 +15,7 @@ from graph_agent.parsing.call import delegate_name, delegation_name, is_delegati
 from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
 from graph_agent.types import Call, plan_id_of
 
+_CALLS = ("tool_call", "delegation_request")
 _ANSWERS = ("tool_result", "delegation_response")
 CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
 OUTCOMES: dict[ResultStatus, CallOutcome] = {
@@ -198,39 +200,55 @@ def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
 class EarlierCalls:
     """The calls of a session, as a new plan may use their ids: stored ids are taken, plan ids can be referred to.
 
+    The history is read when the first of them is needed.
+
     Args:
         events: The session's history, oldest first, with the user message of the newest input.
         begun: Whether the newest input has a plan. An input without a user message has no event that it begins with.
     """
 
     def __init__(self, events: Iterable[StoredEvent], *, begun: bool) -> None:
-        self.ids: set[str] = set()
-        """Ids of all calls."""
-        self.ended: set[str] = set()
-        """Plan ids of the calls of earlier inputs."""
-        self.newest: dict[str, tuple[str, StoredEvent | None]] = {}
-        """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
-        names: dict[str, str] = {}
-        for entry in events:
-            if entry["type"] == "user_message" or (entry["type"] == "plan" and entry["step"] <= 1):
-                self._end_input()
-            if entry["type"] == "plan":
-                for call in entry["calls"]:
-                    names[call["id"]] = plan_id_of(call)
-                    self.newest[plan_id_of(call)] = call["id"], None
-                    self.ids.add(call["id"])
-            elif call_name(entry) is not None:
-                self.ids.add(entry["id"])
-                # A person may have added the call to the plan.
-                name = names.setdefault(entry["id"], entry["id"])
-                if self.newest.setdefault(name, (entry["id"], None))[0] == entry["id"] and entry["type"] in _ANSWERS:
-                    self.newest[name] = entry["id"], entry
-        if not begun:
-            self._end_input()
+        self._events = events
+        self._begun = begun
 
-    def _end_input(self) -> None:
-        self.ended |= self.newest.keys()
-        self.newest = {}
+    @property
+    def ids(self) -> set[str]:
+        """Ids of all calls."""
+        return self._read[0]
+
+    @property
+    def ended(self) -> set[str]:
+        """Plan ids of the calls of earlier inputs."""
+        return self._read[1]
+
+    @property
+    def newest(self) -> Mapping[str, tuple[str, StoredEvent | None]]:
+        """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
+        return self._read[2]
+
+    @cached_property
+    def _read(self) -> tuple[set[str], set[str], dict[str, tuple[str, StoredEvent | None]]]:
+        names, ended, newest = dict[str, str](), set[str](), dict[str, tuple[str, StoredEvent | None]]()
+        for entry in self._events:
+            type_ = entry["type"]
+            if type_ == "user_message" or (type_ == "plan" and entry["step"] <= 1):
+                ended |= newest.keys()
+                newest = {}
+            if type_ == "plan":
+                for call in entry["calls"]:
+                    id_ = call["id"]
+                    name = names[id_] = plan_id_of(call)
+                    newest[name] = id_, None
+            elif type_ in _CALLS or type_ in _ANSWERS:
+                id_ = entry["id"]
+                # A person may have added the call to the plan.
+                name = names.setdefault(id_, id_)
+                if newest.setdefault(name, (id_, None))[0] == id_ and type_ in _ANSWERS:
+                    newest[name] = id_, entry
+        if not self._begun:
+            ended |= newest.keys()
+            newest = {}
+        return set(names), ended, newest
 
     def results(self) -> dict[str, Any]:
         """Return the results of the newest input's calls by plan id; those of `results_of_wave` for one wave."""
