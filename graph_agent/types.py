@@ -127,5 +127,11 @@ def plan_id_of(call: Mapping[str, Any]) -> str:
     return str(call.get("plan_id", call["id"]))
 
 
+def needed_ids(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the ids of the calls that each call of a `plan` event needs, by its id; the event has their plan ids."""
+    ids = {plan_id_of(call): call["id"] for call in plan["calls"]}
+    return {call["id"]: tuple(ids.get(need, need) for need in call.get("needs", ())) for call in plan["calls"]}
+
+
 MAX_DEPTH = 200
 """Maximum nesting of arguments, in levels: the interpreter allows 1,000 frames, and the caller uses some of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.checkpoints.format import has_tasks
+from graph_agent.checkpoints.format import FORMAT_KEY, has_tasks
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import SessionStatus
 
@@ -40,14 +40,16 @@ async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointT
     if not all(isinstance(each, list) for each in writes):
         return None
     values = newest.checkpoint["channel_values"]
-    if writes or not ({_START, f"branch:to:{_FIRST}"} & values.keys()):
+    is_first = {_START, f"branch:to:{_FIRST}"} & values.keys()
+    if writes or not is_first or not _is_agents(newest.metadata, values):
         return [entry for write in writes for entry in write]
     return _first_events(await _messages_at(saver, newest), values, newest.checkpoint["ts"])
 
 
 def begun_events(state: StateSnapshot) -> list[StoredEvent]:
     """Return the first events of an input whose first plan is not stored; empty for any other state."""
-    if not any(task.name in (_START, _FIRST) for task in state.tasks):
+    is_first = any(task.name in (_START, _FIRST) for task in state.tasks)
+    if not is_first or not _is_agents(state.metadata or {}, state.values):
         return []
     return _first_events(state.values.get("messages", []), state.values, state.created_at or "")
 
@@ -55,6 +57,12 @@ def begun_events(state: StateSnapshot) -> list[StoredEvent]:
 def events_of(state: StateSnapshot) -> list[StoredEvent]:
     """Return the events of a state, with those of an input whose first plan is not stored."""
     return [*state.values.get("events", []), *begun_events(state)]
+
+
+def _is_agents(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is of an agent of this package; another graph may have a node and fields of equal names."""
+    # `update_state` stores no format.
+    return FORMAT_KEY in metadata or isinstance(values.get("loop"), dict)
 
 
 def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts: str) -> list[StoredEvent]:

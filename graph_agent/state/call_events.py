@@ -175,12 +175,6 @@ def plan_ids(events: Iterable[StoredEvent]) -> dict[str, str]:
     return {call["id"]: plan_id_of(call) for entry in events if entry["type"] == "plan" for call in entry["calls"]}
 
 
-def needed_ids(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the calls that each call of a `plan` event needs, by its id; the event has their plan ids."""
-    ids = {plan_id_of(call): call["id"] for call in plan["calls"]}
-    return {call["id"]: tuple(ids.get(need, need) for need in call.get("needs", ())) for call in plan["calls"]}
-
-
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
     """Return the results of the newest wave as plain JSON, by plan id.
 

@@ -19,11 +19,11 @@ from graph_agent.runs.input_ids import input_id_in
 from graph_agent.session.importing import read_history
 from graph_agent.session.results import TrackedCall, planned_arguments, planned_calls
 from graph_agent.session.trace import inputs_of
-from graph_agent.state.call_events import call_of, needed_ids
+from graph_agent.state.call_events import call_of
 from graph_agent.state.events import NOT_RUN, ModelCallRecord, Purpose, ResultStatus, StoredEvent, is_own, value_of
 from graph_agent.state.lengths import lengths_of
 from graph_agent.state.messages import failure_of, is_user_input
-from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage, plan_id_of
+from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage, needed_ids, plan_id_of
 from graph_agent.usage import add_usage
 
 if TYPE_CHECKING:
