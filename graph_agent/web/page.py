@@ -18,6 +18,7 @@ from graph_agent.models.errors import public_value
 _MODULES = (
     "vendor/preact.js",
     "vendor/htm.js",
+    "json.js",
     "html.js",
     "events.js",
     "layout.js",

@@ -13,14 +13,14 @@ from tests.server.process import Served, serving
 from tests.support.required import unavailable
 
 expect.set_options(timeout=60_000)
-_TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "ask_person", "echo")
+_TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "ask_person", "echo", "transfer")
 TRAVEL: dict[str, Any] = {
     "name": "travel",
     "description": "Plans short trips.",
     "model": "tests.web.travel_agent:make",
     "tools": [f"tests.web.travel_agent:{name}" for name in _TOOLS],
     "delegates": [{"name": "guide", "description": "Knows walks.", "graph": "tests.web.travel_agent:make_guide"}],
-    "approve": ["book"],
+    "approve": ["book", "transfer"],
     "config": {"max_steps": 8, "model_retries": 0, "max_calls_per_wave": 256, "record_requests": True},
 }
 

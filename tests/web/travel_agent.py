@@ -71,6 +71,12 @@ def ask_person(question: str) -> str:
 
 
 @tool
+def transfer(account: int, amount: float) -> str:
+    """Transfer an amount."""
+    return json.dumps({"account": account, "amount": amount})
+
+
+@tool
 def echo(text: str) -> str:
     """Return the text."""
     return text

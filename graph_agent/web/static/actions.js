@@ -1,8 +1,8 @@
 // What a person takes away from an input: a copy of it as a program, a branch of it, a comparison with a branch.
 import { asText, duration, html, words } from "./html.js";
 import { Axis } from "./axis.js";
+import { toJson as json } from "./json.js";
 
-const json = JSON.stringify;
 const inShell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** Return the command that sends an input again. */

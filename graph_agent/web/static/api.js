@@ -1,5 +1,7 @@
 // Talks to the server that the page came from; the key stays in this tab.
 
+import { parseJson, toJson } from "./json.js";
+
 const KEY = "graph-agent-key";
 const SILENT_MS = 60_000;
 
@@ -34,13 +36,13 @@ async function send(path, read, options = {}) {
   }
 }
 
-const asJson = (response) => response.json();
+const asJson = async (response) => parseJson(await response.text());
 
 /** Return the JSON that a path has. */
 export const get = (path) => send(path, asJson);
 
 /** Send JSON to a path, and return what `read` returns of the answer: its JSON by default. */
-export const post = (path, body = {}, headers = {}, read = asJson) => send(path, read, { method: "POST", body: JSON.stringify(body), headers });
+export const post = (path, body = {}, headers = {}, read = asJson) => send(path, read, { method: "POST", body: toJson(body), headers });
 
 /** Delete what a path names. */
 export const remove = (path) => send(path, () => null, { method: "DELETE" });
@@ -71,7 +73,7 @@ export async function follow(id, after, take, signal) {
     for (const frame of frames) {
       const data = frame.split("\n").find((line) => line.startsWith("data: "));
       if (!data) continue;
-      const event = JSON.parse(data.slice(6));
+      const event = parseJson(data.slice(6));
       if (event.type === "end") return event;
       take(event);
     }

@@ -7,8 +7,9 @@ import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
 import { Detail } from "./detail.js";
 import { Actions, Comparison } from "./actions.js";
+import { parseJson } from "./json.js";
 
-const CONFIG = JSON.parse(document.getElementById("config").textContent);
+const CONFIG = parseJson(document.getElementById("config").textContent);
 const EXPORT = CONFIG.export || null;
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
@@ -324,7 +325,7 @@ class App extends Component {
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
         onClick=${() => this.setState({ pane: "talk" })}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${counted(one.turns, "turn")}${one.cost ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
+        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${counted(one.turns, "turn")}${one.cost > 0 ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}

@@ -1,6 +1,7 @@
 // Shows the conversation, and what a person does in it: inputs, steering, and decisions on calls.
 import { isAsked } from "./events.js";
 import { asText, Component, Fragment, html, pretty, signOf, visible, wordOf, words } from "./html.js";
+import { givenNumber, parseJson } from "./json.js";
 
 const SHOWN_TURNS = 30;
 
@@ -92,7 +93,7 @@ function decisionOf(call, { type = "approve", text = "" } = {}) {
   if (type === "edit") {
     let args;
     try {
-      args = JSON.parse(text);
+      args = parseJson(text);
     } catch (error) {
       throw new Error(`The new arguments of ${call.name} are no JSON: ${error.message}`);
     }
@@ -126,7 +127,7 @@ function Field({ name, field, required }) {
           (one) => html`<option value=${one.const} selected=${[preset].flat().includes(one.const)}>${visible(one.title || one.const)}</option>`,
         )}</select>`
       : html`<input type=${{ boolean: "checkbox", string: "text" }[type] || "number"} step=${type === "number" ? "any" : 1}
-          required=${required && type !== "boolean"} defaultValue=${preset ?? ""} defaultChecked=${preset} />`}
+          required=${required && type !== "boolean"} defaultValue=${String(preset ?? "")} defaultChecked=${preset} />`}
   </label>`;
 }
 
@@ -139,7 +140,7 @@ function Elicitation({ value, answer, busy }) {
     Object.entries(properties).forEach(([name, { type }], n) => {
       const input = event.target.elements[n];
       const given = { array: [...(input.selectedOptions || [])].map((one) => one.value), boolean: input.checked }[type] ?? input.value;
-      if (given !== "") content[name] = /^(number|integer)$/.test(type) ? Number(given) : given;
+      if (given !== "") content[name] = /^(number|integer)$/.test(type) ? givenNumber(given) : given;
     });
     answer({ action: "accept", content });
   };

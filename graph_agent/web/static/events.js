@@ -1,5 +1,6 @@
 // Reduces the events of a session to its inputs, steps and calls: the same from a stream, a list and an export.
 import { asText, counted, words } from "./html.js";
+import { toJson } from "./json.js";
 
 /** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first. */
 export function newLog() {
@@ -183,7 +184,7 @@ export function reduce(log, event) {
   return log;
 }
 
-const textOf = ({ seq, ts, queued_s, ...event }) => JSON.stringify(event);
+const textOf = ({ seq, ts, queued_s, ...event }) => toJson(event);
 
 /** Add events to a log, oldest first; its position stays at `after`: those behind it come again, at their final places. */
 export function reduceAll(log, events, after) {

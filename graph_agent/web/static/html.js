@@ -1,6 +1,7 @@
 // Binds htm to preact, and holds the small pieces of text that every view shows.
 import { Component, createElement, Fragment, render } from "./vendor/preact.js";
 import htm from "./vendor/htm.js";
+import { parseJson, toJson } from "./json.js";
 
 export { Component, Fragment, render };
 export const html = htm.bind(createElement);
@@ -8,8 +9,9 @@ export const html = htm.bind(createElement);
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
-/** Return a text as nodes in which characters that a screen does not show are marked with their code points. */
-export function visible(text) {
+/** Return a value's text as nodes in which characters that a screen does not show are marked with their code points. */
+export function visible(value) {
+  const text = String(value);
   const nodes = [];
   let end = 0;
   for (const match of text.matchAll(HIDDEN)) {
@@ -24,7 +26,7 @@ export function visible(text) {
 export function asText(value) {
   if (typeof value === "string") return value;
   const isBlocks = Array.isArray(value) && value.length && value.every((one) => typeof one?.text === "string");
-  return isBlocks ? value.map((one) => one.text).join("\n") : JSON.stringify(value, null, 2);
+  return isBlocks ? value.map((one) => one.text).join("\n") : toJson(value, 2);
 }
 
 /** Return a text as indented JSON if it is JSON; the text itself otherwise. */
@@ -32,7 +34,7 @@ export function pretty(value) {
   const text = asText(value);
   if (!/^\s*[[{]/.test(text)) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return toJson(parseJson(text), 2);
   } catch {
     return text;
   }
