@@ -19,14 +19,24 @@ _MODULE_SUFFIXES = (".py", ".pyc", ".pyd", ".so")
 
 _DATABASE = "the database of this agent"
 
-_recorded: dict[str, str] = {}
+_given: dict[str, str] = {}
+"""Path as given → what it is, until it is resolved: that blocks, and files are recorded in event loops."""
+_resolved: dict[str, str] = {}
 """Real path of a file or a folder → what it is."""
 _import_folders: set[str] = set()
 
 
 def record_file(path: str | Path, what: str) -> None:
     """Record a file, which may not exist yet, or a folder; `what` completes "it is …"."""
-    _recorded[os.path.realpath(path)] = what
+    _given[str(path)] = what
+
+
+def _recorded() -> dict[str, str]:
+    """Return the recorded files, with their real paths."""
+    while _given:
+        path, what = _given.popitem()
+        _resolved[os.path.realpath(path)] = what
+    return _resolved
 
 
 def record_database(path: str | Path) -> None:
@@ -43,7 +53,7 @@ def record_import_folder(path: str | Path) -> None:
 def describe(path: str) -> str | None:
     """Return what a real path, which may not exist, is to the agents of this process; None for any other file."""
     folded = path.casefold()  # some file systems do not distinguish case
-    for own, what in [*_recorded.items(), *_environment().items()]:
+    for own, what in [*_recorded().items(), *_environment().items()]:
         if f"{folded}/".startswith(f"{own}/".casefold()):
             return what
     is_module = _is_module(folded, {each.casefold() for each in _module_files()}) or _replaces_module(path)
@@ -52,7 +62,7 @@ def describe(path: str) -> str | None:
 
 def files_below(root: str) -> list[str]:
     """Return the files and folders of the agents below a folder; some of them may not exist."""
-    found = {path for path in [*_recorded, *_environment(), *_module_files()] if path.startswith(f"{root}/")}
+    found = {path for path in [*_recorded(), *_environment(), *_module_files()] if path.startswith(f"{root}/")}
     found |= replacements_below(root)
     # Compiled modules are loaded in the place of their source.
     found |= {os.path.join(os.path.dirname(path), "__pycache__") for path in found if path.endswith(".py")}
@@ -61,7 +71,7 @@ def files_below(root: str) -> list[str]:
 
 def is_of_database(path: str) -> bool:
     """Whether a path out of `files_below` is a database, or a file that SQLite or the locks have next to one."""
-    return _recorded.get(path) == _DATABASE
+    return _recorded().get(path) == _DATABASE
 
 
 def make_placeholders(paths: Iterable[str]) -> None:

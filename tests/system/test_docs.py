@@ -33,6 +33,8 @@ NOT_RUN = {
     "has the form of a shell's variables": 1,
     "it ends when the page is no longer needed": 1,
     "it is the configuration of another program": 2,
+    "it serves the page of another program": 1,
+    "the page is another program's": 1,
     "these are other programs": 3,
     "installs other frameworks": 1,
     "installs packages": 6,  # the extras of the README may be a second block there
