@@ -43,6 +43,7 @@ class EventStream(Response):
     """A response that streams frames to a client, which may leave a frame unread for `send_timeout_s`.
 
     `close` is called when the stream has ended for any reason, and before its last byte; it may be called twice.
+    `after` is called after its last byte, or when it has ended before.
     """
 
     media_type = "text/event-stream"
@@ -53,6 +54,7 @@ class EventStream(Response):
         *,
         send_timeout_s: float,
         close: Callable[[], Awaitable[None]] | None = None,
+        after: Callable[[], Awaitable[None]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
@@ -61,6 +63,7 @@ class EventStream(Response):
         self._frames = frames
         self._send_timeout_s = send_timeout_s
         self._close = close
+        self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until they end or the client disconnects."""
@@ -69,8 +72,12 @@ class EventStream(Response):
             with suppress(TimeoutError):
                 await unless_disconnected(receive, self._stream(send))
         finally:
-            await self._frames.aclose()
-            await self._release()
+            try:
+                await self._frames.aclose()
+                await self._release()
+            finally:
+                if self._after is not None:
+                    await self._after()
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -298,13 +298,13 @@ class Chat:
         `keep` is awaited when the answer is complete, before its end is sent. `attempt` is that of a request for a
         stored response; it is ended with the answer.
         """
-        async with AsyncExitStack() as stack:
-            run = await stack.enter_async_context(self.started(http_request, caller, request, attempt))
+        # A server that ends before it has sent the whole answer must still know the attempt.
+        async with AsyncExitStack() as sent, AsyncExitStack() as stack:
+            run = await stack.enter_async_context(self.started(http_request, caller, request, attempt, sent))
             headers = self.session_headers(run.spec.session_id)
             if not request.stream:
                 answer = await self._answer_whole(http_request, run, request, dialect, headers, keep)
-                # A server that ends before it has sent the answer must still know the attempt.
-                answer.close = stack.pop_all().aclose
+                answer.close = sent.pop_all().aclose
                 return answer
             first = await run.part(_HEADERS_WITHIN_S)
             if isinstance(first, RunEnded):
@@ -317,6 +317,7 @@ class Chat:
                 frames_of(first, run, request, dialect, settings.keepalive_s, keep),
                 send_timeout_s=settings.send_timeout_s,
                 close=stack.pop_all().aclose,
+                after=sent.pop_all().aclose,
                 headers=headers,
             )
 
@@ -327,20 +328,25 @@ class Chat:
 
     @asynccontextmanager
     async def started(
-        self, http_request: Request, caller: Caller, request: ChatRequest, attempt: Attempt | None = None
+        self,
+        http_request: Request,
+        caller: Caller,
+        request: ChatRequest,
+        attempt: Attempt | None = None,
+        sent: AsyncExitStack | None = None,
     ) -> AsyncIterator[ServerRun]:
         """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
 
-        `attempt` as of `answer`.
+        `attempt` as of `answer`; `sent` ends it, once the answer is sent.
         """
         async with AsyncExitStack() as stack:
-            if attempt is not None:
-                stack.push_async_callback(attempt.aclose)
+            if attempt is not None and sent is not None:
+                sent.push_async_callback(attempt.aclose)
             resources = stack.enter_context(ExitStack())
             resources.enter_context(self.limits.slot(caller.name))
             stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
-            spec, own = await self._resolve(stack, http_request, caller, request)
+            spec, own = await self._resolve(sent or stack, http_request, caller, request)
             attempt = attempt or own
             run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
             try:
