@@ -19,23 +19,27 @@ _MODULE_SUFFIXES = (".py", ".pyc", ".pyd", ".so")
 
 _DATABASE = "the database of this agent"
 
-_given: dict[str, str] = {}
-"""Path as given → what it is, until it is resolved: that blocks, and files are recorded in event loops."""
+_given: dict[str, tuple[str, bool]] = {}
+"""Path as given → what it is, and whether it counts only if it is a file; until it is resolved, which blocks."""
 _resolved: dict[str, str] = {}
 """Real path of a file or a folder → what it is."""
 _import_folders: set[str] = set()
 
 
-def record_file(path: str | Path, what: str) -> None:
-    """Record a file, which may not exist yet, or a folder; `what` completes "it is …"."""
-    _given[str(path)] = what
+def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None:
+    """Record a file, which may not exist yet, or a folder; `what` completes "it is …". Blocks nothing.
+
+    With `only_file`, it counts only if it is a file when it is looked up first.
+    """
+    _given[str(path)] = what, only_file
 
 
 def _recorded() -> dict[str, str]:
     """Return the recorded files, with their real paths."""
     while _given:
-        path, what = _given.popitem()
-        _resolved[os.path.realpath(path)] = what
+        path, (what, only_file) = _given.popitem()
+        if not only_file or os.path.isfile(path):
+            _resolved[os.path.realpath(path)] = what
     return _resolved
 
 

@@ -384,8 +384,8 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
         return _with_variables(name, raw)
     folder = spec.folder / cwd if isinstance(cwd := raw.get("cwd", "."), str) else spec.folder
     for part in (raw.get("command"), *(raw.get("args") or ())):
-        if isinstance(part, str) and (folder / part).is_file():
-            record_file(folder / part, f"the MCP server {name!r} of this agent")
+        if isinstance(part, str):
+            record_file(folder / part, f"the MCP server {name!r} of this agent", only_file=True)
     return {
         **raw,
         "cwd": str(folder) if isinstance(cwd, str) else cwd,
