@@ -205,7 +205,7 @@ async def test_errors_of_the_caller_are_terminal_with_the_agents_text(fleet: Fle
 
     assert found == [
         (400, "A run takes the user's input, as text that is not empty or as messages; got ' '."),
-        (400, "Session 'wrong' has nothing to resume: its last input has ended."),
+        (400, "Session 'wrong' has nothing to resume: it has had no input yet."),
         (400, "steer takes the user's input, as text that is not empty; got ''."),
     ]
 
