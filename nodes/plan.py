@@ -335,7 +335,8 @@ async def _request_plan(update: PlanUpdate) -> Planned:
     try:
         structured = deps.mode(update.settings) == "wave"
         stored = update.state.get("events", [])
-        requests.earlier = EarlierCalls([*stored, *update.events], begun=update.loop["step"] > 0)
+        requests.earlier = update.run.shared("earlier calls", EarlierCalls)
+        requests.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)
         await requests.prepare(stored, update.events)
         requests.active.warn_of_withheld_choice()
         with collect_writes(update.own_writes):
@@ -353,5 +354,5 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         return planned
     # After the plan cache, whose plans keep the references.
     calls = fill_in_earlier(planned.calls, requests.earlier.results)
-    taken = requests.earlier.ids.union(*map(call_ids, update.history))
+    taken = requests.earlier.ids_with(update.history)
     return with_free_ids(replace(planned, calls=calls), taken, structured=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -192,7 +192,7 @@ def read_reply(
     return replace(planned, invented=invented, unread=unread, empty=planned.empty and not unread)
 
 
-def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
+def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool = False) -> Planned:
     """Give each call an id that is unique in the session, and keep the model's own id next to it as `plan_id`.
 
     Args:
@@ -200,12 +200,12 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
         structured: Whether it is a structured plan, each call of which has a `plan_id`; references keep it. In other
             plans only a replaced id is kept.
     """
-    used, names = {*taken, *(call["id"] for call in planned.calls)}, dict[str, str]()
+    used, names = {call["id"] for call in planned.calls}, dict[str, str]()
     calls: list[Call] = []
     for call in planned.calls:
         own = call["id"]
         if own in taken:
-            names[own] = _numbered_id(own, used)
+            names[own] = _numbered_id(own, taken, used)
         calls.append({**call, "id": names.get(own, own), "plan_id": own} if structured or own in names else call)
     message = planned.message
     if canonical_calls(calls) != message.tool_calls:
@@ -214,11 +214,11 @@ def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool 
     return replace(planned, message=message, calls=calls)
 
 
-def _numbered_id(id_: str, used: set[str]) -> str:
-    """Return a free id made of a taken one and a number, and add it to the used ones."""
+def _numbered_id(id_: str, taken: Container[str], used: set[str]) -> str:
+    """Return a free id made of a taken one and a number, and add it to those that this plan uses."""
     number = 2
     # No id of a structured plan has this character.
-    while (free := f"{id_[:_MOST_ID_CHARS]}#{number}") in used:
+    while (free := f"{id_[:_MOST_ID_CHARS]}#{number}") in used or free in taken:
         number += 1
     used.add(free)
     return free

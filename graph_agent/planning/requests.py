@@ -35,7 +35,7 @@ from graph_agent.models.stream_filters import (
 from graph_agent.models.stream_watch import Forwarder, StreamWatch, Visibility
 from graph_agent.models.structured import ModelCall
 from graph_agent.models.waits import alternative
-from graph_agent.parsing.call import call_ids, calls_of
+from graph_agent.parsing.call import calls_of
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -100,7 +100,7 @@ class ModelRequests:
         """The text of the newest request's reply that the reader has received."""
         self.cut_off: AIMessage | None = None
         """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
-        self.earlier = EarlierCalls((), begun=False)
+        self.earlier = EarlierCalls()
         """The session's calls so far."""
         self._budget_met, self._forwarder = budget_met, forwarder
         self._ends = None if left_s is None else time.monotonic() + left_s
@@ -326,7 +326,7 @@ class ModelRequests:
         if active.mode == "wave" or not planned.calls:
             return planned
         # Hooks send the calls back to the provider, which refuses an id that its request holds already.
-        return with_free_ids(planned, self.earlier.ids.union(*map(call_ids, active.history)))
+        return with_free_ids(planned, self.earlier.ids_with(active.history))
 
     async def _end_paused(self, paused: Planned) -> None:
         """Make the text of a paused turn commentary: the answer follows in another message."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from langchain_core.messages import AnyMessage, ToolMessage
 from typing_extensions import TypedDict
 
 from graph_agent._internal.text import text_of, to_json_safe
-from graph_agent.parsing.call import delegate_name, delegation_name, is_delegation
+from graph_agent.parsing.call import call_ids, delegate_name, delegation_name, is_delegation
 from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
 from graph_agent.types import Call, plan_id_of
 
@@ -191,64 +191,106 @@ def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
     return names.get(id_, id_)
 
 
-class EarlierCalls:
-    """The calls of a session, as a new plan may use their ids: stored ids are taken, plan ids can be referred to.
+@dataclass
+class _Calls:
+    """The calls of some events."""
 
-    The history is read when the first of them is needed.
+    names: MutableMapping[str, str] = field(default_factory=dict)
+    """Id of each call → its plan id."""
+    ended: MutableMapping[str, None] = field(default_factory=dict)
+    """Plan ids of the calls of earlier inputs."""
+    newest: dict[str, tuple[str, StoredEvent | None]] = field(default_factory=dict)
+    """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
 
-    Args:
-        events: The session's history, oldest first, with the user message of the newest input.
-        begun: Whether the newest input has a plan. An input without a user message has no event that it begins with.
-    """
-
-    def __init__(self, events: Iterable[StoredEvent], *, begun: bool) -> None:
-        self._events = events
-        self._begun = begun
-
-    @property
-    def ids(self) -> set[str]:
-        """Ids of all calls."""
-        return self._read[0]
-
-    @property
-    def ended(self) -> set[str]:
-        """Plan ids of the calls of earlier inputs."""
-        return self._read[1]
-
-    @property
-    def newest(self) -> Mapping[str, tuple[str, StoredEvent | None]]:
-        """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
-        return self._read[2]
-
-    @cached_property
-    def _read(self) -> tuple[set[str], set[str], dict[str, tuple[str, StoredEvent | None]]]:
-        names, ended, newest = dict[str, str](), set[str](), dict[str, tuple[str, StoredEvent | None]]()
-        for entry in self._events:
+    def add(self, events: Iterable[StoredEvent]) -> None:
+        """Add the calls of later events."""
+        for entry in events:
             type_ = entry["type"]
             if type_ == "user_message" or (type_ == "plan" and entry["step"] <= 1):
-                ended |= newest.keys()
-                newest = {}
+                self.end_input()
             if type_ == "plan":
                 for call in entry["calls"]:
                     id_ = call["id"]
-                    name = names[id_] = plan_id_of(call)
-                    newest[name] = id_, None
+                    name = self.names[id_] = plan_id_of(call)
+                    self.newest[name] = id_, None
             elif type_ in _CALLS or type_ in _ANSWERS:
                 id_ = entry["id"]
                 # A person may have added the call to the plan.
-                name = names.setdefault(id_, id_)
-                if newest.setdefault(name, (id_, None))[0] == id_ and type_ in _ANSWERS:
-                    newest[name] = id_, entry
-        if not self._begun:
-            ended |= newest.keys()
-            newest = {}
-        return set(names), ended, newest
+                name = self.names.setdefault(id_, id_)
+                if self.newest.setdefault(name, (id_, None))[0] == id_ and type_ in _ANSWERS:
+                    self.newest[name] = id_, entry
+
+    def end_input(self) -> None:
+        """Make all calls those of earlier inputs."""
+        self.ended.update(dict.fromkeys(self.newest))
+        self.newest = {}
+
+
+class EarlierCalls:
+    """The calls of a session, as a new plan may use their ids: stored ids are taken, plan ids can be referred to.
+
+    One object serves a run: each event and each message is read once, and none for a plan without calls.
+    """
+
+    def __init__(self) -> None:
+        self._stored, self._read = _Calls(), 0
+        self._events: tuple[Sequence[StoredEvent], Sequence[StoredEvent], bool] = ((), (), False)
+        self._now: _Calls | None = None
+        self._ids: dict[str, str] = {}
+        self._messages = 0
+        self._last: AnyMessage | None = None
+
+    def follow(self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent], *, begun: bool) -> None:
+        """Take the events of the session up to the next plan, with the user message of the newest input.
+
+        Args:
+            stored: The stored events, oldest first.
+            new: Those that this pass has added.
+            begun: Whether the newest input has a plan. An input without a user message has no event that it begins
+                with.
+        """
+        self._events, self._now = (stored, [*new], begun), None
+
+    @property
+    def _calls(self) -> _Calls:
+        if self._now is None:
+            stored, new, begun = self._events
+            if len(stored) < self._read:
+                self._stored, self._read = _Calls(), 0
+            self._stored.add(stored[self._read :])
+            self._read = len(stored)
+            known = self._stored
+            # A pass that fails adds nothing to what is stored.
+            self._now = _Calls(ChainMap({}, known.names), ChainMap({}, known.ended), dict(known.newest))
+            self._now.add(new)
+            if not begun:
+                self._now.end_input()
+        return self._now
+
+    def ids_with(self, messages: Sequence[AnyMessage]) -> Container[str]:
+        """Return the ids of all calls, with those of messages, whose events another program may have left out."""
+        if self._messages > len(messages) or (self._messages and messages[self._messages - 1] is not self._last):
+            self._messages = 0
+        for message in messages[self._messages :]:
+            self._ids.update(dict.fromkeys(call_ids(message), ""))
+        self._messages, self._last = len(messages), messages[-1] if messages else None
+        return ChainMap(self._ids, self._calls.names)
+
+    @property
+    def ended(self) -> Container[str]:
+        """Plan ids of the calls of earlier inputs."""
+        return self._calls.ended
+
+    @property
+    def newest(self) -> Container[str]:
+        """Plan ids of the calls of the newest input."""
+        return self._calls.newest
 
     def results(self) -> dict[str, Any]:
         """Return the results of the newest input's calls by plan id; those of `results_of_wave` for one wave."""
         return {
             name: _value(entry)
-            for name, (_, entry) in self.newest.items()
+            for name, (_, entry) in self._calls.newest.items()
             if entry is not None and entry["status"] in SUCCESSES
         }
 

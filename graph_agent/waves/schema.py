@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
@@ -108,7 +108,7 @@ class Selection:
 
 
 def check_wave(
-    plan: PlanningResult, max_calls: int, answered: Collection[str] = (), ended: Collection[str] = ()
+    plan: PlanningResult, max_calls: int, answered: Container[str] = (), ended: Container[str] = ()
 ) -> list[Call]:
     """Return a plan's calls as a wave, each after the calls it needs; `fill_in_earlier` fills in earlier results.
 
