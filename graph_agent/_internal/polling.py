@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
 from graph_agent._internal.failure_log import log_failure
@@ -28,3 +29,16 @@ async def poll_forever(
                 log_failure(logger, what, error)
             failing = True
         await asyncio.sleep(every_s)
+
+
+@asynccontextmanager
+async def polling(
+    look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
+) -> AsyncIterator[None]:
+    """Poll within the context; arguments as for `poll_forever`."""
+    task = asyncio.create_task(poll_forever(look, every_s, logger, what))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

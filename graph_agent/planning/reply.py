@@ -208,9 +208,12 @@ def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool =
             names[own] = _numbered_id(own, taken, used)
         calls.append({**call, "id": names.get(own, own), "plan_id": own} if structured or own in names else call)
     message = planned.message
-    if canonical_calls(calls) != message.tool_calls:
+    canonical = canonical_calls(calls)
+    if not (names or structured) and canonical == message.tool_calls:
+        return planned
+    if canonical != message.tool_calls:
         message = with_call_ids(without_call_blocks(message), names)
-        message = message.model_copy(update={"tool_calls": canonical_calls(calls)})
+        message = message.model_copy(update={"tool_calls": canonical})
     return replace(planned, message=message, calls=calls)
 
 

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
 from graph_agent._internal.credential_headers import check_headers, credentials_of
-from graph_agent._internal.polling import poll_forever
+from graph_agent._internal.polling import polling
 from graph_agent.agent_file.credentials import CredentialSource, read_credentials
 from graph_agent.agent_file.delegates import SkillSpec
 from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
@@ -564,13 +564,12 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
         )
         host.notifier.watch(saver)
         every_s = max(1.0, min(60.0, settings.pending_ttl_s / 2))
-        sweeping = poll_forever(host.sweep, every_s, logger, "Deleting expired requests")
-        sweeper = asyncio.create_task(sweeping)
-        try:
-            yield host
-        finally:
-            sweeper.cancel()
-            await asyncio.wait([sweeper, *host.closing])
+        async with polling(host.sweep, every_s, logger, "Deleting expired requests"):
+            try:
+                yield host
+            finally:
+                if host.closing:
+                    await asyncio.wait(host.closing)
 
 
 def _compile(

@@ -16,6 +16,7 @@ HELPERS = {
     "log_traceback": ("DEBUG", 1, "with the traceback"),
     "log_user_error": ("ERROR", 1, "with the traceback"),
     "poll_forever": ("ERROR", 3, ""),
+    "polling": ("ERROR", 3, ""),
 }
 """Functions that log a failure for their caller: the level, the index of the subject, and the remark on the text."""
 THEIR_MODULES = ("_internal.failure_log", "_internal.polling")

@@ -13,8 +13,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.types import StateSnapshot
 from starlette.requests import Request
 
-from graph_agent._internal.polling import poll_forever
+from graph_agent._internal.polling import polling
 from graph_agent.checkpoints.reading import load
 from graph_agent.errors import SessionBusyError
 from graph_agent.inputs.deduplicator import InputDeduplicator
@@ -243,17 +243,10 @@ def _claim_of(key: str) -> str:
     return f"request/{key}"
 
 
-@asynccontextmanager
-async def deleting_attempts(host: Host) -> AsyncIterator[None]:
+def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
     """Delete expired attempts with their threads, within the context, every `retry_ttl_s / 2` seconds or minute."""
     every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
-    polling = poll_forever(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")
-    deleting = asyncio.create_task(polling)
-    try:
-        yield
-    finally:
-        deleting.cancel()
-        await asyncio.wait([deleting])
+    return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")
 
 
 async def delete_attempts(host: Host) -> int:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, cast
 
 from typing_extensions import TypedDict
 
-from graph_agent._internal.polling import poll_forever
+from graph_agent._internal.polling import polling
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.run_spec import PENDING_ID
 from graph_agent.server.host import Host
@@ -175,16 +174,9 @@ class Records:
         return f"{self._caller.name}:{token}"
 
 
-@asynccontextmanager
-async def deleting_expired(host: Host) -> AsyncIterator[None]:
+def deleting_expired(host: Host) -> AbstractAsyncContextManager[None]:
     """Delete expired responses within the context, at its begin and every hour."""
-    polling = poll_forever(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
-    deleting = asyncio.create_task(polling)
-    try:
-        yield
-    finally:
-        deleting.cancel()
-        await asyncio.wait([deleting])
+    return polling(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
 
 
 async def delete_expired(host: Host) -> int:
