@@ -59,11 +59,13 @@ _NAMED = re.compile(
     ),
     re.IGNORECASE,
 )
-_AFTER_NAME = re.compile(r"[\w ]{0,9}(?:\\?[\"'])?\s{0,3}[=:]|\\?[\"']\s{0,3},")
+_AFTER_NAME = re.compile(r"[\w ]{0,9}+(?:\\?[\"'])?\s{0,3}[=:]|\\?[\"']\s{0,3},")
 _AFTER_SCHEME = re.compile(r"\s{1,9}(?=[a-z_.~*-]{0,80}[\dA-Z=+/])[\w.~+/=*-]{6}")
+_QUOTED_NAME = re.compile(r"[\"']\s{0,3},")
+_SCHEMES = dict.fromkeys(("bearer", "basic"), _AFTER_SCHEME)
 _NAMES = {
     **dict.fromkeys((*_PASSWORDS, "cookie", "authorization", "token", "secret", "key", "sig"), _AFTER_NAME),
-    **dict.fromkeys(("bearer", "basic"), _AFTER_SCHEME),
+    **_SCHEMES,
 }
 """Words in lower case, of which each alternative of `_NAMED` has one → what follows one that names a secret."""
 _LONGEST_NAME = 60
@@ -105,8 +107,8 @@ _FIXED = (
 )
 _TELEGRAM = re.compile(r"\d{8,10}:AA[\w-]{30,}")
 _LONG = re.compile(r"\b(?=[A-Za-z]{0,200}\d)(?=\d{0,200}[A-Za-z])\w{32,}")
-_SHORTEST, _LONG_CHARS = 8, 32
-"""Characters of a word that may be a secret because of a prefix, or because of its length alone."""
+_SHORTEST, _PLAIN, _LONG_CHARS = 8, 14, 32
+"""Characters of a word that may be a secret because of a prefix, of one without a mark, or of its length alone."""
 
 
 def mask_secrets(text: str) -> str:
@@ -144,7 +146,8 @@ def _named(text: str) -> Iterator[_Span]:
         for found in _NAMED.finditer(text):
             yield _span(found)
     else:
-        for name, follows in _NAMES.items():
+        has_values = "=" in text or ":" in text or _QUOTED_NAME.search(text) is not None
+        for name, follows in _NAMES.items() if has_values else _SCHEMES.items():
             at = small.find(name)
             while at >= 0:
                 end = at + len(name)
@@ -183,7 +186,7 @@ def _shaped(text: str) -> Iterator[_Span]:
             yield _span(found)
     at = 0
     for word in text.split():
-        if len(word) >= _SHORTEST:
+        if len(word) >= _PLAIN or (len(word) >= _SHORTEST and ("-" in word or "_" in word or "." in word)):
             at = text.index(word, at)
             yield from _in_word(text, at, at + len(word))
 

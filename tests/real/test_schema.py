@@ -86,7 +86,7 @@ async def test_the_answer_after_a_call_holds_its_result(local_model: ChatOpenAI)
 
 async def test_questions_are_answered_with_calls_where_they_need_one(local_server: str) -> None:
     questions = load_questions()
-    asked = [question for question in questions if question.tool is not None][::2]
+    asked = [question for question in questions if question.tool is not None][::3]
     others = [question for question in questions if question.tool is None]
     # By this name, the model is known to lack tools.
     async with open_chat_model(local_server, "smollm2:135m") as model:
@@ -95,4 +95,4 @@ async def test_questions_are_answered_with_calls_where_they_need_one(local_serve
 
     found = Score(outcomes)
     # Another processor rounds otherwise, which may change one answer.
-    assert (found.called >= 10, found.right >= 5, found.quiet >= 3) == (True, True, True), str(found)
+    assert (found.called >= 7, found.right >= 4, found.quiet >= 3) == (True, True, True), str(found)
