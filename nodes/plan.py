@@ -19,7 +19,6 @@ from graph_agent.deps import AgentDeps, Task, work_left_s
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.models.finish import cut_off
 from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
-from graph_agent.parsing.call import call_ids
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.middleware_replies import (
