@@ -303,6 +303,7 @@ _SUSPENDED = ("graph_agent", "parked")
 """Store namespace of suspended threads, whose requests wait for their caller: key → thread and expiry."""
 _PAGE = 1000
 _CLAIM_POLL_S = 0.02
+_CLAIM_CHECK_S = 1.0
 
 
 LivePart = Mapping[str, Any]
@@ -480,18 +481,27 @@ class Host:
     async def claim(self, name: str, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
         """Exclude other requests that claim a name, in every process on the database, within the context.
 
-        `check` is called before each attempt; an exception of it ends the waiting.
+        `check` is called every second of the waiting; an exception of it ends the waiting.
         """
-        # Only the first of this process polls: many that poll at once take more time than the work between.
-        async with self.claims.setdefault(name, asyncio.Lock()), contextlib.AsyncExitStack() as stack:
-            while True:
-                check()
-                try:
-                    await stack.enter_async_context(lock_idle_session(self.saver, name))
-                    break
-                except SessionBusyError:
-                    await asyncio.sleep(_CLAIM_POLL_S)
-            yield
+        lock = self.claims.setdefault(name, asyncio.Lock())
+        while True:
+            check()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(lock.acquire(), _CLAIM_CHECK_S)
+                break
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                # Only the first of this process polls: many that poll at once take more time than the work between.
+                while True:
+                    check()
+                    try:
+                        await stack.enter_async_context(lock_idle_session(self.saver, name))
+                        break
+                    except SessionBusyError:
+                        await asyncio.sleep(_CLAIM_POLL_S)
+                yield
+        finally:
+            lock.release()
 
     async def forget(self, thread: str) -> None:
         """Delete a thread; does nothing if it does not exist."""
