@@ -164,6 +164,9 @@ _INVISIBLE = re.compile(
 )
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
+# Many clients split with `str.splitlines`, which splits at these characters too; JSON can escape them.
+_LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
+
 
 def printable(text: str) -> str:
     r"""Return the text as one line, with each control character as an escape such as `\n` or `\x1b`."""
@@ -187,6 +190,11 @@ def visible_json(value: Any, indent: int | None = None) -> str:
     """Return JSON, or text, in which the characters that `visible` escapes are escapes, which read back as `value`."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _NOT_ASCII.sub(_escape_hidden_in_json, _INVISIBLE.sub(_escape_in_json, text))
+
+
+def json_line(text: str) -> str:
+    """Return JSON without line feeds as one line for clients that split at any line end of Unicode."""
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def _escape_hidden(found: re.Match[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
+from graph_agent._internal.text import json_line
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.evaluation.cases import Case, CaseFile, ExpectedAnswer, dump_cases, load_cases, parse_cases
@@ -46,7 +47,7 @@ def read_cases(path: str | Path) -> CaseFile:
 def write_cases(file: CaseFile, format_: Format) -> str:
     """Return a file of cases in a format."""
     if format_ == "langsmith":
-        return "".join(json.dumps(_to_langsmith(case), ensure_ascii=False) + "\n" for case in file.cases)
+        return "".join(json_line(json.dumps(_to_langsmith(case), ensure_ascii=False)) + "\n" for case in file.cases)
     if format_ == "pydantic-evals":
         content = {"cases": [_to_pydantic_evals(case) for case in file.cases]}
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
@@ -55,7 +56,7 @@ def write_cases(file: CaseFile, format_: Format) -> str:
 
 def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
     cases: list[dict[str, Any]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

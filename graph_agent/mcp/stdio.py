@@ -20,6 +20,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.message import SessionMessage
 
 from graph_agent._internal.failure_log import get_logger
+from graph_agent._internal.text import json_line
 from graph_agent.mcp.messages import NotStartedError, UnreadableError, read_message, replacement_for, too_long
 
 logger = get_logger("graph_agent.mcp")
@@ -142,5 +143,5 @@ async def _send(
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with to_send:
             async for message in to_send:
-                text = message.message.model_dump_json(by_alias=True, exclude_none=True)
+                text = json_line(message.message.model_dump_json(by_alias=True, exclude_none=True))
                 await stdin.send(f"{text}\n".encode(parameters.encoding, parameters.encoding_error_handler))

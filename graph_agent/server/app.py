@@ -28,7 +28,7 @@ from graph_agent.server.admission.worker_folder import is_to_stop_at_once, limit
 from graph_agent.server.chat.attempts import deleting_attempts
 from graph_agent.server.chat.handler import Chat, Runs
 from graph_agent.server.host import AgentSource, open_host
-from graph_agent.server.monitoring import OK, Metrics, Readiness
+from graph_agent.server.monitoring import Metrics, Readiness, readiness
 from graph_agent.server.parameters import SESSION_HEADER, Server, Services
 from graph_agent.server.problems import on_invalid, path_of, stopping
 from graph_agent.server.response_models import ControlError, Health
@@ -337,8 +337,8 @@ async def ready(request: Request) -> Response:
     """
     server = getattr(request.app.state, "graph_agent", None)
     if not isinstance(server, Services):
-        return _readiness({"server": "stopping"})
-    return _readiness(await server.readiness.checks())
+        return readiness({"server": "stopping"})
+    return readiness(await server.readiness.checks())
 
 
 @metrics_router.get(
@@ -354,8 +354,3 @@ async def ready(request: Request) -> Response:
 async def metrics(server: Server) -> Response:
     """Return the metrics in Prometheus's text format."""
     return Response(server.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
-
-
-def _readiness(checks: dict[str, str]) -> JSONResponse:
-    is_ready = all(state == OK for state in checks.values())
-    return JSONResponse({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)

@@ -9,16 +9,21 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from starlette.responses import JSONResponse
 
 from graph_agent._compat import changes_in
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent._internal.signals import Drainable
+from graph_agent.checkpoints.reading import load
 from graph_agent.checkpoints.write_probe import SupportsWriteProbe
 from graph_agent.models.resolve import OK as OK  # other modules read it here
 from graph_agent.models.resolve import endpoint_state
@@ -216,9 +221,9 @@ class Readiness:
         self._runs = runs
         self._remark = ""
         """What was wrong with the endpoint's list of models at the last check; logged once."""
-        self._model = _Check("model", self._check_model, _ENDPOINT_CACHE_S)
-        self._database = _Check("database", self._check_database, CACHE_S)
-        self._mcp = _Check("mcp", self._check_mcp, CACHE_S)
+        self._model = StateCheck("model", self._check_model, _ENDPOINT_CACHE_S)
+        self._database = StateCheck("database", partial(database_states, host.saver, host.store), CACHE_S)
+        self._mcp = StateCheck("mcp", self._check_mcp, CACHE_S)
 
     async def checks(self) -> dict[str, str]:
         """Return the state of each part: `ok`, or the fault in one word; `timeout` if the check takes too long.
@@ -240,19 +245,29 @@ class Readiness:
         self._remark = remark
         return {"model": state}
 
-    async def _check_database(self) -> dict[str, str]:
-        await self._host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
-        await self._host.store.aget(("graph_agent", "ready"), "ready")
-        for part in (self._host.saver, self._host.store):
-            if isinstance(part, SupportsWriteProbe):
-                await part.aprobe()
-        return {"database": OK}
-
     async def _check_mcp(self) -> dict[str, str]:
         return {f"mcp:{name}": state for name, state in (await self._host.mcp_states()).items()}
 
 
-class _Check:
+def readiness(checks: Mapping[str, str]) -> JSONResponse:
+    """Return the response of `/ready`: status 503 unless the state of every part is `ok`."""
+    is_ready = all(state == OK for state in checks.values())
+    return JSONResponse({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)
+
+
+async def database_states(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> dict[str, str]:
+    """Check that the database of sessions can be read and written; raise its error if not."""
+    await load(saver, {"configurable": {"thread_id": "/ready"}})
+    if store is not None:
+        await store.aget(("graph_agent", "ready"), "ready")
+    parts: list[Any] = [saver, store]
+    for part in parts:
+        if isinstance(part, SupportsWriteProbe):
+            await part.aprobe()
+    return {"database": OK}
+
+
+class StateCheck:
     """The check of one part: cached, shared by concurrent callers, and run at most once at a time."""
 
     def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], cache_s: float = 0.0) -> None:
@@ -265,6 +280,7 @@ class _Check:
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
+        """Return the state of the part; `timeout` if the check takes too long."""
         if self._result is not None and time.monotonic() - self._result[0] < self._cache_s:
             return self._result[1]
         if self._task is None or self._task.done():

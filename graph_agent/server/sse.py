@@ -12,21 +12,34 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-T = TypeVar("T")
+from graph_agent._internal.text import json_line
 
-# Many clients split with `str.splitlines`, which splits at these characters too; JSON can escape them.
-_LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
+T = TypeVar("T")
 
 
 def frame(data: Any, event: str | None = None) -> str:
     """Format one event: its name, if any, and its data as JSON on one line."""
     head = f"event: {event}\n" if event else ""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return f"{head}data: {text if text.isascii() else text.translate(_LINE_ENDS)}\n\n"
+    return f"{head}data: {json_line(json.dumps(data, ensure_ascii=False, separators=(',', ':')))}\n\n"
+
+
+def with_json_lines(send: Send) -> Send:
+    """Return a `send` that makes each event of an SDK's event stream one line, as `frame` does."""
+    is_stream = False
+
+    async def send_lines(message: Message) -> None:
+        nonlocal is_stream
+        if message["type"] == "http.response.start":
+            is_stream = Headers(scope=message).get("content-type", "").startswith(EventStream.media_type)
+        elif is_stream and not message.get("body", b"").isascii():
+            message = {**message, "body": json_line(message["body"].decode()).encode()}
+        await send(message)
+
+    return send_lines
 
 
 def comment(text: str) -> str:
@@ -37,6 +50,10 @@ def comment(text: str) -> str:
 def progress_comment(progress: Mapping[str, Any]) -> str:
     """Format progress as a comment in JSON."""
     return comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
+
+
+HEAD = "is_head"
+"""Key of a request's state that is set if the request has the method HEAD, which is served as GET."""
 
 
 class EventStream(Response):
@@ -70,7 +87,7 @@ class EventStream(Response):
         try:
             # uvicorn closes the connection of an incomplete response.
             with suppress(TimeoutError):
-                await unless_disconnected(receive, self._stream(send))
+                await unless_disconnected(receive, self._stream(send, is_head=HEAD in scope.get("state", ())))
         finally:
             try:
                 await self._frames.aclose()
@@ -79,11 +96,12 @@ class EventStream(Response):
                 if self._after is not None:
                     await self._after()
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, send: Send, *, is_head: bool) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for text in self._frames:
-            async with asyncio.timeout(self._send_timeout_s):
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        if not is_head:
+            async for text in self._frames:
+                async with asyncio.timeout(self._send_timeout_s):
+                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
         await self._release()
         async with asyncio.timeout(self._send_timeout_s):
             await send({"type": "http.response.body", "body": b"", "more_body": False})

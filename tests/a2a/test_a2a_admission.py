@@ -99,6 +99,15 @@ def test_only_the_a2a_routes_and_health_are_served(command: str) -> None:
     assert found == [200, 200, 404, 404]
 
 
+def test_an_application_of_its_own_answers_probes() -> None:
+    graph = create_graph_agent(ScriptedChatModel([]), checkpointer=InMemorySaver())
+    with serving_ours(graph) as url, http(url) as client:
+        found = [(client.get(path).json(), client.head(path).status_code) for path in ("/health", "/ready")]
+
+    ready = {"ready": True, "checks": {"server": "ok", "database": "ok"}}
+    assert found == [({"status": "ok"}, 200), (ready, 200)]
+
+
 def test_a_body_over_the_limit_is_refused(command: str) -> None:
     with http(command) as client:
         answers = [

@@ -41,6 +41,15 @@ def test_cases_are_the_same_after_a_round_trip_through_each_format(tmp_path: Pat
     assert read_cases(tmp_path / name) == cases
 
 
+def test_a_case_of_langsmith_is_one_line_whatever_its_text(tmp_path: Path) -> None:
+    cases = parse_cases({"cases": [{"name": "odd", "input": "a\u2028b\u2029c\x85d"}]}, "Cases")
+    written = write_cases(cases, "langsmith")
+    raw = tmp_path / "raw.jsonl"
+    raw.write_text(json.dumps(json.loads(written), ensure_ascii=False), encoding="utf-8")
+
+    assert (len(written.splitlines()), read_cases(raw)) == (1, cases)
+
+
 def test_a_dataset_of_pydantic_evals_is_read_and_a_written_one_is_loaded_by_the_package(tmp_path: Path) -> None:
     evals: Any = pytest.importorskip("pydantic_evals")
     from pydantic_evals.evaluators import Contains, EqualsExpected, MaxDuration

@@ -21,7 +21,7 @@ from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_age
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 from tests.server.process import PARROT, ROOT
-from tests.support.mcp_client import KEY, Person, cancel, request, until
+from tests.support.mcp_client import INITIALIZE, KEY, Person, calling, cancel, request, until
 from tests.support.warm_process import warm_python
 
 TOOLS = [f"tests.server.parrot:{name}" for name in ("look_up", "wait_for")]
@@ -211,3 +211,16 @@ def test_an_agent_that_cannot_be_opened_is_one_line_on_standard_error(tmp_path: 
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
     assert (ended.returncode, ended.stdout, ended.stderr.startswith("error: ")) == (2, "", True)
+
+
+def test_a_message_is_one_line_whatever_its_text(command: list[str]) -> None:
+    server = started(command)
+    for message in (INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}):
+        send(server, message)
+    send(server, calling("1\u20282\u20293\x854", "odd"))
+    assert server.stdout is not None
+    lines = [server.stdout.readline() for _ in range(2)]
+    server.communicate(timeout=60)
+
+    assert [len(line.splitlines()) for line in lines] == [1, 1]
+    assert "You said: 1\u20282\u20293\x854" in json.loads(lines[1])["result"]["content"][0]["text"]

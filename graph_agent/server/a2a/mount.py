@@ -17,9 +17,10 @@ from a2a.server.routes import create_agent_card_routes
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from typing_extensions import Unpack
 
@@ -38,6 +39,7 @@ from graph_agent.server.admission.gate import Caller, Limits, admit_requests, ad
 from graph_agent.server.admission.worker_folder import limits_of
 from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
+from graph_agent.server.monitoring import CACHE_S, OK, StateCheck, database_states, readiness
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
 
@@ -255,7 +257,7 @@ def a2a_app(
     drain_s: float | None = None,
     **options: Unpack[A2AOptions],
 ) -> Starlette:
-    """Create an application that serves an agent over A2A only.
+    """Create an application that serves an agent over A2A, and `/health` and `/ready` for probes.
 
     Requests are admitted as by `graph-agent a2a`. Only the HTTP server can limit the size and time of headers, and idle
     connections: pass `http=graph_agent.server.admission.connections.BoundedProtocol` to uvicorn for that.
@@ -291,8 +293,23 @@ def a2a_app(
                     await server.drained(drain_s or 0)
                 await server.aclose()
 
-    app = Starlette(routes=server.routes, lifespan=lifespan)
+    app = Starlette(routes=[*server.routes, *_probes(graph, server)], lifespan=lifespan)
     if telemetry.observer is not None:
         app.add_middleware(telemetry.observer.middleware)
     guard(app, settings, ["/*"])
     return app
+
+
+def _probes(graph: CompiledAgentGraph, server: A2AServer) -> list[BaseRoute]:
+    """Return the routes that report that the process is alive, and whether tasks can be run."""
+    saver = graph.checkpointer
+    assert isinstance(saver, BaseCheckpointSaver), "an A2A server has a checkpointer"
+    database = StateCheck("database", partial(database_states, saver, graph.store), CACHE_S)
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(request: Request) -> Response:
+        return readiness({"server": "stopping" if server.draining else OK, **await database.states()})
+
+    return [Route("/health", health), Route("/ready", ready)]

@@ -47,6 +47,7 @@ from graph_agent.errors import InputError
 from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.store import is_running
 from graph_agent.server.admission.body import ReplayedBody
+from graph_agent.server.sse import with_json_lines
 
 _STATE = "graph_agent_credentials"
 _HEADERS = "headers"
@@ -185,6 +186,7 @@ class BoundedRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
+        send = with_json_lines(send)
         if scope["method"] != "POST":
             try:
                 check_query(scope["query_string"])

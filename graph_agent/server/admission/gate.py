@@ -31,8 +31,8 @@ from graph_agent.errors import ConfigError
 from graph_agent.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
 from graph_agent.server.admission.origins import OriginCheck
 from graph_agent.server.problems import ProblemError, internal_error, on_http, on_problem, path_of, refusal, stopping
-from graph_agent.server.settings import KEYS_VARIABLE, REST_PATH, ApiKey, ServerSettings
-from graph_agent.server.sse import with_request_id
+from graph_agent.server.settings import KEYS_VARIABLE, MCP_PATH, REST_PATH, ApiKey, ServerSettings
+from graph_agent.server.sse import HEAD, with_request_id
 
 WINDOW_S = 60.0
 """Length in seconds of the sliding window for the limit per minute."""
@@ -278,9 +278,9 @@ class Gate:
             await refusal(path, problem)(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller or Caller("")
-        if path in OPEN and scope.get("method") == "HEAD":
-            # FastAPI's routes refuse it. The HTTP server sends no body.
-            scope = {**scope, "method": "GET"}
+        if scope.get("method") == "HEAD" and path != MCP_PATH:
+            # FastAPI's routes refuse it. The HTTP server sends no body; a stream ends before its first event.
+            scope = {**scope, "method": "GET", "state": {**scope["state"], HEAD: True}}
         started = False
 
         async def send_and_mark(message: Message) -> None:

@@ -30,6 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from graph_agent._internal.text import json_line
 from graph_agent.otel import instrument_from_env, is_switched_on
 from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.body import ReplayedBody
@@ -48,7 +49,7 @@ from graph_agent.server.mcp.protocols import (
 )
 from graph_agent.server.monitoring import Metrics
 from graph_agent.server.settings import MCP_PATH, settings_from
-from graph_agent.server.sse import EventStream, comment, frame
+from graph_agent.server.sse import EventStream, comment, frame, with_json_lines
 
 _sdk_logger = logging.getLogger(_transport.__name__)
 
@@ -128,7 +129,7 @@ class _Endpoint:
         is_post = scope["method"] == "POST"
         self._posts += is_post
         try:
-            await self._respond(scope, receive, send)
+            await self._respond(scope, receive, with_json_lines(send))
         finally:
             self._posts -= is_post
             self._idle.set()
@@ -238,11 +239,18 @@ def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[
     os.close(empty)
     os.dup2(2, 1)
     stdin = TextIOWrapper(os.fdopen(received, "rb"), encoding="utf-8", errors="replace")
-    stdout = TextIOWrapper(os.fdopen(sent, "wb"), encoding="utf-8")
+    stdout = _JsonLines(os.fdopen(sent, "wb"), encoding="utf-8")
     try:
         yield anyio.wrap_file(stdin), anyio.wrap_file(stdout)
     finally:
         os.dup2(sent, 1)
+
+
+class _JsonLines(TextIOWrapper):
+    """Standard output for clients that split at any line end of Unicode; the SDK leaves some of them as they are."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(json_line(text))
 
 
 class _Connection:
