@@ -69,7 +69,8 @@ def page() -> str:
         _EXAMPLE,
         "Routes of `graph-agent serve`. `graph-agent a2a` serves those of [A2A](#a2a), `/health` and `/ready`. "
         "With API keys, a request needs one as `Authorization: Bearer KEY` or `x-api-key: KEY`, "
-        f"except for {_listed(sorted(OPEN))}. A running server has the full schemas at `/openapi.json`, and a browser for them at `/docs`.",
+        f"except for {_listed(sorted(OPEN))}. "
+        "A running server has the full schemas at `/openapi.json`, and a browser for them at `/docs`.",
         "## Statuses",
         "Each route lists its statuses. Those of 400 and above have the meaning below on every route.",
         table(("Status", "Meaning"), _statuses(openapi)),
