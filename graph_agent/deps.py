@@ -28,7 +28,7 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import Content, joined, tools_in_text
 from graph_agent.runs.run import Run, run_of
 from graph_agent.settings.config import AgentContext, LoopConfig, Planner, coerce_context, effective_config
-from graph_agent.settings.response_format import ResponseSchema
+from graph_agent.settings.response_format import ResponseSchema, client_schema
 from graph_agent.state.call_events import CallResult
 from graph_agent.state.schema import INITIAL_LOOP, LoopState
 from graph_agent.tools.toolbox import Toolbox
@@ -266,7 +266,7 @@ def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
         prompt = partial(deps.prompt, context.instructions)
         deps = replace(deps, system_prompt=prompt if callable(deps.system_prompt) else prompt())
     if context.response_schema is not None:
-        deps = replace(deps, response=ResponseSchema(context.response_schema))
+        deps = replace(deps, response=client_schema(json.dumps(context.response_schema)))
     return deps
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -45,7 +47,8 @@ async def approve_node(
     while True:
         answer = interrupt(request_for(asked, error))
         try:
-            decided = read_decisions(asked, answer, lambda name, arguments: edit_fault(toolbox, name, arguments))
+            # In a thread: the schema of a tool may take seconds.
+            decided = await asyncio.to_thread(read_decisions, asked, answer, partial(edit_fault, toolbox))
         except DecisionError as fault:
             # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
             error = str(fault)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,8 +15,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import regex
-from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
+from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.exceptions import best_match
+from jsonschema_specifications import REGISTRY as SPECIFICATIONS  # type: ignore[import-untyped]  # it has no types
 from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
@@ -90,6 +92,16 @@ _DATA = frozenset({"const", "enum", "default", "examples"})
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 """Keywords whose values map arbitrary names to schemas; a name may look like a keyword."""
 
+_META_URIS = [
+    f"https://json-schema.org/draft/2020-12/{part}"
+    for part in (
+        "schema",
+        *(f"meta/{vocabulary}" for vocabulary in ("core", "applicator", "unevaluated", "validation", "meta-data")),
+        *("meta/format-annotation", "meta/content"),
+    )
+]
+"""The schema of schemas, and its parts."""
+
 _until: ContextVar[float] = ContextVar("until")
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
@@ -102,14 +114,13 @@ class SchemaCheck:
 
     def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
         try:
-            # Formats are skipped here: Python may take minutes to compile their patterns, which are checked below.
-            Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
-            for pattern in _patterns(schema):
+            error = _schema_error(schema)
+            for pattern in _patterns(schema) if error is None else ():
                 check_pattern(pattern)
-        except SchemaError as error:
-            raise ConfigError(f"{name} is no valid JSON schema: {error.message}.") from None
-        except (RecursionError, OverflowError, ValueError) as error:
-            raise ConfigError(f"{name} is no JSON schema that can be used: {error}.") from None
+        except (RecursionError, OverflowError, ValueError) as fault:
+            raise ConfigError(f"{name} is no JSON schema that can be used: {fault}.") from None
+        if error is not None:
+            raise ConfigError(f"{name} is no valid JSON schema: {error.message}.")
         keywords = {keyword for keyword, _ in _items(schema)}
         if keywords >= {"unevaluatedProperties", "patternProperties"}:
             raise ConfigError(
@@ -154,6 +165,28 @@ class SchemaCheck:
         except RecursionError:
             return "its schema refers to itself without an end, so that nothing fits it"
         return None
+
+
+def _schema_error(schema: dict[str, Any]) -> ValidationError | None:
+    """Return why a schema is none; None if it is one. The time is linear in its size."""
+    reset = _until.set(math.inf)
+    try:
+        error: ValidationError | None = best_match(_meta_schema().iter_errors(schema))
+        return error
+    finally:
+        _until.reset(reset)
+
+
+@functools.cache
+def _meta_schema() -> Any:
+    """Return the validator of schemas; the library's own compares all pairs of the types and names in a list.
+
+    Formats are not checked: Python may take minutes to compile their patterns.
+    """
+    # Without their `$schema`, at which the library would go over to its own keywords.
+    resources = {uri: DRAFT202012.create_resource(_without_dialect(SPECIFICATIONS.contents(uri))) for uri in _META_URIS}
+    meta = resources[_META_URIS[0]].contents
+    return _bounded(Draft202012Validator)(meta, registry=Registry().with_resources(resources.items()).crawl())
 
 
 @functools.cache
@@ -213,7 +246,7 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     # The library compares all pairs, in quadratic time.
     if unique and validator.is_type(instance, "array"):
-        items = {json.dumps(_with_whole_numbers(item), sort_keys=True) for item in instance}
+        items = {json.dumps(_with_whole_numbers(item), sort_keys=True, default=repr) for item in instance}
         if len(items) < len(instance):
             yield ValidationError(f"{instance!r} has non-unique elements")
 

@@ -8,6 +8,7 @@ any other call is unknown.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import mcp.types as types
@@ -293,7 +294,7 @@ class _Conversation:
                 if asked is not None and asked.value["questions"][-1] == digest and given:
                     asked.question = None
                     try:
-                        valid = read_elicitation_answer(asked.value, given.pop())
+                        valid = await asyncio.to_thread(read_elicitation_answer, asked.value, given.pop())
                     except DecisionError as misfit:
                         asked, error = None, str(misfit)
                     else:
@@ -325,7 +326,7 @@ class _Conversation:
         digest = value["questions"][-1]
         if known := self._suspended.answers.get(digest):
             try:
-                valid = read_elicitation_answer(value, known.pop(0))
+                valid = await asyncio.to_thread(read_elicitation_answer, value, known.pop(0))
             except DecisionError:
                 return  # the next step returns the question again
             await self._give(question, digest, valid)
@@ -338,7 +339,7 @@ class _Conversation:
     async def _deliver(self, question: OpenQuestion, value: ElicitationRequest, answer: Any) -> None:
         while True:
             try:
-                valid = read_elicitation_answer(value, answer)
+                valid = await asyncio.to_thread(read_elicitation_answer, value, answer)
             except DecisionError as error:
                 # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
                 value = {**self._request(question), "error": str(error)}

@@ -246,7 +246,8 @@ class Sessions:
             graph_input: Any = None
             if answer is not None:
                 # The name is never the request's own, because the history records it.
-                graph_input = Command(resume=checked_answers(answer, self._host.kept, state, self._caller.person))
+                checked = await checked_answers(answer, self._host.kept, state, self._caller.person)
+                graph_input = Command(resume=checked)
         except InputError as error:
             raise ProblemError("conflict", str(error), param="answer") from None
         names = {each.value["name"] for each in client_interrupts(interrupts)}

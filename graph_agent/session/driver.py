@@ -171,7 +171,7 @@ class RunDriver:
         if answer is None:
             return None
         try:
-            checked = checked_answers(answer, self._graph, state, decided_by)
+            checked = await checked_answers(answer, self._graph, state, decided_by)
             if self._approval is not None:
                 asked = open_interrupts(state)
                 self._approval.remember(answers_by_id(answer, asked), asked, decided_by)

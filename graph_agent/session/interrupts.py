@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,7 @@ def _named(interrupt: Interrupt) -> str:
     return visible(name) if isinstance(name, str) else "a question"
 
 
-def checked_answers(
+async def checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
     """Return `answers_by_id` for a session, with checked decisions, elicitation answers and the person's name.
@@ -117,6 +118,13 @@ def checked_answers(
     `decided_by` is the name; None for that in the answer, or `user`. Raises `InputError` as `answers_by_id`, or when a
     decision does not fit its call or `decided_by` is empty.
     """
+    # In a thread: the schemas, some of them of MCP servers, may take seconds.
+    return await asyncio.to_thread(_checked_answers, answer, graph, state, decided_by)
+
+
+def _checked_answers(
+    answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
+) -> dict[str, Any]:
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from types import UnionType
@@ -44,6 +45,15 @@ def is_json(text: str) -> bool:
 
 _ANNOTATIONS = ("$schema", "$id", "$defs", "definitions", "title", "description")
 """Keywords of JSON Schema that check nothing; a schema of these alone permits any answer."""
+
+
+@functools.lru_cache(64)
+def client_schema(text: str) -> ResponseSchema:
+    """Return the `ResponseSchema` of a client's JSON schema, as JSON; it may take seconds the first time.
+
+    Raises `ConfigError` as `ResponseSchema`.
+    """
+    return ResponseSchema(json.loads(text))
 
 
 class ResponseSchema:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from graph_agent._compat import parse_pattern
+
 Schema = dict[str, Any]
 
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -18,6 +20,8 @@ _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST_KEY_CHARS = 64
 _MOST_LEVELS = 60
 """Levels of a schema that are converted; a deeper one cannot be offered."""
+_MOST_PARTS = 2_000
+"""Alternatives at the root of a schema, with those that it refers to; each level of `$ref` can double them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,10 @@ def fold_schema(
         if root is None:
             return None
         if not (root_combinators and root.get("type") == "object"):
-            root = _Folder(root).fold(root)
+            folder = _Folder(root)
+            root = folder.fold(root)
+            if folder.parts_left < 0:
+                return None
         if text_enums:
             _describe_enums(root)
         offered = OfferedSchema(root) if free_keys else _with_plain_keys(root)
@@ -99,7 +106,7 @@ def _is_size(value: Any) -> bool:
 
 def _is_pattern(value: Any) -> bool:
     try:
-        re.compile(value)
+        parse_pattern(value)  # not compiled, which may take minutes
     except (TypeError, re.error, RecursionError, OverflowError):
         return False
     return True
@@ -207,9 +214,14 @@ class _Folder:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self.parts_left = _MOST_PARTS
+        """Alternatives that may still be folded; negative if the schema has too many."""
 
     def fold(self, node: Schema, *, within: frozenset[str] = frozenset()) -> Schema:
         """Return an object schema; raise `_UnusableError` if no object fits."""
+        self.parts_left -= 1
+        if self.parts_left < 0:
+            raise _UnusableError
         if (reference := node.get("$ref")) is not None:
             if reference in within:
                 raise _UnusableError

@@ -145,7 +145,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
             "conflict", "This thread waits for a person's answer. Send it in resume, for all open interrupts."
         )
     if answers:
-        run = _answered(spec, state, mark, answers, caller, users)
+        run = await _answered(spec, state, mark, answers, caller, users)
     elif users:
         run = _resolved(spec, state, mark, {"messages": users, **_shared_state(spec, body, state.values)})
     elif not await is_idle(host.saver, spec.thread):
@@ -223,11 +223,11 @@ def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
     }
 
 
-def _answered(
+async def _answered(
     spec: RunSpec, state: StateSnapshot, mark: InputId, answers: dict[str, Any], caller: Caller, users: list[Any]
 ) -> ResolvedRun:
     try:
-        checked = checked_answers(answers, spec.graph, state, caller.person)
+        checked = await checked_answers(answers, spec.graph, state, caller.person)
     except InputError as error:
         raise InvalidRequestError(str(error), "resume") from None
     spec = replace(spec, context=with_open_calls(spec.context, open_interrupts(state)))

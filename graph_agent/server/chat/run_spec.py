@@ -241,7 +241,7 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     results, user_messages = trailing_results(request.messages)
     if (token := pending_question(request.messages)) is not None:
         spec = RunSpec(host.kept, caller.pending_thread(token), None, request.context(), None, token)
-        return _decide(spec, caller, request, await host.kept.aget_state(spec.config))
+        return await _decide(spec, caller, request, await host.kept.aget_state(spec.config))
     tokens = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
         spec = RunSpec(host.kept, caller.pending_thread(token := tokens.pop()), None, {}, None, token)
@@ -280,13 +280,13 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
     elif not new or not all(isinstance(message, HumanMessage) for message in new):
         raise InvalidRequestError("There is no new user message after the assistant's last message.", "messages")
     if requests_of(open_interrupts(state)):
-        return _decide(spec, caller, request, state)
+        return await _decide(spec, caller, request, state)
     if (asked := open_question(state)) is not None:
         return _answer_question(spec, request, state, asked)
     return _with_input(spec, {"messages": new}, request.context())
 
 
-def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
+async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
     """Return the run that receives a user message as decisions on calls that wait; refuse it if none waits.
 
     A message that is no decision repeats the question.
@@ -304,7 +304,7 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
     if len(asked) > 1 or "call_ids" not in asked[0].value:
         # Nothing repeats the question about the calls of several requests, or that of LangChain's middleware.
         try:
-            answers = checked_answers(answer, spec.graph, state, caller.person)
+            answers = await checked_answers(answer, spec.graph, state, caller.person)
         except InputError as error:
             return _with_input(replace(spec, refused=str(error)), None, request.context(), state)
     return _with_input(spec, Command(resume=answers), request.context(), state)
@@ -327,7 +327,7 @@ async def _resume(
     if by_id and _has_received(spec, state, by_id):
         # The user messages were stored together with the results when the stopped run received them.
         return _with_input(spec, None, request.context(), state)
-    decided = _decided(spec, caller, request, state)
+    decided = await _decided(spec, caller, request, state)
     if not decided and (not waiting or not by_id.keys() & waiting.keys()):
         return None
     if by_id and by_id.keys() != waiting.keys():
@@ -339,13 +339,13 @@ async def _resume(
     return _with_input(spec, Command(resume=answers), context, state, notes)
 
 
-def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
+async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
     """Return a request's decisions on single calls as answers by interrupt id; refuse those that do not fit."""
     if not request.decisions:
         return {}
     try:
         answers = answers_to_approvals(open_interrupts(state), request.decisions)
-        return checked_answers(answers, spec.graph, state, caller.person) if answers else {}
+        return await checked_answers(answers, spec.graph, state, caller.person) if answers else {}
     except InputError as error:
         raise InvalidRequestError(str(error), "messages") from None
 

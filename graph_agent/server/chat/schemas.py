@@ -19,7 +19,7 @@ from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import ConfigError
 from graph_agent.runs.input_ids import InputId
 from graph_agent.server.problems import InvalidRequestError, ProblemError
-from graph_agent.settings.response_format import ResponseSchema
+from graph_agent.settings.response_format import client_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,13 +380,14 @@ def answer_schema(
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
     """Return a JSON schema that answers can be validated with; refuse a long one, and external references."""
-    if (size := len(json.dumps(schema))) > _SCHEMA_CHARS:
+    text = json.dumps(schema)
+    if (size := len(text)) > _SCHEMA_CHARS:
         raise InvalidRequestError(f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param)
     for reference in _references(schema):
         if not (isinstance(reference, str) and reference.startswith("#")):
             raise InvalidRequestError(f"{param}: the reference {reference!r} leads outside the schema.", param)
     try:
-        ResponseSchema(schema)
+        client_schema(text)  # the nodes of the run, which are on the event loop, find it there
     except ConfigError as error:
         raise InvalidRequestError(str(error), param) from None
     return schema
