@@ -75,7 +75,7 @@ def test_parameters_whose_references_double_are_not_offered_beyond_a_size(keywor
 
 
 def test_a_pattern_of_a_tool_is_not_compiled() -> None:
-    pattern = "(?i)" + "[\\u0001-\\U0010fffe]" * 200  # each set takes half a second
+    pattern = "(?i)" + "[\\u0001-\\U0010fffe]" * 10_000  # each set takes 8 ms to compile
     given = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
 
     folded = fold_schema(given)
