@@ -7,6 +7,7 @@ out, the connections of this process to the same file wait only `_RETRY_S`, unti
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -33,6 +34,8 @@ _FAILED_S = 30.0
 _PRIMARY = 0xFF
 """Mask of the primary result code in an error code; see https://www.sqlite.org/rescode.html."""
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_REMOVED = (sqlite3.SQLITE_READONLY_DBMOVED, "SQLITE_READONLY_DBMOVED")
+"""SQLite's own code, which it reports only without a write-ahead log."""
 
 _failed_waits: dict[str, tuple[float, float]] = {}
 """File → time and length in seconds of the last wait that timed out; removed after a successful write."""
@@ -47,6 +50,10 @@ class DatabaseLockedError(OperatorError, sqlite3.OperationalError):
     """
 
 
+class DatabaseRemovedError(OperatorError, sqlite3.OperationalError):
+    """The file of an open SQLite database was removed or replaced."""
+
+
 def is_locked(error: BaseException) -> bool:
     """Whether an SQLite error means that another connection holds a lock."""
     code = getattr(error, "sqlite_errorcode", None)
@@ -59,6 +66,9 @@ class LockWaitConnection(sqlite3.Connection):
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:
         super().__init__(database, timeout=_NOTICE_S, **options)
         self._file = str(database)
+        self._path = os.path.abspath(database)
+        self._inode = _inode_of(self._path)
+        """Inode of the open file; None for a database that is no file."""
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a cursor that waits in the same way."""
@@ -77,8 +87,23 @@ class LockWaitConnection(sqlite3.Connection):
         return self.cursor().executescript(sql_script)
 
     def commit(self) -> None:
-        """Commit the transaction; raise `DatabaseLockedError` if another connection holds the lock for too long."""
+        """Commit the transaction.
+
+        Raises `DatabaseLockedError` if another connection holds the lock for too long, or `DatabaseRemovedError`.
+        """
+        self.check_file()
         self.wait_for(super().commit)
+
+    def check_file(self) -> None:
+        """Raise `DatabaseRemovedError` if the file was removed or replaced: SQLite would write where nothing reads."""
+        if self._inode is None or _inode_of(self._path) == self._inode:
+            return
+        removed = DatabaseRemovedError(
+            f"db='sqlite:///{self._file}': the file was removed or replaced while it was open, and what is written "
+            "now would be lost. Stop every process that has it open, put the file back if you have it, and start again."
+        )
+        removed.sqlite_errorcode, removed.sqlite_errorname = _REMOVED
+        raise removed
 
     def wait_for(self, statement: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Execute a statement once the file's lock is free; raise `DatabaseLockedError` if that takes too long."""
@@ -134,14 +159,25 @@ class _WaitingCursor(sqlite3.Cursor):
     connection: LockWaitConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
+        if not sql.startswith("ROLLBACK"):
+            self.connection.check_file()
         return self.connection.wait_for(super().execute, sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any]) -> Any:
+        self.connection.check_file()
         # As a list, since a second attempt reads the parameters again.
         return self.connection.wait_for(super().executemany, sql, list(parameters))
 
     def executescript(self, sql_script: str) -> Any:
+        self.connection.check_file()
         return self.connection.wait_for(super().executescript, sql_script)
+
+
+def _inode_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
 
 
 _PAUSE_S = 0.02

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from graph_agent._internal.failure_log import is_disconnected, is_out_of_space, log_failure
-from graph_agent.checkpoints.sqlite_connection import DatabaseLockedError
+from graph_agent.checkpoints.sqlite_connection import DatabaseLockedError, DatabaseRemovedError
 from graph_agent.errors import DamagedSessionError, NewerFormatError, SessionLostError
 from graph_agent.server.settings import REST_PATH, RPC_PATH
 from graph_agent.server.sse import ANTHROPIC_HEADER, new_request_id
@@ -199,6 +199,11 @@ def problem_of_failure(error: BaseException) -> ProblemError:
         )
     if isinstance(error, DatabaseLockedError):
         return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
+    if isinstance(error, DatabaseRemovedError):
+        return ProblemError(
+            "database",
+            "The file of the server's database was removed, and the input was not stored. Tell the server's operator.",
+        )
     return ProblemError("internal", "The server could not answer; its log says why.")
 
 
