@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from graph_agent.runs.inbox import ControlMessage, NoteKind
     from graph_agent.session.history import SessionSummary
 
-_COLUMNS = ("SESSION", "STATUS", "TURNS", "AGE", "TITLE")
+_COLUMNS = ("SESSION", "STATUS", "MESSAGES", "MODEL CALLS", "AGE", "TITLE")
 _ACTIVITIES = {
     "running": "running",
     "waiting": "waiting for an answer",
@@ -65,7 +65,7 @@ def sessions(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the ids only.")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per session.")] = False,
 ) -> None:
-    """List the sessions of an agent's database, newest first: status, turns, age and title.
+    """List the sessions of an agent's database, newest first: status, messages, model calls, age and title.
 
     On a terminal it is a table. Elsewhere the columns are separated by tabs, without a heading.
     """
@@ -97,12 +97,15 @@ async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
 
 def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     now = datetime.now(UTC)
-    rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now), each.title) for each in shown]
+    rows = []
+    for each in shown:
+        counts = ("" if count is None else str(count) for count in (each.messages, each.model_calls))
+        rows.append((each.id, status_text(each), *counts, age(each.updated_at, now), each.title))
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))
         return
-    out.table(_COLUMNS, rows, [_STYLES.get(each.activity, "") for each in shown], right="TURNS")
+    out.table(_COLUMNS, rows, [_STYLES.get(each.activity, "") for each in shown], right=("MESSAGES", "MODEL CALLS"))
 
 
 def status_text(summary: SessionSummary) -> str:

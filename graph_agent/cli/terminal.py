@@ -43,15 +43,15 @@ class Terminal:
         self.print(printable(text), style=style)
 
     def table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], right: str = ""
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], right: Sequence[str] = ()
     ) -> None:
-        """Print rows of text below a heading; `styles` are those of the second column, `right` is aligned there."""
+        """Print rows of text below a heading; `styles` are those of the second column, `right` are right-aligned."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            table.add_column(column, overflow="fold", justify="right" if column == right else "left")
+            table.add_column(column, overflow="fold", justify="right" if column in right else "left")
         for row, style in zip(rows, styles, strict=True):
             cells = [Text(printable(cell)) for cell in row]
             cells[1].stylize(style)

@@ -118,6 +118,8 @@ class PlanUpdate:
                 if waited_s is None:
                     waited_s = queued_s
                 self.events.append(event("user_message", 0, content=content, queued_s=waited_s))
+            if not self.loop["last_input_id"] or "inputs" in self.loop:
+                self.loop["inputs"] = self.loop.get("inputs", 0) + len(users)
             self.loop["last_input_id"] = users[-1].id or ""
             log_fields.set({**log_fields.get({}), "input_id": self.loop["last_input_id"], "step": 0})
             await take_follow_ups(self.run, self.loop, users)
@@ -165,6 +167,9 @@ class PlanUpdate:
         if now != before:
             self.settings = self.task.settings_with(self.loop)
         self._set_deadline()
+        if not last["last_input_id"] or "calls_before" in last:
+            before_it = (self.state.get("usage") or NO_USAGE)["model_calls"]
+            self.loop["calls_before"] = last.get("calls_before", 0) + before_it
         self.changes["usage"] = fresh(NO_USAGE)
 
     async def receive_notes(self, kinds: Sequence[NoteKind]) -> bool:

@@ -227,9 +227,12 @@ class SessionList(_Reply):
 
 
 class SessionSummaries(_Reply):
-    """Sessions with `id`, `title`, `updated_at`, `turns`, `status`, `activity` and `cost`, newest first.
+    """Sessions with `id`, `title`, `updated_at`, `messages`, `model_calls`, `turns`, `status`, `activity` and
+    `cost`, newest first.
 
-    The cost is that of the newest input, in the currency of the prices; None without prices.
+    `messages` counts the user's; `model_calls` counts those of every kind, and `turns` those that `max_turns` limits.
+    The first two are null in a session that an earlier version began. The cost is that of the newest input, in the
+    currency of the prices; None without prices.
     """
 
     sessions: list[dict[str, Any]]

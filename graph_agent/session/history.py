@@ -375,7 +375,11 @@ class SessionSummary:
     updated_at: str
     """Time of its newest checkpoint: ISO 8601, UTC."""
     turns: int
-    """Phase-1 model calls so far, as `max_turns` counts them."""
+    """Model calls of the planning phase so far, as `max_turns` counts them."""
+    messages: int | None
+    """The user's messages so far; None if an earlier version began the session."""
+    model_calls: int | None
+    """Model calls so far, with those of answers, hooks and delegates; None if an earlier version began the session."""
     status: SessionStatus
     """Its status; `RUNNING` until its newest input has ended."""
     activity: Activity
@@ -403,7 +407,7 @@ async def summarize_sessions(
                 summaries.append(await summarize_session(saver, session_id, newest, is_running))
         except (NewerFormatError, DamagedSessionError) as error:
             unread: Activity = "newer" if isinstance(error, NewerFormatError) else "damaged"
-            summaries.append(SessionSummary(session_id, "", "", 0, SessionStatus.CREATED, unread))
+            summaries.append(SessionSummary(session_id, "", "", 0, None, None, SessionStatus.CREATED, unread))
     return summaries
 
 
@@ -415,7 +419,10 @@ async def summarize_session(
 ) -> SessionSummary:
     """Return the summary of one session."""
     values = newest.checkpoint["channel_values"]
-    loop = values.get("loop")
+    loop = found if isinstance(found := values.get("loop"), dict) else {}
+    calls = (values.get("usage") or {}).get("model_calls", 0)
+    # Until its first plan is stored, only the pending tasks show an input.
+    begun = [each["type"] for each in await unfinished_events(saver, newest) or ()].count("user_message")
     activity: Activity = "idle"
     if has_tasks(newest.checkpoint):
         waits = is_waiting(newest)
@@ -424,7 +431,9 @@ async def summarize_session(
         id=session_id,
         title=title_of(await _first_checkpoint(saver, session_id)),
         updated_at=newest.checkpoint["ts"],
-        turns=loop.get("turn", 0) if isinstance(loop, dict) else 0,
+        turns=loop.get("turn", 0),
+        messages=loop.get("inputs", 0) + begun if not loop or "inputs" in loop else None,
+        model_calls=loop.get("calls_before", 0) + calls if not loop or "calls_before" in loop else None,
         status=status_at(newest),
         activity=activity,
     )

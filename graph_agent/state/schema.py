@@ -142,6 +142,10 @@ class LimitsSoFar(TypedDict):
 
     turn: int
     """Phase-1 model calls of the session; 0 at its start."""
+    inputs: NotRequired[int]
+    """User messages that began or joined an input; absent in a session that an earlier version began."""
+    calls_before: NotRequired[int]
+    """Model calls of the earlier inputs, of every phase; absent in a session that an earlier version began."""
     worked_s: NotRequired[float]
     """Seconds spent on this input up to the last step; only with a deadline."""
     loops: NotRequired[dict[str, int]]
@@ -216,6 +220,8 @@ INITIAL_LOOP: LoopState = {
 
 _SESSION_KEYS = (
     "turn",
+    "inputs",
+    "calls_before",
     "last_input_id",
     "text_tools",
     "native_tools",

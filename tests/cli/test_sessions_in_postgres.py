@@ -24,9 +24,9 @@ def test_a_session_in_postgres_is_listed_read_and_resumed(tmp_path: Path, postgr
     events = run_cli(folder, "events", "mine", "--json", "--last", "2", *where)
 
     row = listed.stdout.rstrip("\n").split("\t")
-    assert (waiting.returncode, row[:3], row[4], resumed.returncode, resumed.stdout) == (
+    assert (waiting.returncode, row[:4], row[5], resumed.returncode, resumed.stdout) == (
         4,
-        ["mine", "waiting for an answer", "1"],
+        ["mine", "waiting for an answer", "1", "1"],
         "please write",
         0,
         "Done.\n",

@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.types import interrupt
 
-from graph_agent import ScriptedChatModel, Session, SessionStatus, create_graph_agent
+from graph_agent import GraphDelegate, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.checkpoints.open import open_reader, open_saver, open_store
 from graph_agent.cli.sessions import age
 from graph_agent.session.history import EventReader, SessionSummary, shorten, summarize_sessions
@@ -61,14 +61,52 @@ async def url(tmp_path: Path) -> str:
     return address
 
 
-async def test_a_summary_has_title_turns_and_status(url: str) -> None:
-    found = {each.id: (each.title, each.turns, each.status, each.activity) for each in await summaries(url)}
+async def test_a_summary_has_title_counts_and_status(url: str) -> None:
+    found = {
+        each.id: (each.title, each.turns, each.messages, each.model_calls, each.status, each.activity)
+        for each in await summaries(url)
+    }
 
     assert found == {
-        "waits": ("The first message of waits", 1, SessionStatus.RUNNING, "waiting"),
-        "failed": ("The first message of failed", 1, SessionStatus.RUNNING, "interrupted"),
-        "done": ("The first message of done", 3, SessionStatus.COMPLETED, "idle"),
+        "waits": ("The first message of waits", 1, 1, 1, SessionStatus.RUNNING, "waiting"),
+        "failed": ("The first message of failed", 1, 1, 1, SessionStatus.RUNNING, "interrupted"),
+        "done": ("The first message of done", 3, 2, 5, SessionStatus.COMPLETED, "idle"),
     }
+
+
+async def test_a_summary_counts_messages_and_model_calls_of_each_kind(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/sessions.db"
+    child = create_graph_agent(ScriptedChatModel(["From the child."]), name="child")
+    scripts: dict[str, list[Any]] = {
+        "delegates": [asks(("1", "delegate_to_child", {"task": "Go."})), "Done."],
+        "answers": ["One.", "Two."],
+    }
+    async with open_saver(address) as saver:
+        for session_id, script in scripts.items():
+            delegates = [GraphDelegate("child", "Helps.", child)] if session_id == "delegates" else []
+            graph = create_graph_agent(ScriptedChatModel(script), delegates=delegates, checkpointer=saver)
+            session = Session(graph, session_id)
+            await session.run("Hello")
+            if not delegates:
+                await session.run("Hello again")
+
+    found = {each.id: (each.turns, each.messages, each.model_calls) for each in await summaries(address)}
+
+    assert found == {"delegates": (2, 1, 3), "answers": (0, 2, 2)}
+
+
+async def test_a_summary_of_an_older_session_has_no_counts(url: str) -> None:
+    async with open_saver(url) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Again."]), tools=[echo, approve], checkpointer=saver)
+        thread: Any = {"configurable": {"thread_id": "done"}}
+        loop = (await graph.aget_state(thread)).values["loop"]
+        old = {name: value for name, value in loop.items() if name not in ("inputs", "calls_before")}
+        await graph.aupdate_state(thread, {"loop": old}, as_node="finalize")
+        await Session(graph, "done").run("A third message")
+
+    [found] = [each for each in await summaries(url) if each.id == "done"]
+
+    assert (found.turns, found.messages, found.model_calls) == (4, None, None)
 
 
 async def test_the_readers_summaries_and_events_are_those_of_the_saver(url: str) -> None:
@@ -172,9 +210,9 @@ def test_sessions_show_their_state_while_one_runs_and_one_waits(tmp_path: Path) 
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
     [shown], [left] = ([json.loads(line) for line in given.stdout.splitlines()] for given in (as_json, after))
     assert waiting.returncode == 4
-    assert [(row[0], row[1], row[2], row[4]) for row in rows] == [
-        ("runs", "running", "1", "go"),
-        ("waits", "waiting for an answer", "1", "please write \\x1b[31m"),
+    assert [(*row[:4], row[5]) for row in rows] == [
+        ("runs", "running", "1", "1", "go"),
+        ("waits", "waiting for an answer", "1", "1", "please write \\x1b[31m"),
     ]
     assert (shown["id"], shown["status"], shown["activity"], left["activity"]) == (
         "runs",

@@ -325,7 +325,7 @@ class App extends Component {
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
         onClick=${() => this.setState({ pane: "talk" })}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${counted(one.turns, "turn")}${one.cost > 0 ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
+        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${countsOf(one)}${one.cost > 0 ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
@@ -339,6 +339,10 @@ function forkPoint({ call, step, depth }) {
   if (depth || !found.plan) return undefined;
   return found.calls.length ? (found.calls.every((one) => one.result) ? found.last : undefined) : found.input.last;
 }
+
+/** Return the messages and model calls of a listed session, each only if its number is stored. */
+const countsOf = ({ messages, model_calls: calls }) =>
+  [messages != null && counted(messages, "message"), calls != null && counted(calls, "model call")].filter(Boolean).join(" · ");
 
 const usageWord = ({ calls, tokens, cost }) =>
   [cost && `cost ${cost.toPrecision(3)}`, tokens && counted(tokens, "token"), counted(calls, "model call")].filter(Boolean).join(" · ");
