@@ -66,6 +66,21 @@ async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> Check
     return await asyncio.to_thread(saver.get_tuple, config)
 
 
+_TRIES, _PAUSE_S = 200, 0.005
+
+
+async def load_running(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
+    """Read the checkpoint that a node runs from, once it is stored; None if it is not within a second.
+
+    LangGraph starts the first nodes of a run, also of a replay, while their checkpoint is being stored.
+    """
+    for _ in range(_TRIES):
+        if (found := await load(saver, config)) is not None:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+    return None
+
+
 async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> RunnableConfig | None:
     """Return the config of a thread's newest checkpoint that is older than the given one; None if there is none."""
     configurable = config["configurable"]

@@ -29,7 +29,14 @@ from langgraph.types import Checkpointer
 
 from graph_agent._compat import checkpointer_of, count_resume_values
 from graph_agent.approvals.requests import is_single_call
-from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load, put_writes, running_checkpoint
+from graph_agent.checkpoints.reading import (
+    BY_A_PERSON,
+    edit_ancestors,
+    load,
+    load_running,
+    put_writes,
+    running_checkpoint,
+)
 from graph_agent.deps import Task
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.schema import INITIAL_LOOP, PlanState
@@ -192,7 +199,7 @@ async def _load_recovery(task: Task) -> WaveRecovery:
     saver, at = checkpoint_of(task)
     if saver is None or at is None:
         return WaveRecovery()
-    found = await load(saver, at)
+    found = await load_running(saver, at)
     return wave_recovery(found, await edit_ancestors(saver, found))
 
 

@@ -7,16 +7,14 @@ calls with their stored result, or with a skipped or unknown one.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load
+from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.deps import Task
 from graph_agent.execution.ledger import (
     Write,
@@ -175,8 +173,6 @@ def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
     except BadReferenceError:
         return kept  # the same error becomes its result
 
-
-_TRIES, _PAUSE_S = 200, 0.005
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
@@ -340,7 +336,7 @@ async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple |
     saver, running = checkpoint_of(task)
     if saver is None or running is None:
         return None
-    at = await _once_stored(saver, running)
+    at = await load_running(saver, running)
     if at is None:
         # Under durability="exit" nothing of this run is stored yet; the newest checkpoint is the end of the last run.
         newest = {key: value for key, value in running["configurable"].items() if key != "checkpoint_id"}
@@ -369,12 +365,3 @@ async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> Check
         return parent
     # Where supersteps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
     return parent if parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None
-
-
-async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
-    """Wait for the running checkpoint: under durability="async" a node may run before it is stored."""
-    for _ in range(_TRIES):
-        if (found := await load(saver, config)) is not None:
-            return found
-        await asyncio.sleep(_PAUSE_S)
-    return None
