@@ -14,7 +14,7 @@ from langgraph.graph import END, START
 from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
-from graph_agent._compat import dual_runnable, read_state, route_by_update
+from graph_agent._compat import dual_runnable, read_state, route_by_update, stream_messages
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.approvals.policy import read_review
@@ -40,6 +40,7 @@ from graph_agent.runs.run import is_running, run_of
 from graph_agent.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.custom_state import HookedPlanState, custom_state
+from graph_agent.state.messages import results_in
 from graph_agent.state.schema import AgentState, LoopState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
@@ -226,13 +227,17 @@ def _wrappers(
 
 
 def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it."""
+    """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it.
+
+    The node's tool results are streamed, because LangGraph does not stream the messages of a list of pairs.
+    """
 
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
         run_of(config).check_held()
         update = await node(state, config, *args, **kwargs)
         run_of(config).check_held()
+        stream_messages(config, lambda: results_in(update))
         return update
 
     return run

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from graph_agent.deps import AgentDeps
 
 _MOST_THREADS = 256
+_UNNAMED = (None, "agent", "LangGraph")
+"""Names that an agent has without an argument `name`; its messages do not carry them."""
 _WHEN = ("before", "after")
 
 
@@ -175,6 +177,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             run.is_unobserved = self._is_unobserved(configurable, kwargs)
+            run.agent_name = self.name if self.name not in _UNNAMED else None
             try:
                 input = blocking(self._admit)(input, configurable, run)
             except InputStoredError as stored:
@@ -240,6 +243,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
             run.is_unobserved = self._is_unobserved(configurable, kwargs)
+            run.agent_name = self.name if self.name not in _UNNAMED else None
             try:
                 input = await self._admit(input, configurable, run)
             except InputStoredError as stored:

@@ -58,6 +58,7 @@ from graph_agent.state.messages import (
     failure_message,
     since_input,
     stream_rest,
+    with_name,
 )
 from graph_agent.state.schema import LoopOutcome, LoopState, PlanState
 from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
@@ -266,6 +267,8 @@ class AnswerUpdate:
             self._report_failure(self.error)
         elif self.answer is not None:
             self._record_cut_off(self.answer)
+        if self.answer is not None:
+            self.answer = with_name(self.answer, self.active_run.agent_name)
 
     async def produce(self) -> None:
         """Produce the answer, or the error that prevented it; the first rule that applies decides."""

@@ -45,7 +45,7 @@ from graph_agent.settings.response_format import is_json
 from graph_agent.state.call_events import EarlierCalls
 from graph_agent.state.channels import collect_writes, take_extras
 from graph_agent.state.events import event, report_model_calls
-from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.state.messages import CONTEXT_MARK, with_name
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE
@@ -263,6 +263,7 @@ async def _ask(update: PlanUpdate) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
         update.fail(failure_event(error, update.loop["step"], "The planning request"), error)
         return
+    planned = replace(planned, message=with_name(planned.message, update.run.agent_name))
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
     report_model_calls(update.loop, update.events[-1])

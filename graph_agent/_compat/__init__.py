@@ -34,6 +34,7 @@ from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
+from langgraph.pregel._messages import graph_namespace
 from langgraph.pregel._write import ChannelWrite
 from langgraph.types import Send
 
@@ -408,6 +409,20 @@ def _is_instrumented() -> bool:
     """Whether a program that instruments LangGraph replaces the method that runs a node."""
     function: Any = RunnableSeq.ainvoke
     return type(function) is not FunctionType or function.__globals__ is not vars(sys.modules[RunnableSeq.__module__])
+
+
+def stream_messages(config: RunnableConfig, messages: Callable[[], Sequence[BaseMessage]]) -> None:
+    """Stream a node's messages to readers of `stream_mode="messages"` that have not received them.
+
+    LangGraph itself streams the messages of an update that is a mapping, in the same way. A message without an id gets
+    one. `messages` is called only if there are such readers.
+    """
+    for handler in getattr(config.get("callbacks"), "handlers", ()):
+        if isinstance(handler, StreamMessagesHandler):
+            metadata = config["metadata"]
+            namespace = graph_namespace(metadata)
+            if handler.subgraphs or not namespace or namespace == handler.parent_ns:
+                handler._find_and_emit_messages((namespace, metadata), messages())
 
 
 def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:

@@ -82,6 +82,8 @@ class Run:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
+    agent_name: str | None = None
+    """Name that the agent's messages carry; None for an agent without a name of its own."""
     warnings: tuple[str, ...] = ()
     """Faults of the request that the run answers; a `warning` event reports each when the run begins an input."""
     planned: set[str] = field(default_factory=set)

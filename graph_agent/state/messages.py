@@ -267,6 +267,26 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
         push_message(chunk, state_key=None)
 
 
+def results_in(update: Any) -> list[ToolMessage]:
+    """Return the tool results that a node's update writes: a command, a mapping, pairs, or a list of these."""
+    if isinstance(update, Command):
+        update = update.update
+    if isinstance(update, Mapping):
+        update = list(update.items())
+    found: list[ToolMessage] = []
+    for each in update if isinstance(update, list | tuple) else ():
+        if not isinstance(each, tuple):
+            found += results_in(each)
+        elif each[0] == "messages" and isinstance(each[1], list):
+            found += [message for message in each[1] if isinstance(message, ToolMessage)]
+    return found
+
+
+def with_name(message: AIMessage, name: str | None) -> AIMessage:
+    """Return an agent's message with the agent's name; unchanged without a name, or if the message has one."""
+    return message if name is None or message.name else message.model_copy(update={"name": name})
+
+
 def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
     """Return the answer after a fixed sentence; unchanged without a sentence."""
     return AIMessage("\n\n".join(filter(None, [sentence, answer.text])), id=answer.id) if sentence else answer

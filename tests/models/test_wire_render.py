@@ -31,6 +31,7 @@ KEY = SecretStr("k")
 IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
 PDF = {"type": "file", "base64": "JVBERi0=", "mime_type": "application/pdf"}
 NAMES = ["search", "browser.tabs.open", "a name", "x" * 80, "1st"]
+SPEAKERS = st.sampled_from([None, None, "ada", "Ada Lovelace", "a/b|c", "n" * 80, " "])
 IDS = ["call_1", "functions.f:0", "toolu_01A", "abcdef123", "x" * 70]
 
 
@@ -44,15 +45,17 @@ def histories(draw: st.DrawFn) -> list[BaseMessage]:
         if kind in ("user", "notice"):
             media = draw(st.lists(st.sampled_from([IMAGE, PDF]), max_size=2))
             text = f"u{number}"
-            messages.append(HumanMessage([{"type": "text", "text": text}, *media] if media else text))
+            content: Any = [{"type": "text", "text": text}, *media] if media else text
+            messages.append(HumanMessage(content, name=draw(SPEAKERS)))
         elif kind == "answer":
-            messages.append(AIMessage(draw(st.sampled_from([f"a{number}", ""]))))
+            messages.append(AIMessage(draw(st.sampled_from([f"a{number}", ""])), name=draw(SPEAKERS)))
         else:
             calls = [
                 {"id": next(ids), "name": draw(st.sampled_from(NAMES)), "args": {"q": "1"}}
                 for _ in range(draw(st.integers(1, 3)))
             ]
-            messages.append(AIMessage(draw(st.sampled_from(["", f"p{number}"])), tool_calls=calls))
+            text = draw(st.sampled_from(["", f"p{number}"]))
+            messages.append(AIMessage(text, tool_calls=calls, name=draw(SPEAKERS)))
             for call in calls:
                 results: list[Any] = ["r", [{"type": "text", "text": "r"}, IMAGE], [PDF], ""]
                 content = draw(st.sampled_from(results))
@@ -100,12 +103,18 @@ def test_a_request_keeps_to_the_rules_of_its_endpoint(history: list[BaseMessage]
         "media of the user": media[HumanMessage] <= rules.user_media,
         "form of images": not rules.image_urls or all(block["type"] == "image_url" for block in images),
         "texts": all(f"u{n}" in texts(request) for n in range(5) if f"u{n}" in texts(history)),
+        "speakers": all(
+            accepts and ((rules.provider == "in-process") or re.fullmatch(r"[^\s<|\\/>]{1,64}", message.name))
+            for message in request
+            if message.name and not isinstance(message, ToolMessage)
+            for accepts in [rules.reply_names if isinstance(message, AIMessage) else rules.user_names]
+        ),
         "empty": rules.empty_text
         or all(message.content or (isinstance(message, AIMessage) and message.tool_calls) for message in request),
     } == dict.fromkeys(
         [
             *["names", "ids", "pairs", "results first", "user after tool", "repeated users", "media of results"],
-            *["media of the user", "form of images", "texts", "empty"],
+            *["media of the user", "form of images", "texts", "speakers", "empty"],
         ],
         True,
     )

@@ -327,11 +327,15 @@ async def test_the_graphs_own_streams_hold_nothing_of_a_delegate() -> None:
     talk = session([DELEGATES, *END], delegates=[GraphDelegate("r", "R.", researcher())])
 
     stream: Any = talk._graph.astream(says("go"), thread(), stream_mode=["custom", "messages"])
-    seen = [chunk if mode == "custom" else chunk[0].text async for mode, chunk in stream]
+    progress, *seen = [chunk if mode == "custom" else chunk[0] async for mode, chunk in stream]
 
-    assert (seen[0], "".join(seen[1:])) == (
+    kinds = (True, False)
+    texts = ["".join(one.text for one in seen if (one.type == "tool") is of_tool) for of_tool in kinds]
+        "".join(message.text for message in seen if (message.type == "tool") is of_tool) for of_tool in (True, False)
+    ]
+    assert (progress, texts) == (
         {"type": "progress", "step": 1, "action": "delegate", "target": "r"},
-        "Done.",
+        ["Found it.", "Done."],
     )
 
 

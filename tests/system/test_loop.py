@@ -135,7 +135,8 @@ async def test_direct_mode_streams_the_plans_own_text_as_the_answer() -> None:
     model = ScriptedChatModel([ECHO_CALL, "It says x."])
     graph = create_graph_agent(model, tools=[echo], config=LoopConfig(finalize="direct"), checkpointer=InMemorySaver())
 
-    streamed = [chunk.text async for chunk, _ in graph.astream(says("hi"), thread(), stream_mode="messages")]
+    chunks = graph.astream(says("hi"), thread(), stream_mode="messages")
+    streamed = [chunk.text async for chunk, _ in chunks if chunk.type != "tool"]
 
     state = await graph.aget_state(thread())
     model.assert_spent()
@@ -158,7 +159,8 @@ async def test_the_step_limit_ends_in_one_message(on_limit: Any, answer: str, st
         model, tools=[echo], config=LoopConfig(max_steps=2, on_limit=on_limit), checkpointer=InMemorySaver()
     )
 
-    tokens = [chunk.text async for chunk, _ in graph.astream(says("hi"), thread(), stream_mode="messages")]
+    chunks = graph.astream(says("hi"), thread(), stream_mode="messages")
+    tokens = [chunk.text async for chunk, _ in chunks if chunk.type != "tool"]
 
     state = (await graph.aget_state(thread())).values
     events = [(e["type"], e.get("reason"), e.get("limit")) for e in await events_of(graph) if e["type"] == "limit"]

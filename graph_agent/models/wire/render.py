@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from graph_agent._internal.media import NAMES, data_of, described, media_of, mime_type_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
 from graph_agent.models.wire.text_form import as_text_history
-from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE
+from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, SPEAKER
 
 SENT = "graph_agent_sent"
 """Key in `additional_kwargs` of a rendered message: fields to be added to the message in OpenAI's format."""
@@ -29,6 +29,7 @@ _NOTE = "(These are the results.)"
 _NO_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 """The placeholder that Google documents for calls of other models."""
 _NOT_IN_FILE_NAME = re.compile(r"[^a-zA-Z0-9 \-()\[\]]+")
+_NOT_IN_SPEAKER = re.compile(r"[\s<|\\/>]")
 _ALPHABET = string.digits + string.ascii_letters
 _CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -138,7 +139,7 @@ def maker_of(reply: AIMessage) -> str | None:
 
 
 def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], source: str) -> AIMessage:
-    update: dict[str, Any] = {}
+    update = _speaker(message, rules.reply_names)
     given = message.additional_kwargs
     own = (maker := maker_of(message)) is None or maker == source or source == "in-process"
     content = message.content
@@ -249,7 +250,18 @@ def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
         shown = content
     if not rules.empty_text and not _has_text(shown):
         shown = "(no text)"
-    return message if shown == content else message.model_copy(update={"content": shown})
+    update = _speaker(message, rules.user_names)
+    if shown != content:
+        update["content"] = shown
+    return message.model_copy(update=update) if update else message
+
+
+def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
+    """Return the change of a message's name to one that the endpoint accepts; empty if the message needs none."""
+    name = message.name
+    if name is None or (accepted and SPEAKER.fullmatch(name)):
+        return {}
+    return {"name": _NOT_IN_SPEAKER.sub("_", name)[:64] or None if accepted else None}
 
 
 def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:

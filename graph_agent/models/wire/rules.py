@@ -34,6 +34,10 @@ class WireRules:
     """Whether there is a system role; otherwise the system prompt is put before the first user message."""
     empty_text: bool = True
     """Whether a message may have an empty text."""
+    user_names: bool = True
+    """Whether a user message may have the field `name`, which is left out otherwise."""
+    reply_names: bool = False
+    """Whether a message of the assistant may have the field `name`, which is left out otherwise."""
 
     # Calls and their results.
     call_ids: CallIds = "any"

@@ -26,11 +26,17 @@ IN_PROCESS = WireRules(
     cache_control=True,
     root_combinators=True,
     free_keys=True,
+    reply_names=True,
 )
 """The rules of a chat model that is no client of a known package: it gets every message unchanged."""
 
 _OPENAI = WireRules(
-    provider="openai", repeated_users=True, text_parts=True, reasoning_fields=_NO_FIELDS, json_schema=True
+    provider="openai",
+    repeated_users=True,
+    text_parts=True,
+    reasoning_fields=_NO_FIELDS,
+    json_schema=True,
+    reply_names=True,
 )
 _CLAUDE = WireRules(
     provider="anthropic",
@@ -82,6 +88,7 @@ PROVIDERS: dict[str, WireRules] = {
             provider="mistral",
             user_after_tool=False,
             empty_text=False,
+            user_names=False,
             call_ids="nine",
             user_media=frozenset({"image", "pdf", "audio"}),
             reasoning_fields=_NO_FIELDS,

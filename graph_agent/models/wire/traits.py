@@ -10,6 +10,8 @@ from graph_agent.models.wire.rules import WireRules
 
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 """A name of a tool that every provider accepts."""
+SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}")
+"""A name of a message that OpenAI accepts."""
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SOURCE = "graph_agent_source"
 """Key in `response_metadata`: the provider whose parts, such as reasoning, a reply holds."""
@@ -40,6 +42,12 @@ class Traits:
     """A user message that follows another."""
     SYSTEM = 256
     """A system prompt."""
+    USER_NAMES = 512
+    """A message of the user or the system with a name."""
+    REPLY_NAMES = 1024
+    """A message of the assistant with a name."""
+    ODD_SPEAKERS = 2048
+    """A name of a message that OpenAI does not accept."""
 
 
 def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
@@ -54,6 +62,10 @@ def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
     kind = message.type
     if kind == "tool":
         return traits | Traits.CALLS
+    if name := message.name:
+        traits |= Traits.REPLY_NAMES if kind == "ai" else Traits.USER_NAMES
+        if SPEAKER.fullmatch(name) is None:
+            traits |= Traits.ODD_SPEAKERS
     if isinstance(message, AIMessage):
         if calls := message.tool_calls:
             traits |= Traits.CALLS
@@ -84,7 +96,11 @@ def concerned_by(rules: WireRules) -> int:
     traits = Traits.ODD_NAMES
     if rules.provider == "in-process":
         return traits
-    traits |= Traits.PARTS
+    traits |= Traits.PARTS | Traits.ODD_SPEAKERS
+    if not rules.user_names:
+        traits |= Traits.USER_NAMES
+    if not rules.reply_names:
+        traits |= Traits.REPLY_NAMES
     if rules.plain_file_names or not (
         rules.text_parts and rules.cache_control and rules.result_media == rules.user_media
     ):
