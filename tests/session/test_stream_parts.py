@@ -331,8 +331,6 @@ async def test_the_graphs_own_streams_hold_nothing_of_a_delegate() -> None:
 
     kinds = (True, False)
     texts = ["".join(one.text for one in seen if (one.type == "tool") is of_tool) for of_tool in kinds]
-        "".join(message.text for message in seen if (message.type == "tool") is of_tool) for of_tool in (True, False)
-    ]
     assert (progress, texts) == (
         {"type": "progress", "step": 1, "action": "delegate", "target": "r"},
         ["Found it.", "Done."],
