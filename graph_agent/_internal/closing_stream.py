@@ -148,6 +148,10 @@ BETWEEN_PIECES_S = 0.016
 """Minimum seconds between two sends, about one screen refresh; chunks in between are joined."""
 
 
+_MOST_JOINED = 65_536
+"""Characters at which buffered chunks are sent before their interval has passed, or wait for the send before."""
+
+
 async def _drop(text: str) -> None:
     """Do nothing."""
 
@@ -164,18 +168,22 @@ class TextCoalescer:
         self._send = send
         self._every_s = every_s
         self._buffer: list[str] = []
+        self._buffered = 0
+        """Characters in the buffer."""
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._send_lock = asyncio.Lock()
 
     async def add(self, text: str) -> None:
-        """Send a chunk now, or joined with the chunks that follow within the interval."""
+        """Send a chunk now, or with those that follow within the interval; wait while the buffer is full."""
         self._buffer.append(text)
-        if self._timer is not None:
+        self._buffered += len(text)
+        is_full = self._buffered >= _MOST_JOINED
+        if self._timer is not None and not is_full:
             return
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._due:
+        if is_full or loop.time() >= self._due:
             await self.flush()
         else:
             self._timer = loop.call_at(self._due, self._flush_later)
@@ -188,6 +196,7 @@ class TextCoalescer:
         async with self._send_lock:
             text = "".join(self._buffer)
             self._buffer.clear()
+            self._buffered = 0
             if text:
                 await self._send(text)
                 self._due = asyncio.get_running_loop().time() + self._every_s()
@@ -195,6 +204,7 @@ class TextCoalescer:
     async def drop(self) -> None:
         """Drop the buffered text, after a send that has begun."""
         self._buffer.clear()
+        self._buffered = 0
         await self.flush()
 
     def close(self) -> None:

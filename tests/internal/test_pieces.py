@@ -68,3 +68,15 @@ def test_pieces_are_sent_once_and_in_order(steps: list[Step], every_s: float) ->
         return "".join(reader.pieces).split()
 
     assert asyncio.run(run()) == [str(number) for number, step in enumerate(steps) if step != "wait"]
+
+
+async def test_a_piece_is_sent_before_its_interval_once_it_is_large() -> None:
+    reader = Reader()
+    pieces = TextCoalescer(reader.receive, lambda: NEVER_S)
+    for _ in range(100):
+        await pieces.add("x" * 10_000)
+    before = sum(map(len, reader.pieces))
+    await pieces.flush()
+
+    assert (max(map(len, reader.pieces)), before > 900_000) == (70_000, True)
+    assert sum(map(len, reader.pieces)) == 1_000_000

@@ -41,6 +41,7 @@ from graph_agent.server.a2a import validation
 from graph_agent.server.a2a.cross_process import OtherProcesses
 from graph_agent.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
 from graph_agent.server.a2a.store import ENDED, ConversationStore, LiveTaskStore, SessionIds, Stores, session_id_of
+from graph_agent.server.a2a.streams import bounded_stream
 from graph_agent.server.settings import REST_PATH, RPC_PATH
 
 _TIMEOUT_S = 10
@@ -331,7 +332,7 @@ class _Handler(DefaultRequestHandler):
             yield reply
             return
         with self._one_message(params, context):
-            async with aclosing(_SEND_STREAM(self, params, context)) as events:
+            async with aclosing(bounded_stream(_SEND_STREAM(self, params, context))) as events:
                 async for event in events:
                     yield event
 
@@ -395,5 +396,6 @@ class _Handler(DefaultRequestHandler):
             watched = True
             yield task
         if not watched:
-            async for event in super().on_subscribe_to_task(params, context):
-                yield event
+            async with aclosing(bounded_stream(super().on_subscribe_to_task(params, context))) as events:
+                async for event in events:
+                    yield event

@@ -52,7 +52,8 @@ _CALL_EVENTS = ("plan", "tool_call", "delegation_request", *RESULTS)
 COMMENTARY = "commentary "
 """Beginning of the message ids of texts that an earlier run of the same request has emitted."""
 _MOST_WAITING = 256
-"""Parts queued for a slow client; when the queue is full, the run waits."""
+_MOST_WAITING_CHARS = 500_000
+"""Parts, and characters of their texts, that are queued for a slow client; when the queue is full, the run waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,40 @@ Part: TypeAlias = (
 )
 
 
+class _WaitingParts(asyncio.Queue[Part | BaseException]):
+    """A queue that is full at a number of parts, or of their characters; the newest part may exceed the latter."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self.chars = 0
+        """Characters of the texts that wait."""
+
+    def _put(self, item: Part | BaseException) -> None:
+        super()._put(item)
+        self.chars += _chars_of(item)
+
+    def _get(self) -> Part | BaseException:
+        item: Part | BaseException = super()._get()
+        self.chars -= _chars_of(item)
+        return item
+
+    def full(self) -> bool:
+        """Whether the next part has to wait."""
+        return super().full() or self.chars >= _MOST_WAITING_CHARS
+
+
+def _chars_of(part: Part | BaseException) -> int:
+    match part:
+        case AnswerText() | ReasoningPiece():
+            return len(part.text)
+        case CallEvents():
+            return sum(len(text) for event in part.events if isinstance(text := event.get("content"), str))
+        case DelegatePart():
+            return len(text) if isinstance(text := getattr(part.part, "text", None), str) else 0
+        case _:
+            return 0
+
+
 class ServerRun:
     """One run, in its own task, so that a client that disconnects or reads slowly cannot break it.
 
@@ -161,7 +196,7 @@ class ServerRun:
         """Id of the message with the newest plan's calls; None before the first."""
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
-        self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
+        self._parts = _WaitingParts(_MOST_WAITING)
         self._pieces = TextCoalescer(self._put_text, between_pieces_s)
         self._closed = False
         self.ended = False
@@ -169,6 +204,11 @@ class ServerRun:
         self.is_answered = False
         """Whether its client was sent the whole answer, which is not a failure."""
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
+
+    @property
+    def waiting_chars(self) -> int:
+        """Characters of the texts that wait for the client."""
+        return self._parts.chars
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
         """Return the next part, `RunEnded` last; None after a timeout. Raise why the run did not start or stopped."""

@@ -51,6 +51,9 @@ from graph_agent.server.monitoring import Metrics
 from graph_agent.server.settings import MCP_PATH, settings_from
 from graph_agent.server.sse import EventStream, comment, frame, with_json_lines
 
+_MOST_WAITING = 256
+"""Messages queued for a slow client of a call; when the queue is full, the call waits."""
+
 _sdk_logger = logging.getLogger(_transport.__name__)
 
 
@@ -176,7 +179,7 @@ class _Endpoint:
 
     def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
         settings = self._agent.host.settings
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)
         credentials = self._agent.host.credentials_of(request)
         caller = admitted_caller(request)
         stateless = StatelessRequest(self._agent, message, caller, queue.put, credentials, aborts=False)
