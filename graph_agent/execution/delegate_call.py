@@ -22,7 +22,7 @@ from graph_agent.state.call_events import OUTCOMES, CallResult, result_event
 from graph_agent.state.channels import RemoteChange, RemoteState, RemoteTask
 from graph_agent.state.events import SUCCESSES, StoredEvent, event, stored_value
 from graph_agent.tools.invoke import belongs_to_run
-from graph_agent.tools.output import fenced, source_of
+from graph_agent.tools.output import fenced, shown_address, source_of, textless
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.usage import add_usage
@@ -208,6 +208,8 @@ def checked_result(returned: object) -> DelegationResult:
         raise TypeError(f"content={returned.content!r} is neither text nor a list of content blocks")
     if returned.status not in OUTCOMES:
         raise TypeError(f"status={returned.status!r} is none of {', '.join(OUTCOMES)}")
+    if kind := shown_address(returned.content) or textless([returned.content, returned.value]):
+        raise TypeError(f"its result holds an object of type {kind}, which has no text of its own")
     for name in ("history", "approvals"):
         if not all(isinstance(entry, Mapping) for entry in getattr(returned, name)):
             raise TypeError(f"{name} holds an entry that is no event")

@@ -13,6 +13,7 @@ from graph_agent._internal.sync_bridge import call_in_thread
 from graph_agent._internal.text import as_text, clean
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
 from graph_agent.parsing.call import canonical_calls
+from graph_agent.tools.output import textless, textless_fault
 from graph_agent.types import Call
 
 logger = get_logger(__name__)
@@ -79,6 +80,8 @@ class WebSearchInterception(LoopHook):
         except Exception as error:  # noqa: BLE001 - a search may raise anything; the error is a result for the model
             log_user_error(logger, "The search of a hook", error)
             return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
+        if (kind := textless(found)) is not None:
+            return _result(call, textless_fault("The search", kind), failed=True)
         return _result(call, clean(as_text(found)) or "Nothing was found.")
 
     async def _run(self, query: str) -> Any:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
+from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.sync_bridge import TimeLimitError
-from graph_agent._internal.text import clean
+from graph_agent._internal.text import clean, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.models.errors import public_exception_text
 from graph_agent.state.call_events import CallResult
 
+logger = get_logger(__name__)
 Cause = Literal["abort", "deadline"]
 _BECAUSE: dict[Cause, str] = {"abort": "the run was stopped", "deadline": "the time for this input ran out"}
 
@@ -65,6 +70,54 @@ def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
         return CallResult(f"Not run: {because} before this call had started.", "skipped")
     text = f"Stopped before it had finished: {because}. {effect_text(writes=writes)}"
     return CallResult(text, "unknown" if writes else "error")
+
+
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+")
+_SHOWN_ADDRESS = re.compile(r"(?:^|\")<([\w.]+) object at 0x[0-9a-fA-F]+>(?:$|\")")
+
+
+def textless(value: Any) -> str | None:
+    """Return the type of an object in a value whose text is only its address; None if each part has a text.
+
+    Objects in lists, dicts, sets, dataclasses and pydantic models count, and so do functions and iterators. A text does
+    not, as its author may have meant it.
+    """
+    found: list[str] = []
+
+    def describe(part: Any) -> str:
+        text = str(part)
+        # Of an object with a text of its own, an address may be a part.
+        if _ADDRESS.match(text) or (isinstance(part, Collection) and _ADDRESS.search(text)):
+            found.append(type(part).__qualname__)
+        return text
+
+    if value is None or isinstance(value, str | bool | int | float):
+        return None
+    # An iterator is not read, as this would consume it. Of any other fault, its reader reports the reason.
+    with suppress(Exception):
+        if isinstance(value, Iterator):
+            describe(value)
+        else:
+            to_jsonable_python(value, by_alias=True, bytes_mode="base64", fallback=describe)
+    return found[0] if found else None
+
+
+def shown_address(content: str | list[Any]) -> str | None:
+    """Return the type of an object whose address is all that a message, or a text in its JSON, shows of it."""
+    texts = [content] if isinstance(content, str) else [text_of([block]) for block in content]
+    return next((found[1] for text in texts if (found := _SHOWN_ADDRESS.search(text.strip()))), None)
+
+
+def textless_fault(source: str, kind: str) -> str:
+    """Log that a call returned an object without a text of its own, and return the text for the model.
+
+    Args:
+        source: What returned it, as the subject of a sentence.
+        kind: The type of the object.
+    """
+    fault = f"{source} returned an object of type {kind}, which has no text of its own"
+    logger.error("%s; return text, a dict, a list, a dataclass or a pydantic model, or give it a __str__.", fault)
+    return f"{fault}, so its result cannot be read. It ran, and may have taken effect."
 
 
 def effect_text(*, writes: bool) -> str:

@@ -43,6 +43,16 @@ def build() -> FastMCP:
         return '{"a": 1}'
 
     @server.tool(structured_output=False)
+    def thing() -> Any:
+        """Give an object without a text of its own, of which the SDK sends the address."""
+        return object()
+
+    @server.tool(structured_output=False)
+    def things() -> Any:
+        """Give such an object in a dict."""
+        return {"a": object()}
+
+    @server.tool(structured_output=False)
     def prose() -> CallToolResult:
         """Give an object and a text about it."""
         return CallToolResult(
