@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 import mcp.types as types
@@ -100,7 +100,7 @@ class _PageReader(Protocol[Page]):
     async def __call__(self, *, params: types.PaginatedRequestParams | None) -> Page: ...
 
 
-async def read_pages(read: _PageReader[Page]) -> AsyncIterator[Page]:
+async def read_pages(read: _PageReader[Page]) -> AsyncGenerator[Page, None]:
     """Yield the pages of a list of the server, at most `_MAX_PAGES` of them, against lists that never end."""
     params = None
     for _ in range(_MAX_PAGES):

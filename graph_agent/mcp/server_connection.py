@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
@@ -477,12 +478,25 @@ class ServerConnection:
         return self.ended.result() if self.ended.done() else "the connection broke"
 
 
+MOST_TOOLS = 1_000
+"""Tools of one server that are offered; no provider takes as many."""
+_MOST_PARTS = 50_000
+"""Parts of a tool's schema with its references in place; each level of `$ref` can double them."""
+
+
 async def _list_tools(session: Session) -> dict[str, types.Tool]:
     listed: dict[str, types.Tool] = {}
-    for tool in [tool async for page in read_pages(session.list_tools) for tool in page.tools]:
-        if listed.setdefault(tool.name, tool) is not tool:
-            logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
-    faults = {name: fault for name, tool in listed.items() if (fault := _fault(tool))}
+    async with aclosing(read_pages(session.list_tools)) as pages:
+        async for page in pages:
+            for tool in page.tools[:MOST_TOOLS]:
+                if listed.setdefault(tool.name, tool) is not tool:
+                    logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
+            if len(listed) > MOST_TOOLS or len(page.tools) > MOST_TOOLS:
+                logger.warning("An MCP server lists more than %d tools; the others are left out.", MOST_TOOLS)
+                listed = dict(islice(listed.items(), MOST_TOOLS))
+                break
+    # In a thread: the schemas are the server's.
+    faults = await asyncio.to_thread(lambda: {name: fault for name, tool in listed.items() if (fault := _fault(tool))})
     for name, fault in faults.items():
         logger.warning("An MCP server's tool %r is left out: %s", name, fault)
         del listed[name]
@@ -494,7 +508,38 @@ def _fault(tool: types.Tool) -> str:
     if tool.execution is not None and tool.execution.taskSupport == "required":
         return "it runs only as a task of MCP, which is not supported"
     try:
+        if _is_large(tool.inputSchema):
+            return f"its schema has more than {_MOST_PARTS} parts, with its references in place"
         dereference_refs(tool.inputSchema)
+    except RecursionError:
+        return "its schema is nested too deeply"
     except (KeyError, ValueError) as error:
         return f"its schema cannot be resolved: {error.args[0]}"
     return ""
+
+
+def _is_large(schema: dict[str, Any]) -> bool:
+    """Whether `dereference_refs` would make more than `_MOST_PARTS` parts of a schema."""
+    left = _MOST_PARTS
+    pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
+    while pending and left > 0:
+        node, within = pending.pop()
+        left -= 1
+        if isinstance(node, list):
+            pending += [(item, within) for item in node]
+        elif isinstance(node, dict):
+            if isinstance(reference := node.get("$ref"), str) and reference not in within:
+                pending.append((_at(schema, reference), within | {reference}))
+            pending += [(item, within) for key, item in node.items() if key != "$defs"]
+    return left <= 0
+
+
+def _at(schema: dict[str, Any], reference: str) -> Any:
+    """Return the part at a local reference such as `#/$defs/Address`; None if there is none."""
+    node: Any = schema
+    for step in reference.removeprefix("#/").split("/"):
+        if isinstance(node, list):
+            node = node[int(step)] if step.isdigit() and int(step) < len(node) else None
+        else:
+            node = node.get(step) if isinstance(node, dict) else None
+    return node
