@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from langchain_core.callbacks import BaseCallbackManager
-from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool
 from langgraph.errors import GraphBubbleUp
@@ -37,7 +37,7 @@ from graph_agent.state.call_events import CallResult, Handoff
 from graph_agent.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState
 from graph_agent.state.events import NOT_RUN, SUCCESSES, ResultStatus, as_json, decode, structured_content
 from graph_agent.state.messages import CONTEXT_MARK, first_unplain
-from graph_agent.tools.output import shown_address, textless, textless_fault
+from graph_agent.tools.output import textless_fault, textless_in
 from graph_agent.types import Call
 
 _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
@@ -491,7 +491,8 @@ def read_output(
     found = effects.result
     if found is None:
         return CallResult(f"{call['name']} returned no message for this call; its result is not known.", "error")
-    if (kind := _textless(given, found)) is not None:
+    value = given.value if given is not None and given.is_known else found
+    if kind := textless_in(value, found.content):
         return CallResult(textless_fault(call["name"], kind), "error", **effects.fields())
     artifact = None if found.artifact is None else to_json_safe(found.artifact)
     content, text = _content(found.content), _json_text(given, found)
@@ -500,17 +501,6 @@ def read_output(
         status: ResultStatus = "error" if found.status == "error" else "success"
         return CallResult(content, status, artifact=artifact, stored=stored, **effects.fields())
     return CallResult(text, artifact=artifact, stored=stored or {"encoding": "json"}, **effects.fields())
-
-
-def _textless(given: ReturnValue | None, found: ToolMessage) -> str | None:
-    """Return the type of an object that a result shows by its address alone; None if there is none."""
-    if given is not None and given.is_known:
-        parts = given.value if isinstance(given.value, list) else [given.value]
-        if isinstance(given.value, str):
-            return None
-        if not any(isinstance(part, BaseMessage | Command) for part in parts) and (kind := textless(given.value)):
-            return kind
-    return shown_address(found.content)
 
 
 def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:

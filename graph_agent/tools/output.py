@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Literal
 
+from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool, ToolException
+from langgraph.types import Command
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
@@ -106,6 +108,19 @@ def shown_address(content: str | list[Any]) -> str | None:
     """Return the type of an object whose address is all that a message, or a text in its JSON, shows of it."""
     texts = [content] if isinstance(content, str) else [text_of([block]) for block in content]
     return next((found[1] for text in texts if (found := _SHOWN_ADDRESS.search(text.strip()))), None)
+
+
+def textless_in(value: Any, content: str | list[Any]) -> str | None:
+    """Return the type of an object that a tool's result shows by its address alone; None if there is none.
+
+    Args:
+        value: The tool's return value; its message if the value is unknown.
+        content: The content of its message.
+    """
+    if isinstance(value, str):
+        return None
+    is_made = any(isinstance(part, BaseMessage | Command) for part in (value if isinstance(value, list) else [value]))
+    return (None if is_made else textless(value)) or shown_address(content)
 
 
 def textless_fault(source: str, kind: str) -> str:

@@ -118,9 +118,7 @@ async def result_of(look: Any, script: list[str] | None = None, **options: Any) 
     """The status and the text of the call's result, as the model reads it."""
     model = ScriptedChatModel([*(script or [CALL]), "Done."])
     tools = look if isinstance(look, list) else [look] if look else []
-    agent = create_graph_agent(
-        model, look if isinstance(look, list) else [look] if look else [], checkpointer=InMemorySaver(), **options
-    )
+    agent = create_graph_agent(model, tools, checkpointer=InMemorySaver(), **options)
     await Session(agent, "s1").run("go")
     [read] = [message for message in model.requests[-1].messages if isinstance(message, ToolMessage)]
     return read.status, read.text
