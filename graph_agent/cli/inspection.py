@@ -332,6 +332,8 @@ def seconds(duration_s: float | None) -> str:
     return f"{duration_s / 3600:.1f} h"
 
 
+_MOST_NAMED = 20
+"""Maximum sessions that a line names."""
 _FORMS = {"success": ".0%", "steps": ".2f", "tokens": ",.0f", "cost": ".4f", "seconds": ".2f"}
 
 
@@ -349,12 +351,13 @@ def report(
 ) -> None:
     """Compare the inputs of a database, by default by planner: success, steps, tokens, cost and seconds.
 
-    The groups are the arms of the planner's rollout. Intervals are of 95 %; inputs that have not ended do not count.
+    The groups are the arms of the planner's rollout. Intervals are of 95 %; inputs that have not ended do not count,
+    and a line names their sessions.
     """
     from graph_agent.evaluation.statistics import arms_of
 
     begin = None if since is None else since.replace(tzinfo=UTC)
-    rows, unread = run_async(_rows(address_of(config, db), by))
+    rows, begun, unread = run_async(_rows(address_of(config, db), by))
     arms = arms_of(row for row in rows if begin is None or row.at >= begin)
     out, err = Terminal(), Terminal(stderr=True)
     if as_json:
@@ -365,26 +368,34 @@ def report(
             out.line(line)
     else:
         err.print("There are no such inputs yet.", style="dim")
+    if begun:
+        shown = ", ".join([*begun[:_MOST_NAMED], *(["…"] if len(begun) > _MOST_NAMED else [])])
+        err.line(f"Sessions whose newest input has not ended, and does not count: {shown}", style="dim")
     for session_id, fault in unread:
         err.line(f"warning: session {session_id} was left out: {fault}", style="yellow")
 
 
-async def _rows(address: str, field: str) -> tuple[list[InputRow], list[tuple[str, str]]]:
-    """Return the inputs, and the sessions that cannot be read, each with the reason."""
+async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], list[tuple[str, str]]]:
+    """Return the ended inputs, the sessions with an open one, and those that cannot be read, each with the reason."""
     from graph_agent.errors import GraphAgentError
     from graph_agent.evaluation.statistics import rows_of
     from graph_agent.session.history import EventReader, list_threads
+    from graph_agent.session.trace import spans_of
 
     rows: list[InputRow] = []
+    begun: list[str] = []
     unread: list[tuple[str, str]] = []
     async with open_sessions(address) as (saver, _):
         for session_id in await list_threads(saver):
             try:
                 found = await EventReader(None, saver, session_id).read_tail(pending=True)
-                rows += rows_of(found[1] if found is not None else (), field)
+                events = found[1] if found is not None else []
+                rows += rows_of(events, field)
+                if events and spans_of(events)[-1].status == "RUNNING":
+                    begun.append(session_id)
             except GraphAgentError as error:
                 unread.append((session_id, str(error)))
-    return rows, unread
+    return rows, begun, unread
 
 
 def _lines(arms: list[Arm], by: str) -> list[str]:

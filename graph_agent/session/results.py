@@ -80,6 +80,8 @@ class RunCall:
     duration_s: float | None
     """Seconds that it ran, retries included and waits for a slot or a person excluded, on the monotonic clock; None for
     a call that did not run, or is unfinished. In sessions of older versions, seconds from its start to its result."""
+    plan_id: str = ""
+    """Its id in a structured plan, by which references, `needs` and `RunResult.results` go; its `id` in other modes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -327,7 +329,9 @@ def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> 
             duration_s = (times[1] - times[0]).total_seconds()
         value = None if result is None else _value(result)
         status = None if result is None else result["status"]
-        found.append(RunCall(id_, call.planned["name"], dict(arguments), value, status, duration_s))
+        found.append(
+            RunCall(id_, call.planned["name"], dict(arguments), value, status, duration_s, plan_id_of(call.planned))
+        )
     return found
 
 

@@ -252,3 +252,13 @@ def test_an_unknown_session_is_a_one_line_error(tmp_path: Path) -> None:
 
     error = "error: There is no session 'nobody' in sqlite:///graph_agent.db; `graph-agent sessions` lists them.\n"
     assert [(each.returncode, each.stderr) for each in done] == [(2, error)] * 2
+
+
+async def test_a_report_names_the_sessions_with_an_open_input(url: str, tmp_path: Path) -> None:
+    shown = run_cli(tmp_path, "report", "--db", url)
+
+    assert (shown.returncode, shown.stderr.strip(), len(shown.stdout.splitlines())) == (
+        0,
+        "Sessions whose newest input has not ended, and does not count: waits, failed",
+        2,
+    )

@@ -423,3 +423,12 @@ async def test_any_reference_is_to_the_newest_call_of_its_id_in_the_input(
 
     ids = Counter(id_ for (id_,) in of_type(await session.events(), "tool_call", "id"))
     assert (found, max(ids.values())) == (expected, 1)
+
+
+async def test_a_call_of_a_result_has_the_id_of_its_plan() -> None:
+    scripts = [plan(use("r", "echo", text="1"), status="done"), "One.", plan(use("r", "echo", text="2"), status="done")]
+    session = waves([*scripts, "Two."], tools=[echo])
+
+    found = [(await session.run(text)).calls for text in ("one", "two")]
+
+    assert [[(call.plan_id, call.id == "r") for call in calls] for calls in found] == [[("r", True)], [("r", False)]]
