@@ -41,6 +41,7 @@ from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.compaction import recap
+from graph_agent.planning.hooked_requests import prepare, reviewed
 from graph_agent.planning.middleware_replies import composed_answer, drop_replaced, stream_unshown
 from graph_agent.planning.plan_edits import handoff_command
 from graph_agent.planning.requests import ModelRequests
@@ -50,7 +51,7 @@ from graph_agent.prompts import Prompts
 from graph_agent.runs.run import ReceivedNotes, WorkStoppedError, listen
 from graph_agent.state.call_events import account
 from graph_agent.state.channels import collect_writes, status_event, take_extras
-from graph_agent.state.events import StoredEvent, event, report_model_calls
+from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.messages import (
     CONTEXT_MARK,
     after_sentence,
@@ -60,7 +61,7 @@ from graph_agent.state.messages import (
     stream_rest,
     with_name,
 )
-from graph_agent.state.schema import LoopOutcome, LoopState, PlanState
+from graph_agent.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
 from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 
@@ -340,7 +341,7 @@ class AnswerUpdate:
         if self.outcome.get("unguarded") and self.deps.guarded:
 
             async def guard(requests: ModelRequests, sentence: str) -> None:
-                self.answer = await requests.reviewed(await requests.guarded(draft))
+                self.answer = await reviewed(requests, await requests.guarded(draft))
 
             await self._send_before_deadline(guard, "")
         await self._read_structured()
@@ -366,7 +367,7 @@ class AnswerUpdate:
         requests = await ModelRequests.open(self.task, self.settings, history, self.loop, check)
         self.requests, self.answer = requests, None
         try:
-            await requests.prepare(self.state["events"], may_summarize=not sentence)
+            await prepare(requests, self.state["events"], may_summarize=not sentence)
             with collect_writes(self.written):
                 await work(requests, sentence)
         except UserError:
@@ -418,7 +419,7 @@ class AnswerUpdate:
         if is_blank(reply.text):
             self._fail(logged_event(self.step, "empty_answer", _EMPTY))
         else:
-            answer = after_sentence(sentence, await requests.reviewed(reply))
+            answer = after_sentence(sentence, await reviewed(requests, reply))
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
             if streamed:
                 stream_rest(self.answer, streamed)
@@ -444,7 +445,7 @@ class AnswerUpdate:
             kind, message = answered.error
             self._fail(logged_event(self.step, kind, message, advises=kind == "response_schema"))
         else:
-            self.answer = await requests.reviewed(reply)
+            self.answer = await reviewed(requests, reply)
             if self.answer is not reply:
                 self.structured = None
                 await self._read_structured()

@@ -20,6 +20,9 @@ from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.models.finish import cut_off
 from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
 from graph_agent.planning.ask import RefusedError
+from graph_agent.planning.background import receive_for_session
+from graph_agent.planning.hooked_requests import plan as request_plan
+from graph_agent.planning.hooked_requests import prepare
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.middleware_replies import (
     apply_hooks,
@@ -35,6 +38,7 @@ from graph_agent.planning.plan_edits import (
     continue_after_edit,
     report_edits,
     start_calls,
+    start_waiting_calls,
 )
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
@@ -44,9 +48,9 @@ from graph_agent.runs.run import WorkStoppedError
 from graph_agent.settings.response_format import is_json
 from graph_agent.state.call_events import EarlierCalls
 from graph_agent.state.channels import collect_writes, take_extras
-from graph_agent.state.events import event, report_model_calls
+from graph_agent.state.events import event
 from graph_agent.state.messages import CONTEXT_MARK, with_name
-from graph_agent.state.schema import LoopOutcome, PlanState
+from graph_agent.state.schema import LoopOutcome, PlanState, report_model_calls
 from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE
 from graph_agent.usage import LimitMetError
@@ -103,14 +107,14 @@ async def take_input_or_wave(update: PlanUpdate) -> None:
 async def receive_notes(update: PlanUpdate) -> None:
     """Receive the notes to the session. No user message may stand between the results of one wave."""
     in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
-    update.steered = await update.receive_notes(["configure"] if in_wave else ["configure", "steer"])
+    update.steered = await receive_for_session(update, ["configure"] if in_wave else ["configure", "steer"])
 
 
 async def take_hooked_reply(update: PlanUpdate) -> None:
     """Take the reply as the hooks of middleware left it, and the notes; a steered input goes on after an answer."""
     apply_hooks(update)
     replaceable = not update.loop["waiting"] and (not update.concluded or may_replan(update))
-    if await update.receive_notes(["configure", "steer"] if replaceable else ["configure"]):
+    if await receive_for_session(update, ["configure", "steer"] if replaceable else ["configure"]):
         keep_answer(update)
 
 
@@ -138,7 +142,7 @@ async def stop_at_abort_or_budget(update: PlanUpdate) -> Decision | None:
 
 async def continue_wave(update: PlanUpdate) -> Decision | None:
     """Run the waiting calls of the wave that are ready, and ask what its delegations ask."""
-    return Decision.RUN if await update.continue_wave() else None
+    return Decision.RUN if await start_waiting_calls(update) else None
 
 
 async def stop_at_repetition(update: PlanUpdate) -> Decision | None:
@@ -177,7 +181,7 @@ async def ask_model(update: PlanUpdate) -> Decision | None:
     if update.deps.hook_set:
         return Decision.ASK
     await ask_before_deadline(update)
-    while _can_be_steered(update) and await update.receive_notes(["configure", "steer"]):
+    while _can_be_steered(update) and await receive_for_session(update, ["configure", "steer"]):
         update.loop["outcome"] = None
         # Each of these plans counts towards the limits.
         if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
@@ -337,10 +341,10 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         stored = update.state.get("events", [])
         requests.earlier = update.run.shared("earlier calls", EarlierCalls)
         requests.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)
-        await requests.prepare(stored, update.events)
+        await prepare(requests, stored, update.events)
         requests.active.warn_of_withheld_choice()
         with collect_writes(update.own_writes):
-            planned = await requests.plan()
+            planned = await request_plan(requests)
     finally:
         update.loop = {**requests.active.loop}
         update.streamed, update.cut_off = requests.stream, requests.cut_off

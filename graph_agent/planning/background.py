@@ -1,10 +1,13 @@
-"""Receives the results and questions of background delegations, and makes the tool that waits for them."""
+"""Receives what others send to a session: notes, and the results and questions of background delegations.
+
+Makes the tool that waits for background delegations, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
@@ -14,17 +17,15 @@ from graph_agent._internal.failure_log import get_logger, log_failure
 from graph_agent._internal.text import text_of
 from graph_agent.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.parsing.call import delegation_name
-from graph_agent.runs.run import WorkStoppedError
+from graph_agent.planning.update import PlanUpdate
+from graph_agent.runs.inbox import NoteKind
+from graph_agent.runs.run import WorkStoppedError, listen
 from graph_agent.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
 from graph_agent.state.events import event, stored_value
 from graph_agent.tools.output import fenced, source_of
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import NO_USAGE, Call
-
-if TYPE_CHECKING:
-    from graph_agent.planning.update import PlanUpdate
-
 
 logger = get_logger(__name__)
 
@@ -33,6 +34,28 @@ _ASKS = (
     "[Notice of the framework: the background task {id} of the agent {name!r} waits for a person, who can answer in "
     "{session!r}.]\n{content}"
 )
+
+
+async def receive_for_session(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
+    """Receive what came for the session since the last call; True if there is a message for the model.
+
+    Results of background tasks are received where steering is, but replace no reply of this pass.
+    """
+    changed = update.loop.get("config_overrides")
+    notes = await listen(update.run, update.loop, kinds, update.loop["step"], update.check_change)
+    update.events += notes.events
+    for message in notes.messages:
+        update.add_message(message)
+    if update.loop.get("config_overrides") is not changed:
+        update.settings = update.task.settings_with(update.loop)
+    steered = bool(notes.messages)
+    if (
+        "steer" in kinds
+        and update.newest_reply is None
+        and (update.state.get("remote") or NOTHING_REMOTE).get("background")
+    ):
+        steered = await receive_background(update) or steered
+    return steered
 
 
 async def receive_background(update: PlanUpdate) -> bool:

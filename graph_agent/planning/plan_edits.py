@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.types import Command
@@ -23,6 +23,7 @@ from graph_agent.execution.open_calls import CurrentWave, current_wave, newest_c
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
 from graph_agent.planning.reply import read_reply
+from graph_agent.planning.update import AT_LIMIT, PlanUpdate
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.state.call_events import (
     Handoff,
@@ -38,14 +39,11 @@ from graph_agent.state.messages import new_user_messages, open_calls, order_resu
 from graph_agent.state.schema import PlanState
 from graph_agent.tools.invoke import parent_command
 from graph_agent.tools.toolbox import Toolbox, planned_fault
-from graph_agent.types import STATUS_OF, SessionStatus
+from graph_agent.types import STATUS_OF, Call, SessionStatus
 from graph_agent.waves.references import escaped
+from graph_agent.waves.schema import Selection
 
-if TYPE_CHECKING:
-    from graph_agent.planning.update import PlanUpdate
-    from graph_agent.types import Call
-    from graph_agent.waves.schema import Selection
-
+_CYCLE = "Not run: it needs calls that need it."
 _STOPPED = "Not run: the run was stopped before the approval policy had decided."
 REJECTED = "Not run: a person rejected this call."
 _SHOWN_CHARS = 500
@@ -100,6 +98,29 @@ async def start_calls(
         update.make_ready([*update.waiting_delegations, *free], wave)
     else:
         _ask(update, held, wave or ())
+
+
+async def start_waiting_calls(update: PlanUpdate) -> bool:
+    """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
+    if not update.loop["waiting"] and not update.waiting_delegations:
+        return False
+    wave = update.wave_events
+    calls, chosen = update.loop["waiting"], update.select_waiting(wave)
+    update.skip(chosen.skipped)
+    update.loop["waiting"] = chosen.waiting
+    if not chosen.ready and not update.waiting_delegations:
+        # No call is running, so a person's edit has made the waiting calls need each other.
+        update.skip([(call, _CYCLE) for call in chosen.waiting])
+        update.loop["waiting"] = []
+        return False
+    if update.state["remaining_steps"] < update.deps.steps_for_a_wave:
+        update.answer_waiting_delegations()
+        update.skip([(call, AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
+        update.loop["waiting"] = []
+        update.stop_at_recursion_limit()
+    else:
+        await start_calls(update, calls, chosen, wave)
+    return True
 
 
 async def _checked(toolbox: Toolbox, call: Call) -> Call:
@@ -272,7 +293,7 @@ async def _record_edits(update: PlanUpdate) -> None:
 
 
 def _queue_open_calls(update: PlanUpdate) -> None:
-    """Queue the calls for which no task was started; `PlanUpdate.continue_wave` selects from them."""
+    """Queue the calls for which no task was started; `start_waiting_calls` selects from them."""
     wave = _wave(update)
     delegations = {call["id"] for call in update.waiting_delegations}
     update.loop["waiting"] = [call for call in wave.open if call["id"] not in delegations]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -21,15 +20,13 @@ from graph_agent.models.finish import refusal_text
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.compaction import find_cut, is_kept_note, is_note, newest_input
 from graph_agent.planning.request_state import RequestState, plan_request
+from graph_agent.planning.requests import ModelRequests
 from graph_agent.prompts import Prompts
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.state.schema import LoopState, Summary
 from graph_agent.tools.truncation import truncate
 from graph_agent.types import NO_USAGE
 from graph_agent.usage import LimitMetError, usage_of
-
-if TYPE_CHECKING:
-    from graph_agent.planning.requests import ModelRequests
 
 logger = get_logger(__name__)
 

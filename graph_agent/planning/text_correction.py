@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
@@ -12,10 +12,8 @@ from graph_agent.models.stream_filters import is_sentinel, without_sentinel
 from graph_agent.planning.ask import finish_stream
 from graph_agent.planning.reply import Planned, WrittenCall, with_answer, without_invention, written_call
 from graph_agent.planning.request_state import RequestState
+from graph_agent.planning.requests import ModelRequests
 from graph_agent.types import NO_USAGE
-
-if TYPE_CHECKING:
-    from graph_agent.planning.requests import ModelRequests
 
 Sign = WrittenCall | Literal["sentinel", "dropped"]
 """Why a reply without calls is requested again in text: a call in its text, the sentinel, or its input tokens."""

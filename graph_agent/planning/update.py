@@ -15,11 +15,8 @@ from graph_agent.deps import Task, spent
 from graph_agent.execution.delegate_call import waiting_task
 from graph_agent.execution.open_calls import result_without_output, settle
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.planning.background import receive_background
-from graph_agent.planning.plan_edits import start_calls
 from graph_agent.prompts import Prompts
-from graph_agent.runs.inbox import NoteKind
-from graph_agent.runs.run import WorkStoppedError, listen, seconds_since_sent, take_follow_ups
+from graph_agent.runs.run import WorkStoppedError, seconds_since_sent, take_follow_ups
 from graph_agent.settings.config import coerce_context, set_fields
 from graph_agent.state.call_events import (
     announce,
@@ -29,19 +26,25 @@ from graph_agent.state.call_events import (
     results_of_wave,
     since_plan,
 )
-from graph_agent.state.channels import NOTHING_REMOTE, RemoteTask, status_event
-from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event, report_model_calls
+from graph_agent.state.channels import RemoteTask, status_event
+from graph_agent.state.events import SUCCESSES, ResultStatus, StoredEvent, event
 from graph_agent.state.messages import new_user_messages, newest_in_call_order, rewrite
-from graph_agent.state.schema import INITIAL_LOOP, LoopOutcome, LoopState, PlanState, loop_of_new_input
+from graph_agent.state.schema import (
+    INITIAL_LOOP,
+    LoopOutcome,
+    LoopState,
+    PlanState,
+    loop_of_new_input,
+    report_model_calls,
+)
 from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
 from graph_agent.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
 from graph_agent.waves.schema import Selection, select
 
 logger = get_logger(__name__)
 
-_AT_LIMIT = "Not run: the limit was reached before its turn came."
+AT_LIMIT = "Not run: the limit was reached before its turn came."
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
-_CYCLE = "Not run: it needs calls that need it."
 _TOO_MANY = "Not run: of the {count} calls of one reply, only the first {most} run. Call it again if it is needed."
 _ABORTED = "Not run: the run was stopped before its turn came."
 _UNANSWERED = "The agent asked a person something, and the run was stopped before there was an answer."
@@ -172,28 +175,7 @@ class PlanUpdate:
             self.loop["calls_before"] = last.get("calls_before", 0) + before_it
         self.changes["usage"] = fresh(NO_USAGE)
 
-    async def receive_notes(self, kinds: Sequence[NoteKind]) -> bool:
-        """Receive what came for the session since the last call; True if there is a message for the model.
-
-        Results of background tasks are received where steering is, but replace no reply of this pass.
-        """
-        changed = self.loop.get("config_overrides")
-        notes = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
-        self.events += notes.events
-        for message in notes.messages:
-            self.add_message(message)
-        if self.loop.get("config_overrides") is not changed:
-            self.settings = self.task.settings_with(self.loop)
-        steered = bool(notes.messages)
-        if (
-            "steer" in kinds
-            and self.newest_reply is None
-            and (self.state.get("remote") or NOTHING_REMOTE).get("background")
-        ):
-            steered = await receive_background(self) or steered
-        return steered
-
-    async def _check_change(self, loop: LoopState) -> None:
+    async def check_change(self, loop: LoopState) -> None:
         """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
         await self.deps.models.chain(self.task.settings_with(loop))
 
@@ -203,8 +185,8 @@ class PlanUpdate:
         met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
             return False
-        reason = _ABORTED if met[0] == "aborted" else _AT_LIMIT
-        self._answer_waiting_delegations()
+        reason = _ABORTED if met[0] == "aborted" else AT_LIMIT
+        self.answer_waiting_delegations()
         self.skip([(call, reason) for call in self.loop["waiting"]])
         self.loop["waiting"] = []
         self.stop(*met)
@@ -240,30 +222,9 @@ class PlanUpdate:
         for name, entries in fields.items():
             change[name] = None if entries is None else {**change.get(name, {}), **entries}
 
-    def _answer_waiting_delegations(self) -> None:
+    def answer_waiting_delegations(self) -> None:
+        """Answer the delegations that wait for a person with an error."""
         self._add_results([(call, _UNANSWERED) for call in self.waiting_delegations], "error")
-
-    async def continue_wave(self) -> bool:
-        """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
-        if not self.loop["waiting"] and not self.waiting_delegations:
-            return False
-        wave = self.wave_events
-        calls, chosen = self.loop["waiting"], self._select(wave)
-        self.skip(chosen.skipped)
-        self.loop["waiting"] = chosen.waiting
-        if not chosen.ready and not self.waiting_delegations:
-            # No call is running, so a person's edit has made the waiting calls need each other.
-            self.skip([(call, _CYCLE) for call in chosen.waiting])
-            self.loop["waiting"] = []
-            return False
-        if self.state["remaining_steps"] < self.deps.steps_for_a_wave:
-            self._answer_waiting_delegations()
-            self.skip([(call, _AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
-            self.loop["waiting"] = []
-            self.stop_at_recursion_limit()
-        else:
-            await start_calls(self, calls, chosen, wave)
-        return True
 
     @property
     def wave_events(self) -> list[StoredEvent]:
@@ -275,7 +236,7 @@ class PlanUpdate:
         """The configured limit that forbids another plan, and its size; None if there is none."""
         return limit_met(self.loop["step"], self.loop["turn"], self.settings)
 
-    def _select(self, wave: Sequence[StoredEvent]) -> Selection:
+    def select_waiting(self, wave: Sequence[StoredEvent]) -> Selection:
         """Select the waiting calls that can run now; only delegations that wait for a person are running."""
         waiting = self.loop["waiting"]
         if not is_structured(wave):

@@ -54,16 +54,18 @@ class SessionCommands:
             raise ConfigError(NO_SAVER)
         self.id = check_session_id(session_id)
         """The session's id, which is the `thread_id` of its graph."""
-        self._graph = graph
-        self._saver = graph.checkpointer
+        self.graph = graph
+        """The compiled agent."""
+        self.saver = graph.checkpointer
+        """The checkpointer that has the session."""
         self._store = graph.store
         self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._graph!r}, {self.id!r})"
+        return f"{type(self).__name__}({self.graph!r}, {self.id!r})"
 
     def _repr_html_(self) -> str:
-        shown = [("id", self.id), ("agent", repr(self._graph)), ("checkpointer", type(self._saver).__name__)]
+        shown = [("id", self.id), ("agent", repr(self.graph)), ("checkpointer", type(self.saver).__name__)]
         return html_table(type(self).__name__, shown)
 
     async def steer(self, text: str) -> None:
@@ -101,12 +103,12 @@ class SessionCommands:
 
     async def calls(self) -> list[CallRecord]:
         """The state of each call of the newest input, in the order they were planned; also while it runs."""
-        snapshot = await self._graph.aget_state(self._thread)
-        stored = await load(self._saver, snapshot.config)
-        run = await find_run(self._saver, self.id)
-        idle = run is None and await is_idle(self._saver, self.id)
-        before = await edit_ancestors(self._saver, stored)
-        builder = builder_of(self._graph)
+        snapshot = await self.graph.aget_state(self._thread)
+        stored = await load(self.saver, snapshot.config)
+        run = await find_run(self.saver, self.id)
+        idle = run is None and await is_idle(self.saver, self.id)
+        before = await edit_ancestors(self.saver, stored)
+        builder = builder_of(self.graph)
         return call_records(snapshot, stored, before, run, idle=idle, writes=builder.writes if builder else None)
 
     async def abort(self) -> bool:
@@ -126,26 +128,26 @@ class SessionCommands:
         Raises:
             InputError: When another process runs the session, and there is no Store to reach it through.
         """
-        run = await find_run(self._saver, self.id)
+        run = await find_run(self.saver, self.id)
         if run is not None:
             run.abort()
             return True
-        if not await is_idle(self._saver, self.id):
+        if not await is_idle(self.saver, self.id):
             await self._send(new_note("abort"))
             return True
         # The status is not enough: an input whose plan was never stored has not changed it.
-        if not (await self._graph.aget_state(self._thread)).tasks:
+        if not (await self.graph.aget_state(self._thread)).tasks:
             return False
         if await self._was_taken_elsewhere():
             return True
         try:
-            return await SessionControl(self._graph, self.id).settle()
+            return await SessionControl(self.graph, self.id).settle()
         except SessionBusyError:
             return await self.abort()  # a run has begun since the check
 
     async def _was_taken_elsewhere(self) -> bool:
         """Whether a run in a process whose lock is not visible here has taken an abort out of the Store."""
-        if self._store is None or await sees_other_processes(self._saver):
+        if self._store is None or await sees_other_processes(self.saver):
             return False
         inbox, note = await self._inbox(), new_note("abort")
         await inbox.add(self.id, note)
@@ -157,8 +159,8 @@ class SessionCommands:
         return False
 
     async def _send(self, note: ControlMessage) -> None:
-        is_here = self._store is not None or await find_run(self._saver, self.id) is not None
-        if not is_here and not await is_idle(self._saver, self.id):
+        is_here = self._store is not None or await find_run(self.saver, self.id) is not None
+        if not is_here and not await is_idle(self.saver, self.id):
             raise InputError(
                 f"Session {self.id!r} runs in another process, which can only be reached through a Store; build "
                 "the agent with store=... in both."
@@ -166,7 +168,7 @@ class SessionCommands:
         await (await self._inbox()).add(self.id, note)
 
     async def _inbox(self) -> Inbox:
-        return await inbox_of(self._saver, self._store)
+        return await inbox_of(self.saver, self._store)
 
 
 class SessionControl(SessionCommands):
@@ -175,14 +177,14 @@ class SessionControl(SessionCommands):
     async def settle(self) -> bool:
         """Abort a session that no program runs, which settles its calls; return whether its input was aborted."""
         config: RunnableConfig = {"configurable": {**self._thread["configurable"], ABORTED: True}}
-        return bool((await self._graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
+        return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def next_follow_up(self) -> ControlMessage | None:
         """Return the follow-up to run now; None when none is queued, or the newest input was not answered."""
         notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
             return None
-        state = await self._graph.aget_state(self._thread)
+        state = await self.graph.aget_state(self._thread)
         if state.tasks or state.values.get("status") not in _ANSWERED:
             return None
         taken = set(state.values.get("loop", {}).get("consumed_notes", ()))
@@ -204,7 +206,7 @@ class SessionControl(SessionCommands):
         return [str(note.content) for note in await self._unprocessed(kind)]
 
     async def _unprocessed(self, kind: NoteKind) -> list[ControlMessage]:
-        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
+        taken = set((await self.graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
         notes = await (await self._inbox()).read(self.id)
         return [note for note in notes if note.kind == kind and note.key not in taken]
 

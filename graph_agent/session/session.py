@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
@@ -263,7 +262,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
     @cached_property
     def _in_background(self) -> Session[ResponseT, ContextT]:
         """This session with a saver that runs of the background loop can use."""
-        saver = self._graph.checkpointer
+        saver = self.graph.checkpointer
         if not isinstance(saver, BaseCheckpointSaver):
             return self
         # Imported here: only blocking runs need it.
@@ -272,8 +271,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         usable = blocking(saver_for_this_loop)(saver, self.id)
         if usable is saver:
             return self
-        session: Session[Any, Any] = Session(self._graph.copy(update={"checkpointer": usable}), self.id)
-        session.driver = self.driver.with_graph(session._graph)
+        session: Session[Any, Any] = Session(self.graph.copy(update={"checkpointer": usable}), self.id)
+        session.driver = self.driver.with_graph(session.graph)
         return session
 
     def stream_resume(
@@ -321,7 +320,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:
             return _input(given)
-        custom_state_of(self._graph).check_input(state)
+        custom_state_of(self.graph).check_input(state)
         return {**_input(given), **state}
 
     async def events(self, *, last: int | None = None, after: int = -1) -> list[Event]:
@@ -340,28 +339,6 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         return spans_of(await self.events())
 
-    async def to_test(self, number: int | None = None, *, agent: str | None = None) -> str:
-        """Return a file for pytest that runs the session again, with its recorded replies and results.
-
-        Args:
-            number: The input, from 1, or -1 for the newest; None for all.
-            agent: Path of the agent file whose agent the test builds, absolute or relative to the test; None for an
-                agent of stub tools, with the names and schemas of this agent's.
-
-        Raises:
-            InputError: If there is no such session or input.
-        """
-        self._check_stored()
-        # By name: the package stands above this one.
-        recording = import_module("graph_agent.testing.recording")
-        builder = builder_of(self._graph)
-        writes = builder.writes if builder is not None else None
-        recorded = await recording.read_recording(self._saver, self.id, writes=writes)
-        source: str = import_module("graph_agent.testing.export").to_test(
-            recorded, number, graph=self._graph, agent=agent
-        )
-        return source
-
     async def show(self, *, open_browser: bool = True) -> Path:
         """Open the page of the session, with its conversation and time axis as they are now, in the browser.
 
@@ -377,7 +354,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         from graph_agent.web.page import exported_page
 
-        html = exported_page(self.id, await self.events(), self._graph.name or "agent")
+        html = exported_page(self.id, await self.events(), self.graph.name or "agent")
         with NamedTemporaryFile("w", encoding="utf-8", prefix="session-", suffix=".html", delete=False) as file:
             file.write(html)
         path = Path(file.name)

@@ -21,7 +21,6 @@ from graph_agent.types import Usage
 
 if TYPE_CHECKING:
     from graph_agent.approvals.decisions import Decided
-    from graph_agent.state.schema import LoopState
 
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
@@ -457,12 +456,6 @@ def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
     if telemetry.observer is not None:
         telemetry.observer.event(made)
     return made
-
-
-def report_model_calls(loop: LoopState, entry: StoredEvent) -> None:
-    """Move the model calls that no event reports yet from the loop state to an event."""
-    if calls := loop.pop("model_calls", None):
-        entry["model_calls"] = calls
 
 
 def seconds_since(ts: str) -> float:

@@ -288,3 +288,9 @@ class PlanState(AgentState, total=False):
     """Input of ``plan``: the state and the number of supersteps that LangGraph still allows."""
 
     remaining_steps: RemainingSteps
+
+
+def report_model_calls(loop: LoopState, entry: StoredEvent) -> None:
+    """Move the model calls that no event reports yet from the loop state to an event."""
+    if calls := loop.pop("model_calls", None):
+        entry["model_calls"] = calls

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.testing.calls import assert_calls, contains
+    from graph_agent.testing.export import export_test
     from graph_agent.testing.input_differences import Difference
     from graph_agent.testing.model import TestModel
     from graph_agent.testing.recorded_session import RecordedRun, RecordedSession
@@ -33,6 +34,7 @@ __all__ = [
     "assert_calls",
     "call",
     "contains",
+    "export_test",
     "fail",
     "plan",
     "read_recording",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazy_names(
         "unittest.mock": "ANY",  # not in `__all__`, because it is documented elsewhere
         "graph_agent.models.scripted": "ScriptedChatModel",
         "graph_agent.testing.calls": "assert_calls contains",
+        "graph_agent.testing.export": "export_test",
         "graph_agent.testing.input_differences": "Difference",
         "graph_agent.testing.model": "TestModel",
         "graph_agent.testing.recorded_session": "RecordedRun RecordedSession",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graph_agent._internal.text import text_of
+from graph_agent.session.built_agent import builder_of
 from graph_agent.session.history import shorten
 from graph_agent.state.events import SUCCESSES, StoredEvent, is_own
 from graph_agent.testing.export_script import (
@@ -26,12 +27,22 @@ from graph_agent.testing.export_script import (
     was_stopped,
 )
 from graph_agent.testing.recorded_session import RecordedRun, value_of_result
-from graph_agent.testing.recording import RecordedCall, RecordedInput, RecordedReply, Recording, as_left, decision_in
+from graph_agent.testing.recording import (
+    RecordedCall,
+    RecordedInput,
+    RecordedReply,
+    Recording,
+    as_left,
+    decision_in,
+    read_recording,
+)
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage import add_usage
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
+
+    from graph_agent.session.session import Session
 
 _FRAMEWORK = ("invalid", "skipped", "unknown")
 """Statuses of results whose text is the framework's."""
@@ -60,6 +71,24 @@ def to_test(
     newest = len(recording.inputs)
     inputs = tuple(as_left(each) if each.number < newest else each for each in inputs)
     return _TestFile(recording, inputs, agent is not None).text(graph, agent)
+
+
+async def export_test(session: Session[Any, Any], number: int | None = None, *, agent: str | None = None) -> str:
+    """Return a file for pytest that runs a session again, with its recorded replies and results.
+
+    Args:
+        session: The session, recorded in its checkpointer. Without `agent`, the test has stub tools with the names and
+            schemas of its agent's.
+        number: The input, from 1, or -1 for the newest; None for all.
+        agent: Path of the agent file whose agent the test builds, absolute or relative to the test.
+
+    Raises:
+        InputError: If there is no such session or input.
+    """
+    builder = builder_of(session.graph)
+    writes = builder.writes if builder is not None else None
+    recording = await read_recording(session.saver, session.id, writes=writes)
+    return to_test(recording, number, graph=session.graph, agent=agent)
 
 
 def to_case(recording: Recording, number: int | None = None, *, agent: str | None = None) -> str:

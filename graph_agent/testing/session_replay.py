@@ -123,7 +123,7 @@ async def replay(
         InputError: If there is no such input or step.
     """
     if isinstance(recording, Session):
-        recording = await read_recording(recording._saver, recording.id)
+        recording = await read_recording(recording.saver, recording.id)
     replayer = Replayer(
         graph, model=model, tools=tools, answers=answers, ignore_prompt=ignore_prompt, keep_going=keep_going
     )

@@ -13,7 +13,6 @@ import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from langchain_core.tools import ToolException
 
@@ -23,9 +22,6 @@ from graph_agent._internal.failure_log import get_logger
 from graph_agent.parsing.call import canonical_arguments, running_call
 from graph_agent.state.call_events import since_plan
 from graph_agent.state.events import is_own
-
-if TYPE_CHECKING:
-    from graph_agent.workspace.folder import Folder
 
 _SCAN_S = 20.0
 _TOO_LARGE = "The workspace has too many folders to find git's files in them, so no command may run; name a part of it."
@@ -108,24 +104,25 @@ class Guard:
     """The files that one command may not change.
 
     Args:
-        folder: The workspace.
+        root: The workspace's folder.
+        protected: Paths in it that are never written.
 
     Raises:
         ToolException: If the folder has too many entries to find git's files.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self._root = folder.root
+    def __init__(self, root: Path, protected: Iterable[str]) -> None:
+        self._root = root
         try:
-            self._git = _git_places(folder.root)
+            self._git = _git_places(root)
         except TimeoutError:
             raise ToolException(_TOO_LARGE) from None
-        paths = [f"{folder.root}/{name}" for name in folder.protected]
+        paths = [f"{root}/{name}" for name in protected]
         self._is_approved = was_approved()
         if not self._is_approved:
-            paths += own_files.files_below(str(folder.root))
+            paths += own_files.files_below(str(root))
             own_files.make_placeholders(paths)
-        self._replacements = own_files.replacements_below(str(folder.root))
+        self._replacements = own_files.replacements_below(str(root))
         # The processes of this agent may make files of its database at any time.
         self._missing = [path for path in paths if not os.path.lexists(path) and not own_files.is_of_database(path)]
         self._read_only = {path for path in [*self._git, *paths] if os.path.lexists(path) and not os.path.islink(path)}

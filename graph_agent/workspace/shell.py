@@ -119,7 +119,7 @@ class CommandRunner:
         # Imported here: it loads LangGraph, which `Shell` does not need.
         from graph_agent.workspace.protection import Guard
 
-        guard = await asyncio.to_thread(Guard, self._folder)
+        guard = await asyncio.to_thread(Guard, self._folder.root, self._folder.protected)
         prefix = _bubblewrap(self._folder, self._shell, guard.mounts()) if self._is_bubblewrap else self._prefix
         try:
             text = await self._run(command, prefix)

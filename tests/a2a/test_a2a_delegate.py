@@ -312,7 +312,7 @@ async def test_cancelling_our_run_cancels_the_remote_task() -> None:
 
     with serving_plain(agent := PlainAgent(forever)) as url:
         session, _ = delegating_session(url, "Bergen")
-        graph = session._graph
+        graph = session.graph
 
         async def go() -> None:
             async for part in graph.astream(says("go"), thread(), stream_mode="custom"):
@@ -355,6 +355,6 @@ async def test_remote_output_is_fenced_and_never_parsed_as_a_call_in_text_mode()
 async def test_a_blocking_run_delegates_too() -> None:
     with serving_plain(PlainAgent(thinking_aloud)) as url:
         session, _ = delegating_session(url, "Bergen")
-        state = await asyncio.to_thread(session._graph.invoke, says("go"), thread())
+        state = await asyncio.to_thread(session.graph.invoke, says("go"), thread())
 
     assert state["messages"][-1].text == "Done."

@@ -411,14 +411,14 @@ async def test_an_answer_that_another_run_took_in_between_is_refused_under_the_l
     ran: list[str] = []
     session = lead(*(delegate(name, ran, PAY, "Paid.") for name in ("one", "two")))
     one, two = (each.id for each in (await session.run("go")).interrupts)
-    older = await session._graph.aget_state(thread())
+    older = await session.graph.aget_state(thread())
     await session.resume({one: approve()})
 
     async def stale(*args: Any, **options: Any) -> Any:
         monkeypatch.undo()
         return older
 
-    monkeypatch.setattr(session._graph, "aget_state", stale)
+    monkeypatch.setattr(session.graph, "aget_state", stale)
     with pytest.raises(InputError, match=f"not open: {one}. Open: {two}"):
         await session.resume({one: reject()})
 
@@ -476,7 +476,7 @@ async def test_the_stream_has_a_delegate_s_approvals_in_the_order_of_the_history
 async def test_langgraph_s_command_resumes_a_delegate() -> None:
     ran: list[str] = []
     session = lead(delegate("bank", ran, PAY, "Paid."))
-    graph: Any = session._graph
+    graph: Any = session.graph
 
     await graph.ainvoke({"messages": [("user", "go")]}, thread())
     result = await graph.ainvoke(Command(resume={"decisions": [{"type": "approve"}]}), thread())

@@ -157,7 +157,7 @@ async def test_a_resumed_input_keeps_its_rerun_count() -> None:
     talk = session(model, hook, tools=(echo, ask), max_agentic_loops=1)
     waiting = await talk.run("go")
 
-    result = await Session(talk._graph, "s1").resume("yes")
+    result = await Session(talk.graph, "s1").resume("yes")
 
     model.assert_spent()
     assert (len(waiting.interrupts), hook.shown, await warnings(talk), list(result.results.values())) == (

@@ -35,7 +35,7 @@ def session_of(replies: list[Any], *hooks: Any, tools: Any = (echo,), **options:
 
 
 async def history(session: Session) -> list[tuple[str, str]]:
-    return dialogue((await session._graph.aget_state(thread())).values["messages"])
+    return dialogue((await session.graph.aget_state(thread())).values["messages"])
 
 
 class Recorder(AgentMiddleware[Any, Any, Any]):

@@ -31,7 +31,7 @@ def shown(parts: list[Part]) -> str:
 
 
 async def messages_of(talk: Session) -> list[Any]:
-    messages: list[Any] = (await talk._graph.aget_state(thread())).values["messages"]
+    messages: list[Any] = (await talk.graph.aget_state(thread())).values["messages"]
     return messages
 
 

@@ -228,7 +228,7 @@ async def test_a_failed_summary_is_replaced_by_a_note(summarizes: Any, reason: s
     result = await talk.run("Read the pages.")
 
     warnings = [event["message"] for event in await talk.events() if event["type"] == "warning"]
-    stored = (await talk._graph.aget_state(CONFIG)).values["messages"]
+    stored = (await talk.graph.aget_state(CONFIG)).values["messages"]
     sent = model.requests[-1]
     assert (
         [message.type for message in stored],

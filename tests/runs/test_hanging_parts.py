@@ -243,7 +243,7 @@ def hanging(part: Callable[[Hang], dict[str, Any]], suppressed: int, **config: A
 
 async def settled(session: Session) -> bool:
     """Whether the session is free, and each call in its history has a result."""
-    state = await session._graph.aget_state({"configurable": {"thread_id": "s1"}})
+    state = await session.graph.aget_state({"configurable": {"thread_id": "s1"}})
     messages = state.values.get("messages", [])
     called = [call["id"] for message in messages for call in getattr(message, "tool_calls", ())]
     answered = [message.tool_call_id for message in messages if message.type == "tool"]

@@ -166,7 +166,7 @@ def test_a_blocking_run_is_stopped_from_another_thread() -> None:
 
     other = threading.Thread(target=stop)
     other.start()
-    result = talk._graph.invoke(says("go"), thread())
+    result = talk.graph.invoke(says("go"), thread())
     other.join()
 
     assert (result["status"], gate.cancelled, nothing_under_way()) == ("ABORTED", True, True)
@@ -485,7 +485,7 @@ async def test_a_writing_call_of_a_cancelled_run_is_not_run_again() -> None:
 async def test_a_drained_run_can_be_resumed() -> None:
     gate, control = Gate(), RunControl()
     talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
-    run = asyncio.create_task(talk._graph.ainvoke(says("go"), thread(), control=control))
+    run = asyncio.create_task(talk.graph.ainvoke(says("go"), thread(), control=control))
     await gate.reached()
 
     control.request_drain()

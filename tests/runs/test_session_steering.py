@@ -432,7 +432,7 @@ def test_a_blocking_run_receives_steering() -> None:
 
     other = threading.Thread(target=steer)
     other.start()
-    result = talk._graph.invoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "s1"}})
+    result = talk.graph.invoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "s1"}})
     other.join()
 
     assert dialogue(result["messages"])[-2:] == [("human", "Be brief."), ("ai", "Done.")]

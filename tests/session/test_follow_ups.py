@@ -49,7 +49,7 @@ async def test_a_run_of_the_bare_graph_ends_with_its_own_answer() -> None:
     talk = new_session(ScriptedChatModel(["One.", "Two."]))
     await talk.follow_up("two")
 
-    state = await talk._graph.ainvoke({"messages": [("user", "one")]}, {"configurable": {"thread_id": "s1"}})
+    state = await talk.graph.ainvoke({"messages": [("user", "one")]}, {"configurable": {"thread_id": "s1"}})
     [followed] = await talk.run_follow_ups()
 
     assert (state["messages"][-1].text, followed.answer) == ("One.", "Two.")
@@ -75,16 +75,16 @@ async def test_a_result_is_read_before_another_run_can_begin(monkeypatch: pytest
     refused: list[str] = []
 
     talk = new_session(ScriptedChatModel(["One."]))
-    read = talk._graph.aget_state
+    read = talk.graph.aget_state
 
     async def run_and_read(config: Any) -> Any:
         try:
-            await Session(talk._graph, talk.id).run("two")
+            await Session(talk.graph, talk.id).run("two")
         except SessionBusyError:
             refused.append("two")
         return await read(config)
 
-    monkeypatch.setattr(talk._graph, "aget_state", run_and_read)
+    monkeypatch.setattr(talk.graph, "aget_state", run_and_read)
     result = await talk.run("one")
 
     assert (result.answer, refused) == ("One.", ["two"])

@@ -190,6 +190,6 @@ async def test_a_resumed_session_continues_its_record() -> None:
     session = new_session(model, echo, config=RECORDED)
     await session.run("go")
 
-    result = await Session(session._graph, "s1").run("again")
+    result = await Session(session.graph, "s1").run("again")
 
     assert [each.kept_first for each in result.requests] == [4]

@@ -71,9 +71,9 @@ async def test_the_ids_of_a_session_before_a_fork_and_after_it_are_recognized() 
     session = counting_session(InMemorySaver())
     first = await inputs(session, 0)
     config: Any = {"configurable": {"thread_id": "s1"}}
-    fork = (await session._graph.aget_state(config)).config
+    fork = (await session.graph.aget_state(config)).config
     first += await inputs(session, 1, 2)
-    await session._graph.aupdate_state(fork, {"messages": []})
+    await session.graph.aupdate_state(fork, {"messages": []})
     await session.run("without an id")
     first += await inputs(session, 3)
 

@@ -225,7 +225,7 @@ async def test_the_parts_of_a_stream() -> None:
 
 async def test_planned_calls_that_did_not_run_are_pending() -> None:
     talk = session([asks(("1", "echo", {"text": "x"}))], tools=[echo], config=LoopConfig(on_limit="message"))
-    await talk._graph.ainvoke(says("go"), thread(recursion_limit=3))
+    await talk.graph.ainvoke(says("go"), thread(recursion_limit=3))
 
     result = await talk.driver.result()
 

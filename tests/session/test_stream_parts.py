@@ -326,7 +326,7 @@ async def test_a_delegate_is_not_streamed_without_a_consumer() -> None:
 async def test_the_graphs_own_streams_hold_nothing_of_a_delegate() -> None:
     talk = session([DELEGATES, *END], delegates=[GraphDelegate("r", "R.", researcher())])
 
-    stream: Any = talk._graph.astream(says("go"), thread(), stream_mode=["custom", "messages"])
+    stream: Any = talk.graph.astream(says("go"), thread(), stream_mode=["custom", "messages"])
     progress, *seen = [chunk if mode == "custom" else chunk[0] async for mode, chunk in stream]
 
     kinds = (True, False)
@@ -368,7 +368,7 @@ async def test_being_watched_is_not_stored() -> None:
 
     await parts(talk)
 
-    saver: Any = talk._graph.checkpointer
+    saver: Any = talk.graph.checkpointer
     stored = [found async for found in saver.alist({"configurable": {"thread_id": "s1"}})]
     assert ("watched" in repr([found.metadata for found in stored]), len(stored) > 1) == (False, True)
 

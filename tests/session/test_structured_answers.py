@@ -82,7 +82,7 @@ async def test_the_answer_is_an_instance_of_the_class_and_plain_json_in_the_stat
 
     result = await talk.run("go")
 
-    state = await talk._graph.aget_state(thread())
+    state = await talk.graph.aget_state(thread())
     output = await create_graph_agent(ScriptedChatModel([TEXT]), response_format=shape).ainvoke(says("go"))
     assert (
         result.structured_response,
@@ -159,7 +159,7 @@ async def test_defaults_are_filled_in() -> None:
 
     result = await talk.run("go")
 
-    state = (await talk._graph.aget_state(thread())).values["structured_response"]
+    state = (await talk.graph.aget_state(thread())).values["structured_response"]
     assert (result.structured_response, state) == (Place(townName="Lyon"), {"townName": "Lyon", "country": "France"})
 
 
@@ -353,7 +353,7 @@ async def test_an_answer_that_was_streamed_and_does_not_fit_is_replaced_with_a_w
         talk = session(model, City)
         tokens, result = await streamed(talk)
         events = await talk.events()
-        messages = (await talk._graph.aget_state(thread())).values["messages"]
+        messages = (await talk.graph.aget_state(thread())).values["messages"]
 
     warned = [event["message"] for event in events if event["type"] == "warning"]
     assert ("".join(tokens), result.answer, result.structured_response, warned, len(messages)) == (
@@ -501,7 +501,7 @@ async def test_an_answer_of_a_union_is_an_instance_of_the_class_that_it_names(st
 
     result = await talk.run("go")
 
-    state = await talk._graph.aget_state(thread())
+    state = await talk.graph.aget_state(thread())
     asked = str(model.requests[0].messages)
     assert (result.structured_response, state.values["structured_response"], "Approve" in asked) == (
         Refuse("x"),

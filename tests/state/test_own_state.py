@@ -90,7 +90,7 @@ async def test_tools_write_and_read_own_fields(mode: str) -> None:
 
 async def test_own_fields_last_for_the_session_and_belong_to_input_and_output() -> None:
     model = ScriptedChatModel([asks(("a", "put", {"item": "tea"})), "Done.", asks(("b", "look", {})), "Done."])
-    graph = shop(model)._graph
+    graph = shop(model).graph
     await graph.ainvoke(says("go"), thread())
 
     out = await graph.ainvoke({**says("again"), "basket": ["jam"], "visits": 2}, thread())
@@ -160,9 +160,9 @@ async def test_an_input_with_a_value_that_is_not_plain_is_refused() -> None:
     session = shop(ScriptedChatModel(["Hello."]))
 
     with pytest.raises(InputError) as direct:
-        await session._graph.ainvoke({**says("go"), "customer": Custom()}, thread())
+        await session.graph.ainvoke({**says("go"), "customer": Custom()}, thread())
     with pytest.raises(InputError) as updated:
-        await session._graph.aupdate_state(thread(), {"customer": Custom()}, as_node="plan")
+        await session.graph.aupdate_state(thread(), {"customer": Custom()}, as_node="plan")
     with pytest.raises(InputError) as unknown:
         await session.run("go", state={"custommer": "a"})
 
@@ -264,7 +264,7 @@ async def test_an_input_that_a_reducer_refuses_for_the_current_value_names_field
         [part async for part in session.stream("go", state={"balance": -11})]
     refusals.append(str(refused.value))
     with pytest.raises(InputError) as refused:
-        await session._graph.aupdate_state({"configurable": {"thread_id": "s1"}}, {"balance": -11})
+        await session.graph.aupdate_state({"configurable": {"thread_id": "s1"}}, {"balance": -11})
     refusals.append(str(refused.value))
     after = await session.run("go", state={"balance": -7}, input_id="a")
 

@@ -68,7 +68,7 @@ class _FailsOnce(ScriptedChatModel):
 @pytest.mark.parametrize("status", sorted(ENDED))
 async def test_each_end_shows_everywhere_and_new_input_takes_it_back(status: SessionStatus) -> None:
     talk = await ending(status)
-    state = (await talk._graph.aget_state(thread())).values
+    state = (await talk.graph.aget_state(thread())).values
     first = (await changes(talk), state["status"], await talk.status(), (await talk.driver.result()).status)
 
     await talk.run("two", context={"max_turns": 99})

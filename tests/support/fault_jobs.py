@@ -205,7 +205,7 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
     killed = read_log(folder / "tools.log")
     async with session_in(folder, variant, url=url) as session:
         config: Any = {"configurable": {"thread_id": session.id}}
-        graph = session._graph
+        graph = session.graph
         at: Any = graph.checkpointer
         stopped = await graph.aget_state(config)
         stored = before(stopped.values.get("messages", []), await at.aget_tuple(config))

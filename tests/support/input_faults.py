@@ -77,7 +77,7 @@ async def faults_of(session: Session, log: Callable[[], list[tuple[str, str]]]) 
         first, second = await ask(session), await ask(session)
     except Exception as error:  # noqa: BLE001 - reported as a fault
         return [f"it is not answered again: {error!r}"]
-    values = (await session._graph.aget_state({"configurable": {"thread_id": session.id}})).values
+    values = (await session.graph.aget_state({"configurable": {"thread_id": session.id}})).values
     faults = untrue(values["messages"], values["events"], log())
     inputs = [message.text for message in values["messages"] if message.type == "human"]
     events = [event["content"] for event in values["events"] if event["type"] in ("user_message", "agent_response")]

@@ -341,7 +341,7 @@ async def recursion_limit() -> Session:
     session = agent(
         [calls((f"c{at}", "search", {"q": str(at)})) for at in range(9)] + ["Half."], config={"max_steps": 50}
     )
-    graph = session._graph.with_config({"recursion_limit": 8})
+    graph = session.graph.with_config({"recursion_limit": 8})
     session = Session(graph, "s1")
     await session.run("Look.")
     return session

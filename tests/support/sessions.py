@@ -35,7 +35,7 @@ READING = "Stopped before it had finished: the run was stopped. It only reads, s
 async def wait_for_results(talk: Session, count: int) -> None:
     """Wait until `count` calls of the running wave have a result in the checkpoint."""
     async with asyncio.timeout(120):
-        while sum(bool(task.result) for task in (await talk._graph.aget_state(thread())).tasks) < count:
+        while sum(bool(task.result) for task in (await talk.graph.aget_state(thread())).tasks) < count:
             await asyncio.sleep(0.002)
 
 
@@ -63,7 +63,7 @@ async def conversation_events(talk: Session) -> list[tuple[str, Any]]:
 
 async def stored_messages(talk: Session) -> list[Any]:
     """The messages in the session's last checkpoint."""
-    state = await talk._graph.aget_state({"configurable": {"thread_id": talk.id}})
+    state = await talk.graph.aget_state({"configurable": {"thread_id": talk.id}})
     return list(state.values["messages"])
 
 

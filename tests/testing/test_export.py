@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from graph_agent.evaluation import read_cases
+from graph_agent.testing import export_test
 from graph_agent.testing.export import to_case, to_test
 from graph_agent.testing.recording import read_recording
 from tests.support.recorded_sessions import SESSIONS
@@ -18,9 +19,9 @@ async def _export(folder: Path, name: str) -> int:
 
     One is written if they are equal."""
     session = await SESSIONS[name]()
-    source = await session.to_test()
+    source = await export_test(session)
     (folder / f"test_{name}.py").write_text(source, encoding="utf-8")
-    bare = to_test(await read_recording(session._saver, session.id))
+    bare = to_test(await read_recording(session.saver, session.id))
     if bare == source:
         return 1
     (folder / f"test_{name}_bare.py").write_text(bare, encoding="utf-8")
@@ -80,7 +81,7 @@ MUTATIONS = {
 
 
 async def test_a_changed_test_fails_where_it_was_changed(tmp_path: Path) -> None:
-    source = await (await SESSIONS["waves"]()).to_test()
+    source = await export_test(await SESSIONS["waves"]())
     for at, (old, new, _) in enumerate(MUTATIONS.values()):
         assert source.count(old) == 1, f"{old} in {source}"
         (tmp_path / f"test_{at}.py").write_text(source.replace(old, new), encoding="utf-8")
@@ -95,7 +96,7 @@ async def test_a_changed_test_fails_where_it_was_changed(tmp_path: Path) -> None
 
 
 async def test_calls_of_a_wave_may_have_any_order(tmp_path: Path) -> None:
-    source = await (await SESSIONS["waves"]()).to_test()
+    source = await export_test(await SESSIONS["waves"]())
     one, other = 'call("c1", "search", {"q": "a"})', 'call("c2", "search", {"q": "b"})'
     swapped = source.replace(one, "ONE").replace(other, one).replace("ONE", other)
     assert swapped != source
@@ -109,7 +110,7 @@ async def test_calls_of_a_wave_may_have_any_order(tmp_path: Path) -> None:
 async def test_a_case_has_the_waves_and_the_decisions_of_a_session(tmp_path: Path) -> None:
     session = await SESSIONS["approval_of_another_tool"]()
 
-    case = to_case(await read_recording(session._saver, session.id), agent="agent.yaml")
+    case = to_case(await read_recording(session.saver, session.id), agent="agent.yaml")
     (tmp_path / "cases.yaml").write_text(case, encoding="utf-8")
 
     assert read_cases(tmp_path / "cases.yaml").model_dump(mode="json", exclude_defaults=True) == {

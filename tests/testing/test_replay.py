@@ -485,6 +485,6 @@ async def test_a_step_that_the_input_does_not_have_is_refused() -> None:
 async def test_a_wave_that_waits_is_equal_so_far_as_it_is_recorded(name: str, steps: int, stopped: str) -> None:
     session = await SESSIONS[name]()
 
-    replayed = await replay(session, session._graph)
+    replayed = await replay(session, session.graph)
 
     assert (replayed.differences, replayed.steps, replayed.stopped) == ((), steps, stopped)

@@ -214,7 +214,7 @@ async def test_a_wave_with_used_ids_goes_on_after_a_restart(tmp_path: Path) -> N
     async with open_saver(url) as saver:
         session = waves(["Two."], tools=[echo, gated_tool(gate, effect="read")], checkpointer=saver)
         result = await session.resume()
-        messages = (await session._graph.aget_state(thread())).values["messages"]
+        messages = (await session.graph.aget_state(thread())).values["messages"]
 
     assert (result.results, [len(found) for _, found in answers(messages)]) == (
         {"a": "new", "s": "worked", "c": "worked new"},
@@ -265,9 +265,9 @@ async def test_a_fork_and_a_replay_go_by_the_plans_own_ids(tmp_path: Path) -> No
     events = await session.events()
     await fork_session(saver, "s1", "fork", events[-1]["seq"])
 
-    forked = await Session(session._graph, "fork").run("three")
+    forked = await Session(session.graph, "fork").run("three")
     recording = await read_recording(saver, "s1")
-    played = await replay(recording, session._graph)
+    played = await replay(recording, session.graph)
 
     replies = [reply.tool_calls for each in recording.inputs for step in each.steps for reply in step.replies]
     ids = [[(call["id"], call.get("needs")) for call in calls] for calls in replies if calls]
@@ -333,7 +333,7 @@ async def test_an_id_that_a_model_repeats_is_stored_once(mode: Literal["native",
     found = [(await session.run(text)).results for text in ("one", "two")]
 
     events = await session.events()
-    messages = (await session._graph.aget_state(thread())).values["messages"]
+    messages = (await session.graph.aget_state(thread())).values["messages"]
     planned = [id_ for (calls,) in of_type(events, "plan", "calls") for id_ in [call["id"] for call in calls]]
     results = [id_ for (id_,) in of_type(events, "tool_result", "id")]
     assert (found, planned, results, answers(messages)) == (
@@ -368,8 +368,8 @@ async def test_a_session_of_an_older_version_goes_on() -> None:
     model = ScriptedChatModel([plan(use("r", "echo", text="y"), use("b", "echo", text="${r}"), **LAST), "Two."])
     session = waves(model, tools=[echo])
     values = {"messages": messages, "events": stored, "status": "COMPLETED"}
-    await session._graph.aupdate_state(thread(), {**values, "status": "RUNNING"}, as_node="finalize")
-    await session._graph.aupdate_state(thread(), {"status": "COMPLETED"}, as_node="finalize")
+    await session.graph.aupdate_state(thread(), {**values, "status": "RUNNING"}, as_node="finalize")
+    await session.graph.aupdate_state(thread(), {"status": "COMPLETED"}, as_node="finalize")
     before = await session.driver.result()
 
     result = await session.run("two")

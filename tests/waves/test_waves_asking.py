@@ -140,7 +140,7 @@ async def test_each_sessions_arm_is_in_its_events() -> None:
     config = LoopConfig(tool_calling="wave", rollout=0.5)
     arms = {}
     for id_ in IDS[:20]:
-        graph = waves([plan(A, status="done"), "Answer."], tools=[echo], settings={"rollout": 0.5})._graph
+        graph = waves([plan(A, status="done"), "Answer."], tools=[echo], settings={"rollout": 0.5}).graph
         session = Session(graph, id_)
         await session.run("go")
         arms[id_] = of_type(await session.events(), "plan", "planner")

@@ -69,7 +69,7 @@ async def test_new_input_during_a_wave_settles_every_call_truthfully() -> None:
 
     result = await session.run("never mind")
 
-    messages = (await session._graph.aget_state(thread())).values["messages"]
+    messages = (await session.graph.aget_state(thread())).values["messages"]
     texts = dict(answers(messages))
     assert (sorted(call["id"] for call in stopped.pending), texts, result.answer, result.pending) == (
         ["b", "c", "s"],
@@ -95,7 +95,7 @@ async def test_new_input_in_the_second_level_keeps_the_first() -> None:
 
     await session.run("never mind")
 
-    messages = (await session._graph.aget_state(thread())).values["messages"]
+    messages = (await session.graph.aget_state(thread())).values["messages"]
     assert dict(answers(messages)) == {"a": ["x"], "s": [UNKNOWN], "c": [NEVER_STARTED]}
 
 

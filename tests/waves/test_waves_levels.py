@@ -102,7 +102,7 @@ async def test_a_failed_call_skips_its_dependents_and_no_others() -> None:
     result = await session.run("go")
 
     events = await session.events()
-    messages = (await session._graph.aget_state(thread())).values["messages"]
+    messages = (await session.graph.aget_state(thread())).values["messages"]
     skipped = "Not run: it needs 'bad', which failed or was not run."
     assert (of_type(events, "tool_result", "id", "status"), result.results, result.pending) == (
         [
@@ -247,10 +247,10 @@ async def test_a_recursion_limit_met_between_levels_leaves_no_orphan(
     chain = [use("a", "echo", text="x"), use("b", "echo", text="${a}"), use("c", "echo", text="${b}")]
     session = waves([plan(*chain)], tools=[echo], settings={"on_limit": "message"})
 
-    await session._graph.ainvoke(says("go"), thread(recursion_limit=recursion_limit))
+    await session.graph.ainvoke(says("go"), thread(recursion_limit=recursion_limit))
 
     result = await session.driver.result()
-    messages = (await session._graph.aget_state(thread())).values["messages"]
+    messages = (await session.graph.aget_state(thread())).values["messages"]
     statuses = [status for (status,) in of_type(await session.events(), "tool_result", "status")]
     assert (
         [call["id"] for call in result.pending],

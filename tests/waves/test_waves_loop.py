@@ -170,7 +170,7 @@ async def test_an_id_used_in_a_later_wave_is_that_of_the_newest_call() -> None:
     result = await session.run("go")
 
     (_, (later,)) = of_type(await session.events(), "plan", "calls")
-    messages = (await session._graph.aget_state(thread())).values["messages"]
+    messages = (await session.graph.aget_state(thread())).values["messages"]
     assert (later, result.results["b"], [len(found) for _, found in answers(messages)]) == (
         [
             {"id": "a#2", "plan_id": "a", "name": "find"},
@@ -219,7 +219,7 @@ async def test_the_result_of_a_run() -> None:
 async def test_nothing_of_a_plan_reaches_the_message_stream() -> None:
     session = waves([plan(A, reasoning="Secret."), DONE, "The answer."], tools=[echo])
 
-    stream: Any = session._graph.astream(says("go"), thread(), stream_mode="messages")
+    stream: Any = session.graph.astream(says("go"), thread(), stream_mode="messages")
     tokens = [chunk.text async for chunk, _ in stream if chunk.type != "tool"]
 
     assert "".join(tokens) == "The answer."

@@ -9,19 +9,17 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.runs.registry import is_idle
 from graph_agent.server.chat.handler import Runs, frames_of
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.problems import ProblemError
+from graph_agent.server.responses.keeper import Keeper
 from graph_agent.server.responses.records import OPEN, Record, Records
 from graph_agent.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
-
-if TYPE_CHECKING:
-    from graph_agent.server.responses.routes import Keeper
 
 logger = logging.getLogger(__name__)
 

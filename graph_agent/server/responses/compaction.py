@@ -20,6 +20,7 @@ from graph_agent.hooks.copies import hook_error
 from graph_agent.hooks.pipeline import MiddlewareNode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.planning.compaction import is_note
+from graph_agent.planning.hooked_requests import prepare
 from graph_agent.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.summary import NoSummaryError, request_summary, use_summary
@@ -68,7 +69,7 @@ async def summarize_conversation(
         planner = planner_of("", settings, deps.agentic_loop)
         active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
         requests = ModelRequests(active, lambda *_: None)
-        await requests.prepare((), may_summarize=False)
+        await prepare(requests, (), may_summarize=False)
         tokens = max(estimated_tokens(active.history), _LEAST_TOKENS)
         if active.window is not None:
             tokens = min(tokens, int(active.window * _WINDOW_SHARE))

@@ -15,23 +15,22 @@ from graph_agent.server.admission.body import BodyRoute, run_in_thread
 from graph_agent.server.admission.gate import admitted_caller
 from graph_agent.server.chat.attempts import Attempt
 from graph_agent.server.chat.handler import REPLAYED
-from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.chat.run_spec import client_interrupts, with_key
+from graph_agent.server.chat.run_spec import with_key
 from graph_agent.server.chat.schemas import ChatRequest
 from graph_agent.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint, open_part, services
 from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError, openai_refusal
 from graph_agent.server.responses import schemas
 from graph_agent.server.responses.background import Background
-from graph_agent.server.responses.chain import Chains, Key, input_of, items_of
+from graph_agent.server.responses.chain import Chains, Key, items_of
 from graph_agent.server.responses.compaction import compact
 from graph_agent.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.server.responses.conversations import After, Conversations, Limit, Order, page_of
+from graph_agent.server.responses.keeper import Keeper, OpenConversation
 from graph_agent.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
-from graph_agent.server.responses.records import OPEN, Record, Records, new_token, token_of_response
+from graph_agent.server.responses.records import OPEN, Records, new_token, token_of_response
 from graph_agent.server.responses.schemas import Conversation, read_items
 from graph_agent.server.responses.websocket import ResponsesSocket
 from graph_agent.server.sse import EventStream
-from graph_agent.session.results import open_interrupts
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ class ResponsesEndpoint:
 
     async def _read(
         self, body: schemas.CreateResponse, records: Records
-    ) -> tuple[list[schemas.InputItem], _Conversation | None, Conversation]:
+    ) -> tuple[list[schemas.InputItem], OpenConversation | None, Conversation]:
         """Return the items of a request, its conversation, and their content with the pending items before it."""
         items = await items_of(body.input, records)
         conversation = await self._conversation(body)
@@ -205,7 +204,7 @@ class ResponsesEndpoint:
             headers=headers,
         )
 
-    async def _conversation(self, body: schemas.CreateResponse) -> _Conversation | None:
+    async def _conversation(self, body: schemas.CreateResponse) -> OpenConversation | None:
         """Return the conversation that a request names; None if it names none, or a session that is no conversation."""
         if (id_ := body.conversation_id) is None:
             return None
@@ -213,7 +212,7 @@ class ResponsesEndpoint:
         if not await found.check_session(id_):
             return None
         keys = await found.pending_keys(id_)
-        return _Conversation(found, id_, keys, await found.pending_items(id_, keys))
+        return OpenConversation(found, id_, keys, await found.pending_items(id_, keys))
 
     def _session_id(self, body: schemas.CreateResponse) -> str | None:
         named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
@@ -247,58 +246,6 @@ async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
 async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
     for text in frames:
         yield text
-
-
-@dataclass(frozen=True, slots=True)
-class _Conversation:
-    conversations: Conversations
-    id: str
-    pending_keys: list[str]
-    pending: list[dict[str, Any]]
-    """Items that the session has not received yet; they precede those of the request."""
-
-    async def consume(self) -> None:
-        """Record that the session receives the pending items."""
-        await self.conversations.consume(self.id, self.pending_keys)
-
-    async def append(self, record: Record) -> None:
-        """Append the items of a response that has ended, unless the conversation was deleted meanwhile."""
-        if not await self.conversations.exists(self.id):
-            return
-        items = [*record["input"], *record["response"]["output"]]
-        await self.conversations.append(self.id, items, pending=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Keeper:
-    """Stores a response when it is complete."""
-
-    records: Records
-    items: list[schemas.InputItem]
-    request: ChatRequest
-    dialect: ResponseDialect
-    conversation: _Conversation | None
-
-    async def keep(self, run: ServerRun) -> None:
-        """Store the response of a run that has ended, unless an earlier request with the same key has stored it."""
-        if run.input.replayed and await self.records.find(self.dialect.token) is not None:
-            return
-        record = self.record(run)
-        await self.records.put(self.dialect.token, record)
-        if self.conversation is not None and record["response"]["status"] != "failed":
-            await self.conversation.append(record)
-
-    def record(self, run: ServerRun) -> Record:
-        """Return the record of the response as it is now."""
-        state = run.input.state
-        interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
-        return {
-            "response": {**self.dialect.response, "output": list(self.dialect.response["output"])},
-            "input": input_of(self.items, self.dialect.token),
-            "session": self.request.session_id or "",
-            "calls": {run.spec.client_call_id(each): each.value["id"] for each in interrupts},
-            "checkpoint": state.config["configurable"]["checkpoint_id"] if state is not None else None,
-        }
 
 
 _ERRORS = models.error_responses(models.OpenAIError)
