@@ -36,12 +36,13 @@ from graph_agent._internal.sync_bridge import blocking, interruptible, refuse_ru
 from graph_agent._internal.text import check_session_id, html_table
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.checkpoints.format import guard_reads
-from graph_agent.checkpoints.reading import check_start, load, patch_metadata
+from graph_agent.checkpoints.metadata import check_start, patch_metadata
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import admit_input, stored_chunks
+from graph_agent.locks.registry import is_dispatched, refuse_within, running, running_blocking
 from graph_agent.runs.fence import DeferredWrites, defers_writes
 from graph_agent.runs.input_ids import InputStoredError
-from graph_agent.runs.registry import is_dispatched, refuse_within, running, running_blocking
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.runs.run import NODES_HIDDEN, READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
 from graph_agent.settings.config import RunContext, run_context, with_credentials
 from graph_agent.state.messages import PushedText, begins, check_input, unusable_input

@@ -19,8 +19,8 @@ from graph_agent.acp import conversion
 from graph_agent.approvals.decisions import standing_approval
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.errors import UserError
+from graph_agent.locks.registry import POLL_S, running_check
 from graph_agent.models.stream_watch import ReasoningReader
-from graph_agent.runs.registry import POLL_S, running_check
 from graph_agent.session.history import summarize_sessions
 from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
 from graph_agent.session.session import Session

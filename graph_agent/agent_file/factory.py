@@ -42,7 +42,6 @@ from graph_agent.agent_file.credentials import read_credentials
 from graph_agent.agent_file.delegates import OpenedAgent
 from graph_agent.agent_file.imports import HookSpec, load_attribute, load_hook, make
 from graph_agent.agent_file.spec import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
-from graph_agent.approvals.policy import signature_fault
 from graph_agent.checkpoints.open import open_cache, open_saver, open_store
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, located
@@ -51,6 +50,7 @@ from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.settings.approval_rule import signature_fault
 from graph_agent.settings.config import LoopConfig
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.tools.argument_checks import checked_tool

@@ -8,18 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from graph_agent._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent._internal.text import clean
 from graph_agent.approvals.requests import DECISIONS, DecisionType
 from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.settings.approval_rule import Rule
 from graph_agent.types import Call
 
 logger = get_logger(__name__)
 
-Rule: TypeAlias = str | Callable[[Call], Any]
-"""A name pattern, or a function that returns whether a call needs approval; it may be asynchronous."""
 _FAILED = "The approval policy failed for this call, so a person must decide."
 _KEYS = {"allowed_decisions", "description"}
 
@@ -69,17 +68,6 @@ def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
         if one not in DECISIONS:
             raise ConfigError(f"{where}: unknown decision {one!r}; {did_you_mean(str(one), DECISIONS)}")
     return cast("tuple[DecisionType, ...]", tuple(dict.fromkeys(given)))
-
-
-def signature_fault(rule: Callable[..., Any]) -> str | None:
-    """Return why a function cannot be a rule; None if it takes a call as its argument, or its signature is unknown."""
-    try:
-        inspect.signature(rule).bind({})
-    except TypeError as error:
-        return f"an approval function takes one argument, the call, and {rule!r} does not ({error})"
-    except ValueError:
-        pass  # built-in functions may have no signature
-    return None
 
 
 reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())

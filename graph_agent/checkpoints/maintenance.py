@@ -19,7 +19,7 @@ from graph_agent.checkpoints.pruning.threads import PrunedSession, by_number, pr
 from graph_agent.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.errors import ConfigError
 from graph_agent.locks.locks import database_key
-from graph_agent.runs.registry import is_idle
+from graph_agent.locks.registry import is_idle
 
 DEFAULT_AGE = timedelta(days=30)
 """Age from which checkpoints are removed if no rule is given."""

@@ -38,8 +38,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from graph_agent._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent.checkpoints.fenced_writes import At, Statement, StatementRecorder, at_of, next_version, record_loaded
-from graph_agent.locks.postgres import OWNER
-from graph_agent.runs.fence import CheckpointFence, DeferredWrites
+from graph_agent.runs.fence import OWNER, CheckpointFence, DeferredWrites
 from graph_agent.runs.run import fence_of
 
 PAUSE_S = 10

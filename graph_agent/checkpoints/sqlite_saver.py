@@ -39,7 +39,7 @@ from graph_agent.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_IND
 from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
 from graph_agent.checkpoints.sqlite_writer import Recorder, Writer
 from graph_agent.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
-from graph_agent.locks.postgres import OWNER
+from graph_agent.runs.fence import OWNER
 from graph_agent.runs.input_ids import INPUT_ID
 from graph_agent.runs.run import deferred_of, fence_of
 

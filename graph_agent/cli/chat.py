@@ -21,7 +21,7 @@ from graph_agent.cli.report import TextReport
 from graph_agent.cli.screen import PromptScreen
 from graph_agent.cli.typed_keys import discard_typed_keys
 from graph_agent.errors import GraphAgentError, InputError, did_you_mean
-from graph_agent.runs.registry import is_idle
+from graph_agent.locks.registry import is_idle
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Done, EventAdded, RunResult, open_interrupts
 from graph_agent.session.session import Session

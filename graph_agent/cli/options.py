@@ -152,7 +152,7 @@ async def open_sessions(
 
     async with open_reader(shared_database(address)) as saver:
         if is_postgres(address):
-            from graph_agent.runs.registry import running_check
+            from graph_agent.locks.registry import running_check
 
             yield saver, running_check(saver)
         else:

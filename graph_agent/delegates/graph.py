@@ -44,8 +44,8 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
 from graph_agent.errors import DecisionError, RunFailedError
 from graph_agent.execution.approvals import asks_again
+from graph_agent.locks.registry import POLL_S, is_idle
 from graph_agent.models.finish import answer_cut_off, cause_of
-from graph_agent.runs.registry import POLL_S, is_idle
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event

@@ -17,8 +17,8 @@ from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
 
 from graph_agent.errors import RunFailedError, SessionBusyError, UserError
+from graph_agent.locks.registry import find_run
 from graph_agent.runs.input_ids import INPUT_ID
-from graph_agent.runs.registry import find_run
 from graph_agent.session import Session
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.results import run_result

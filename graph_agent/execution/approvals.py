@@ -14,12 +14,12 @@ from graph_agent._compat import count_resume_values, newest_resume_value
 from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.policy import Review, review_of, reviewed_together
 from graph_agent.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.checkpoints.reading import load
 from graph_agent.delegation import DelegationResult
 from graph_agent.deps import AgentDeps, Task
 from graph_agent.errors import DecisionError
 from graph_agent.execution.ledger import checkpoint_of
 from graph_agent.parsing.call import delegate_name
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.channels import RemoteTask
 from graph_agent.state.events import StoredEvent, decision_event, is_own, request_event

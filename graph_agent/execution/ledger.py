@@ -29,7 +29,8 @@ from langgraph.types import Checkpointer
 
 from graph_agent._compat import checkpointer_of, count_resume_values
 from graph_agent.approvals.requests import is_single_call
-from graph_agent.checkpoints.reading import (
+from graph_agent.deps import Task
+from graph_agent.runs.own_checkpoint import (
     BY_A_PERSON,
     edit_ancestors,
     load,
@@ -37,7 +38,6 @@ from graph_agent.checkpoints.reading import (
     put_writes,
     running_checkpoint,
 )
-from graph_agent.deps import Task
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.schema import INITIAL_LOOP, PlanState
 from graph_agent.types import Call

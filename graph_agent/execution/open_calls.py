@@ -14,7 +14,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from graph_agent.checkpoints.reading import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.deps import Task
 from graph_agent.execution.ledger import (
     Write,
@@ -25,6 +24,7 @@ from graph_agent.execution.ledger import (
     wave_recovery,
 )
 from graph_agent.parsing.call import calls_of
+from graph_agent.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.state.call_events import (
     failed_ids,
     is_structured,

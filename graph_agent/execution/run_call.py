@@ -19,7 +19,6 @@ from graph_agent._compat import count_resume_values, read_state
 from graph_agent._internal import telemetry
 from graph_agent._internal.failure_log import get_logger, log_failure, log_fields, log_traceback, log_user_error
 from graph_agent._internal.sync_bridge import TimeLimitError, await_within
-from graph_agent.checkpoints.reading import load
 from graph_agent.deps import Task, spent, work_left_s
 from graph_agent.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.execution.approvals import answered_approvals, held_calls, replacement_fault
@@ -37,6 +36,7 @@ from graph_agent.execution.open_calls import FIELDS, UNKNOWN, current_wave, resu
 from graph_agent.models.client import ModelClient
 from graph_agent.models.sampling import current_sampler
 from graph_agent.parsing.call import current_call, is_delegation
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.runs.run import WorkStoppedError
 from graph_agent.state.call_events import CallResult, announce, answer_event, fault_result, since_plan
 from graph_agent.state.custom_state import CustomState

@@ -10,7 +10,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
 from graph_agent._internal.text import common_length
-from graph_agent.calls import fingerprint
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.copies import LazyRequestCopy, copied, fail_or_skip
 from graph_agent.hooks.protocol import (
@@ -26,6 +25,7 @@ from graph_agent.hooks.protocol import (
 )
 from graph_agent.hooks.request_messages import without_open_calls
 from graph_agent.models.retry import run_side_call
+from graph_agent.parsing.call import fingerprint
 from graph_agent.state.schema import HookWork
 from graph_agent.types import Call
 from graph_agent.usage import LimitMet, LimitMetError

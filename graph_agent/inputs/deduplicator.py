@@ -21,9 +21,9 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent.checkpoints.reading import load, put_writes
 from graph_agent.errors import InputSupersededError
 from graph_agent.execution.ledger import wave_recovery
+from graph_agent.locks.registry import is_dispatched, runs_until
 from graph_agent.runs.input_ids import (
     ANSWERS,
     INPUT_ID,
@@ -35,7 +35,7 @@ from graph_agent.runs.input_ids import (
     digest_of,
     input_id_in,
 )
-from graph_agent.runs.registry import is_dispatched, runs_until
+from graph_agent.runs.own_checkpoint import load, put_writes
 from graph_agent.runs.run import RUN, Run, RunHandle
 
 Recent = dict[str, str]

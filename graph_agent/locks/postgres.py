@@ -25,6 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from graph_agent.runs.fence import OWNER
+
 if TYPE_CHECKING:
     from psycopg import Connection
 
@@ -105,8 +107,6 @@ _HELD = (
     " AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid"
 )
 # From LangGraph's tables, in a thread's root namespace.
-OWNER = "graph_agent_owner"
-"""Task id of the owner record among a checkpoint's writes; its channel is the id of the run that continues it."""
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM checkpoint_writes w WHERE w.thread_id = c.thread_id"
     " AND w.checkpoint_ns = '' AND w.checkpoint_id = c.checkpoint_id AND w.task_id = $2 LIMIT 1), '')"

@@ -33,7 +33,6 @@ from graph_agent.approvals.elicitation import (
     read_elicitation_answer,
     response_schema,
 )
-from graph_agent.checkpoints.reading import load, running_checkpoint
 from graph_agent.errors import DecisionError
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.loop_bridge import LoopBridge
@@ -52,6 +51,7 @@ from graph_agent.mcp.suspended import (
 from graph_agent.models.sampling import Sampler, current_sampler
 from graph_agent.parsing.call import key_of_current_call, running_call
 from graph_agent.runs.inbox import StoreInbox
+from graph_agent.runs.own_checkpoint import load, running_checkpoint
 from graph_agent.runs.run import run_of
 from graph_agent.types import NO_USAGE, Call
 from graph_agent.usage import LimitMetError, add_usage

@@ -20,9 +20,9 @@ from mcp.shared.session import ProgressFnT
 from graph_agent._internal.failure_log import get_logger
 from graph_agent._internal.polling import poll_forever
 from graph_agent.approvals.elicitation import ElicitationRequest
+from graph_agent.locks.registry import POLL_S
 from graph_agent.mcp.messages import McpCallError
 from graph_agent.runs.inbox import ControlMessage, StoreInbox, new_note
-from graph_agent.runs.registry import POLL_S
 from graph_agent.types import NO_USAGE, Usage
 
 logger = get_logger("graph_agent.mcp")

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from langchain_core.messages import AIMessage
 
-from graph_agent.parsing.tolerant import WorkBudget, arguments_end_inside_value, read_json
+from graph_agent._internal.lenient_json import WorkBudget, arguments_end_inside_value, read_json
 from graph_agent.types import CutOff
 
 INCOMPLETE = "graph_agent_incomplete"

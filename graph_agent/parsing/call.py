@@ -150,7 +150,7 @@ _EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
 def _broken(call: InvalidToolCall) -> Call:
     """Convert a call whose arguments the client could not parse: repair them, or set `fault`."""
     # Imported here: only a damaged call needs the parser.
-    from graph_agent.parsing.tolerant import WorkBudget, arguments_of, is_several_objects, parse_lenient_json
+    from graph_agent._internal.lenient_json import WorkBudget, arguments_of, is_several_objects, parse_lenient_json
 
     # Some proxies send the empty input with which Anthropic begins a call as a part of its arguments.
     raw = _EMPTY_START.sub("", call["args"] or "")

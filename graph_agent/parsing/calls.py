@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from graph_agent._internal.lenient_json import ParsedValue, arguments_of, read_json
 from graph_agent.parsing.call import known_name, with_unique_ids
 from graph_agent.parsing.families import (
     HARMONY,
@@ -32,7 +33,6 @@ from graph_agent.parsing.payload import (
 )
 from graph_agent.parsing.shapes import ParseContext, ParsedCall, calls_in, content_of, is_envelope
 from graph_agent.parsing.tags import FAMILY, FUNCTION, FUNCTION_START, TAG, Fence, Page, code_end, read_fence
-from graph_agent.parsing.tolerant import ParsedValue, arguments_of, read_json
 from graph_agent.parsing.turns import SPEAKER, TURN, ProseEnd, in_quotation, line_end_before
 from graph_agent.types import Call
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from graph_agent._internal.lenient_json import read_json
 from graph_agent.parsing.tags import TOOL_NAME, Page
-from graph_agent.parsing.tolerant import read_json
 from graph_agent.types import MAX_DEPTH
 
 GEMMA_CALL = re.compile(rf"\s*+call:\s*+(?P<name>{TOOL_NAME})\s*+(?=\{{)")

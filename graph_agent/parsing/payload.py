@@ -17,6 +17,7 @@ import re
 import warnings
 from typing import Any, NamedTuple
 
+from graph_agent._internal.lenient_json import WorkBudget, arguments_of, integer
 from graph_agent.parsing.call import known_name
 from graph_agent.parsing.families import GEMMA_CALL, FamilyCall, read_gemma
 from graph_agent.parsing.shapes import ParsedCall, calls_in
@@ -32,7 +33,6 @@ from graph_agent.parsing.tags import (
     TOOL_NAME,
     Page,
 )
-from graph_agent.parsing.tolerant import WorkBudget, arguments_of, integer
 
 _LONGEST = 100_000
 _STEPS, _STEPS_A_CHARACTER = 80, 4

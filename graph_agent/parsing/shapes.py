@@ -11,8 +11,8 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from graph_agent._internal.lenient_json import WorkBudget, arguments_of, read_json, repair_json
 from graph_agent.parsing.call import delegate_name, delegation_name, known_name
-from graph_agent.parsing.tolerant import WorkBudget, arguments_of, read_json, repair_json
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
 _ARGUMENT_KEYS = (

@@ -32,8 +32,8 @@ import re
 from collections.abc import Set
 from typing import NamedTuple
 
+from graph_agent._internal.lenient_json import ParsedValue, WorkBudget, read_json, repair_json
 from graph_agent.parsing.shapes import ParseContext
-from graph_agent.parsing.tolerant import ParsedValue, WorkBudget, read_json, repair_json
 from graph_agent.parsing.turns import SPEAKER_START, TURN
 from graph_agent.types import MAX_DEPTH
 

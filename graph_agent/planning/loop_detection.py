@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from langchain_core.utils.utils import LC_AUTO_PREFIX
 
 from graph_agent._internal.failure_log import IN_HISTORY, get_logger
-from graph_agent.calls import fingerprint
+from graph_agent.parsing.call import fingerprint
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.state.call_events import call_of
 from graph_agent.state.events import StoredEvent, event

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent._internal.text import after_reasoning, clean
-from graph_agent.calls import read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks.copies import copied
@@ -24,6 +23,7 @@ from graph_agent.models.stream_filters import is_blank, may_begin_with_call, wit
 from graph_agent.models.wire.fragments import UNASSIGNED
 from graph_agent.models.wire.text_form import with_call_ids
 from graph_agent.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
+from graph_agent.parsing.calls import read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.parsing.tags import FAMILY, FUNCTION_START, TAG
 from graph_agent.parsing.turns import without_leading
 from graph_agent.settings.config import Price

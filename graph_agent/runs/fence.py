@@ -19,7 +19,9 @@ from typing import Any, Protocol, runtime_checkable
 import anyio
 
 from graph_agent.errors import SessionLostError
-from graph_agent.locks.postgres import OWNER
+
+OWNER = "graph_agent_owner"
+"""Task id of the owner record among a checkpoint's writes; its channel is the id of the run that continues it."""
 
 
 def owner_in(pending_writes: Sequence[tuple[str, str, Any]] | None) -> str:

@@ -34,9 +34,9 @@ from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_so
 from graph_agent.checkpoints.open import open_saver, open_store
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.locks.registry import lock_idle_session
 from graph_agent.models.capabilities import may_download_images
 from graph_agent.models.sanitize import ToolAliases
-from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.problems import InvalidRequestError
 from graph_agent.server.settings import ServerSettings
 from graph_agent.session.history import EventReader

@@ -23,10 +23,10 @@ from starlette.responses import JSONResponse
 from graph_agent._compat import changes_in
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent._internal.signals import Drainable
-from graph_agent.checkpoints.reading import load
 from graph_agent.checkpoints.write_probe import SupportsWriteProbe
 from graph_agent.models.resolve import OK as OK  # other modules read it here
 from graph_agent.models.resolve import endpoint_state
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.server.admission.worker_folder import is_alive, warn_of_folder
 from graph_agent.server.host import Host
 

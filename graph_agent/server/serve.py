@@ -27,8 +27,8 @@ from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.failure_log import get_logger
 from graph_agent.agent_file.credentials import CredentialSource
 from graph_agent.errors import ConfigError, GraphAgentError
+from graph_agent.locks.registry import use_daemon_threads_of_own_loop
 from graph_agent.otel import instrument_from_env, is_switched_on
-from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.server.admission.gate import read_keys
 from graph_agent.server.host import AgentSource, of_file

@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
+from graph_agent.locks.registry import inbox_of, is_idle, running_check
 from graph_agent.models.errors import public_text, public_value
-from graph_agent.runs.registry import inbox_of, is_idle, running_check
 from graph_agent.server import response_models as models
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller

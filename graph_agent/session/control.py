@@ -13,10 +13,10 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import check_session_id, html_table
-from graph_agent.checkpoints.reading import edit_ancestors, load
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.locks.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
 from graph_agent.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
-from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
+from graph_agent.runs.own_checkpoint import edit_ancestors, load
 from graph_agent.runs.run import Run, checked_fields
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of

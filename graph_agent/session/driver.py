@@ -20,10 +20,10 @@ from langgraph.types import Command, PregelTask, StateSnapshot
 from graph_agent._compat import INTERRUPT, STRICT_RESUME
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.checkpoints.format import with_own_lists
-from graph_agent.checkpoints.reading import load
 from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.locks.registry import POLL_S, find_run, is_idle, refuse_within
 from graph_agent.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
-from graph_agent.runs.registry import POLL_S, find_run, is_idle, refuse_within
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.runs.run import NODES_HIDDEN, READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl

@@ -26,9 +26,9 @@ from graph_agent.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, 
 from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
 from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
 from graph_agent.errors import DamagedSessionError, InputError, SessionBusyError
+from graph_agent.locks.registry import lock_idle_session, running_check
 from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.runs.input_ids import ANSWERS
-from graph_agent.runs.registry import lock_idle_session, running_check
 from graph_agent.session.history import pending_events, summarize_session
 from graph_agent.session.open_input import unfinished_events
 from graph_agent.state.events import as_value, read_events

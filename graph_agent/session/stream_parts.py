@@ -13,10 +13,10 @@ from langgraph.types import StateSnapshot, StreamMode
 
 from graph_agent._compat import changes_in
 from graph_agent._internal.text import text_of
-from graph_agent.checkpoints.reading import load
 from graph_agent.models.message_gate import message_text
 from graph_agent.parsing.call import delegation_name
 from graph_agent.runs.input_ids import InputId, input_id_in
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.session.history import pending_events
 from graph_agent.session.results import (
     CallState,

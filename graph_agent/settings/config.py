@@ -24,8 +24,8 @@ from pydantic import (
 from typing_extensions import is_typeddict
 
 from graph_agent._internal.validation_text import CheckedModel, describe_fields
-from graph_agent.approvals.policy import Rule, signature_fault
 from graph_agent.errors import ConfigError
+from graph_agent.settings.approval_rule import Rule, signature_fault
 from graph_agent.types import Call
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import TypeVar, is_typeddict
 
 from graph_agent._internal.failure_log import exception_text, get_logger, log_user_error
+from graph_agent._internal.lenient_json import parse_lenient_json
 from graph_agent._internal.text import NotFiniteError, after_reasoning, excerpt, to_json_safe
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
-from graph_agent.parsing.tolerant import parse_lenient_json
 
 logger = get_logger(__name__)
 _STRATEGIES = "langchain.agents.structured_output"

@@ -21,10 +21,9 @@ from pydantic import BaseModel, ConfigDict, create_model, model_validator
 from graph_agent._internal.text import visible_json
 from graph_agent.agent import create_graph_agent
 from graph_agent.approvals.requests import calls_of_request, request_of
-from graph_agent.calls import canonical_arguments
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ScriptError
-from graph_agent.parsing.call import delegate_name, is_delegation
+from graph_agent.parsing.call import canonical_arguments, delegate_name, is_delegation
 from graph_agent.session.session import Session
 from graph_agent.settings.config import LoopConfig
 from graph_agent.state.events import SUCCESSES

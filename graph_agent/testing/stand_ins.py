@@ -19,11 +19,10 @@ from pydantic import PrivateAttr
 
 from graph_agent._compat import InjectedArguments
 from graph_agent._internal.text import text_of
-from graph_agent.calls import canonical_arguments
 from graph_agent.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from graph_agent.models.scripted import MockChatModel
-from graph_agent.parsing.call import delegation_name
+from graph_agent.parsing.call import canonical_arguments, delegation_name
 from graph_agent.session.built_agent import builder_of
 from graph_agent.state.events import SUCCESSES
 from graph_agent.testing.recording import RecordedResult

@@ -9,11 +9,12 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
+from graph_agent._internal.lenient_json import ends_inside_value, parse_lenient_json
 from graph_agent._internal.text import NotFiniteError, clean, to_json_safe
 from graph_agent._internal.validation_text import explain
-from graph_agent.calls import new_call_id, read_text_calls
 from graph_agent.models.finish import cause_of, cut_off, text_cut_off
-from graph_agent.parsing.tolerant import ends_inside_value, parse_lenient_json
+from graph_agent.parsing.call import new_call_id
+from graph_agent.parsing.calls import read_text_calls
 from graph_agent.types import CutOff
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 

@@ -11,8 +11,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.locks.registry import running_check
 from graph_agent.persistence import open_saver
-from graph_agent.runs.registry import running_check
 from graph_agent.session.history import summarize_sessions
 from tests.attack import report
 from tests.support.agents import echo

@@ -23,9 +23,9 @@ from graph_agent.checkpoints.urls import without_password
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.locks.locks import database_key, database_key_blocking
 from graph_agent.locks.postgres import PostgresAddress
+from graph_agent.locks.registry import inbox_of, is_idle
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.runs.inbox import new_note
-from graph_agent.runs.registry import inbox_of, is_idle
 from graph_agent.server.a2a.store import open_tables
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool

@@ -32,8 +32,8 @@ from graph_agent.errors import (
     SessionLostError,
 )
 from graph_agent.locks.locks import database_key
+from graph_agent.locks.registry import maintained
 from graph_agent.persistence import open_saver, prune
-from graph_agent.runs.registry import maintained
 from graph_agent.session.importing import export_session, import_session
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool

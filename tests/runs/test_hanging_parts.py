@@ -21,7 +21,7 @@ from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Sessi
 from graph_agent._internal import sync_bridge
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import RunHungError
-from graph_agent.runs import registry
+from graph_agent.locks import registry
 from graph_agent.session import driver
 from tests.support.agents import asks, echo
 from tests.support.gates import nothing_under_way, until
@@ -222,7 +222,7 @@ SAVERS: dict[str, Callable[[Hang], dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("graph_agent._internal.sync_bridge", "graph_agent.runs.registry"):
+    for module in ("graph_agent._internal.sync_bridge", "graph_agent.locks.registry"):
         monkeypatch.setattr(f"{module}.GRACE_S", 0.3)
     monkeypatch.setattr(registry, "POLL_S", 0.02)
     monkeypatch.setattr(driver, "_FOLLOW_UP_S", 0.3)

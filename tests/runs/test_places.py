@@ -13,8 +13,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.locks.locks import database_key, database_key_blocking
+from graph_agent.locks.registry import inbox_of
 from graph_agent.persistence import open_saver
-from graph_agent.runs.registry import inbox_of
 from tests.support.agents import says, thread
 
 
@@ -79,6 +79,6 @@ async def test_an_inbox_is_forgotten_with_its_saver() -> None:
     del saver
     gc.collect()
     from graph_agent.locks import locks as places
-    from graph_agent.runs import registry as running
+    from graph_agent.locks import registry as running
 
     assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)

@@ -24,10 +24,10 @@ from graph_agent.errors import SessionLostError
 from graph_agent.locks import locks as places
 from graph_agent.locks import postgres as advisory_locks
 from graph_agent.locks import postgres as postgres_query
+from graph_agent.locks import registry as running
 from graph_agent.locks.locks import database_key
 from graph_agent.locks.postgres import PostgresAddress
 from graph_agent.persistence import open_saver
-from graph_agent.runs import registry as running
 from tests.support.agents import asks, dialogue, thread
 from tests.support.gates import Gate, gated_tool, until
 from tests.support.postgres_server import PostgresServer, on_postgres, postgres_server

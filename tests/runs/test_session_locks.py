@@ -21,8 +21,8 @@ import pytest
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionLockError
 from graph_agent.locks.locks import SessionLocks
+from graph_agent.locks.registry import is_idle
 from graph_agent.persistence import open_saver
-from graph_agent.runs.registry import is_idle
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes two other users, which only root may")
 

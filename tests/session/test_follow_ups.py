@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import ScriptedChatModel, Session
 from graph_agent.approvals import HeldCall, approve
 from graph_agent.errors import ConfigError, SessionBusyError
-from graph_agent.runs.registry import lock_idle_session
+from graph_agent.locks.registry import lock_idle_session
 from graph_agent.session.results import Done, Token
 from tests.support.agents import asks
 from tests.support.approvals import Desk

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graph_agent import SessionStatus
 from graph_agent.errors import SessionBusyError
-from graph_agent.runs.registry import _under_way
+from graph_agent.locks.registry import _under_way
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import open_interrupts
 from graph_agent.state.channels import NEXT

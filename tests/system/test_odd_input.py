@@ -19,9 +19,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
+from graph_agent._internal.lenient_json import parse_lenient_json
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputError
-from graph_agent.parsing.tolerant import parse_lenient_json
 from graph_agent.persistence import open_saver
 from graph_agent.settings.response_format import ResponseSchema
 from graph_agent.state.messages import order_results, rewrite

@@ -11,7 +11,7 @@ holds a part of the history: it is not listed, and nothing can continue it (see 
 
 A run of an agent that continues a checkpoint settles the calls of earlier runs. It reads the checkpoint of a wave that
 has just ended, the one before an input that no plan has read, and those that a person edited (`execution.open_calls`,
-`checkpoints.reading`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
+`runs.own_checkpoint`), so these are kept, too. This holds for each kept checkpoint, as each may be continued.
 
 Answers of inputs with an id are stored apart from the checkpoints that produced them, which can then be removed.
 """

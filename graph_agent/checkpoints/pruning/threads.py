@@ -38,8 +38,8 @@ from graph_agent.checkpoints.pruning.tables import (
 )
 from graph_agent.errors import DamagedSessionError, SessionBusyError
 from graph_agent.locks.locks import database_key
+from graph_agent.locks.registry import is_idle, maintained, pruning
 from graph_agent.runs.input_ids import ANSWERS
-from graph_agent.runs.registry import is_idle, maintained, pruning
 
 _BATCH = GROUP
 """Checkpoints per transaction; in SQLite, other processes cannot write meanwhile."""

@@ -19,8 +19,8 @@ from a2a.utils.errors import InternalError, TaskNotCancelableError
 from langgraph.store.base import BaseStore
 
 from graph_agent._internal.polling import poll_forever
+from graph_agent.locks.registry import POLL_S
 from graph_agent.runs.inbox import StoreInbox, new_note
-from graph_agent.runs.registry import POLL_S
 from graph_agent.server.a2a.store import LiveTaskStore
 
 logger = logging.getLogger(__name__)

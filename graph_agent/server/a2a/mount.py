@@ -29,8 +29,8 @@ from graph_agent._internal.secrets import SECRET_HEADERS
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegates.a2a_parts import EXTENSION
+from graph_agent.locks.registry import sees_other_processes
 from graph_agent.parsing.call import delegate_name, is_delegation
-from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
 from graph_agent.server.a2a.executor import STEERING, NoSlotError, SlotFactory
 from graph_agent.server.a2a.store import open_stores, task_lease

@@ -35,7 +35,7 @@ from graph_agent.checkpoints.sqlite_connection import LockWaitConnection, Patien
 from graph_agent.checkpoints.urls import file_of, is_postgres, without_password
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.runs.registry import is_idle
+from graph_agent.locks.registry import is_idle
 from graph_agent.runs.run import RunHandle
 from graph_agent.server.a2a.updates import TaskReporter, is_progress
 

@@ -20,9 +20,9 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import to_json_safe
 from graph_agent.errors import InputError
 from graph_agent.inputs.deduplicator import InputDeduplicator
+from graph_agent.locks.registry import is_idle
 from graph_agent.runs.inbox import ControlMessage
 from graph_agent.runs.input_ids import InputId, check_input_id, digest_of
-from graph_agent.runs.registry import is_idle
 from graph_agent.runs.run import RunHandle
 from graph_agent.server.admission.body import BodyRoute
 from graph_agent.server.admission.gate import Caller

@@ -23,11 +23,11 @@ from langgraph.types import StateSnapshot
 from starlette.requests import Request
 
 from graph_agent._internal.polling import polling
-from graph_agent.checkpoints.reading import load
 from graph_agent.errors import SessionBusyError
 from graph_agent.inputs.deduplicator import InputDeduplicator
+from graph_agent.locks.registry import lock_idle_session
 from graph_agent.runs.input_ids import InputId, digest_of, input_id_in
-from graph_agent.runs.registry import lock_idle_session
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.server.admission.body import run_in_thread
 from graph_agent.server.admission.gate import Caller
 from graph_agent.server.chat.run_spec import RunSpec, as_shown, pending_names, resolve_run

@@ -20,11 +20,11 @@ from langgraph.types import StateSnapshot
 from graph_agent._compat import changes_in
 from graph_agent._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.checkpoints.reading import load
 from graph_agent.delegation import FOREGROUND
 from graph_agent.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.models.stream_watch import ReasoningReader, ReplyForwarder, StreamForwarder
 from graph_agent.runs.input_ids import input_id_in
+from graph_agent.runs.own_checkpoint import load
 from graph_agent.runs.run import WATCHED
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec

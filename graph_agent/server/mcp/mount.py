@@ -31,8 +31,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from graph_agent._internal.text import json_line
+from graph_agent.locks.registry import use_daemon_threads_of_own_loop
 from graph_agent.otel import instrument_from_env, is_switched_on
-from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.body import ReplayedBody
 from graph_agent.server.admission.gate import Caller, Limits, admit_requests, admitted_caller
 from graph_agent.server.admission.worker_folder import limits_of

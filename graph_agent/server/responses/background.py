@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.runs.registry import is_idle
+from graph_agent.locks.registry import is_idle
 from graph_agent.server.chat.handler import Runs, frames_of
 from graph_agent.server.chat.run import ServerRun
 from graph_agent.server.problems import ProblemError

@@ -97,7 +97,7 @@ class Maintenance:
             )
 
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("graph_agent.runs.registry")
 ABORTED = "__graph_agent_aborted"
 """Key in a run's `configurable` that aborts it at its start: it settles open calls, and ends."""
 POLL_S = 0.25
