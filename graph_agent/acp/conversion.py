@@ -12,7 +12,7 @@ from acp import RequestError, schema, start_tool_call, text_block, tool_content,
 from langchain_core.messages import HumanMessage
 from langgraph.types import Interrupt
 
-from graph_agent._internal.text import as_text, clean, text_of, visible, visible_json
+from graph_agent._internal.text import as_text, clean, printable_lines, text_of, visible, visible_json
 from graph_agent.approvals.decisions import Decision, approve, edit, reject
 from graph_agent.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.approvals.requests import HeldCall, calls_of_request, is_approval_request, request_of
@@ -287,7 +287,7 @@ def question_of(interrupts: Sequence[Interrupt]) -> str:
     _, asked = joint_question(interrupts)
     if is_approval_request(asked):
         return question_text(asked)
-    return elicitation_text(asked) if is_elicitation(asked) else as_text(asked)
+    return elicitation_text(asked) if is_elicitation(asked) else printable_lines(as_text(asked))
 
 
 def answer_of(interrupts: Sequence[Interrupt], text: str) -> Any:

@@ -50,6 +50,14 @@ async def test_a_message_answers_the_question_of_a_tool() -> None:
     assert (replies, results) == (["color", "size", "Red and large."], ["color: red", "size: {'size': 'large'}"])
 
 
+async def test_a_question_of_a_tool_shows_characters_that_reorder_it() -> None:
+    model = ScriptedChatModel([asks(("1", "choose", {"what": "Delete\n\u202egpj.exe\u2066?"})), "Done."])
+    async with asyncio.timeout(30), running(create_graph_agent(model, tools=[choose])) as runs:
+        replies = await texts(runs.host, "go", "yes")
+
+    assert replies == ["Delete\n\\u202egpj.exe\\u2066?", "Done."]
+
+
 @pytest.mark.parametrize("mode", ["batched", "per_call"])
 async def test_an_answer_that_langchain_s_middleware_would_refuse_repeats_its_question(mode: Any) -> None:
     ran: list[int] = []

@@ -86,6 +86,13 @@ def test_a_call_shows_its_arguments_and_its_whole_output(page: Page, travel: Ser
     expect(blocks).to_have_text(['{\n  "text": "aU+202Eb"\n}', "aU+202Eb"])
 
 
+def test_a_message_shows_the_characters_that_reorder_it(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, "exe.\u202egpj\u2066 שלום 👩\u200d👧")
+
+    expect(page.locator(".message.user p").last).to_have_text("exe.U+202EgpjU+2066 שלום 👩\u200d👧")
+
+
 def test_a_model_call_shows_what_it_was_sent(page: Page, travel: Served) -> None:
     page.goto(travel.url)
     send(page, '!call [["echo", {"text": "one"}]]')

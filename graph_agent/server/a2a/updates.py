@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from langgraph.types import Interrupt
 
 from graph_agent._internal.closing_stream import TextCoalescer
-from graph_agent._internal.text import to_json_safe
+from graph_agent._internal.text import printable, printable_lines, to_json_safe
 from graph_agent.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.approvals.text import question_text
@@ -81,10 +81,10 @@ class TaskReporter:
                 await self.working(part.text, {"type": "plan"})
             case DelegateProgress():
                 about = {"type": "delegation", "id": part.id, "target": part.target}
-                await self.working(f"{part.target}: {part.text}", about)
+                await self.working(f"{printable(part.target)}: {printable_lines(part.text)}", about)
             case CallState():
                 about = {"type": "call", "id": part.id, "name": part.name, "status": part.status}
-                await self.working(f"{part.name}: {part.status}", about)
+                await self.working(f"{printable(part.name)}: {part.status}", about)
             case EventAdded(event) if self._show_outputs and (
                 event["type"] == "tool_result" or event["type"] == "delegation_response"
             ):
@@ -114,7 +114,7 @@ class TaskReporter:
         # A structured question's other fields, such as choices, are sent as data.
         data = None if question == text or (text and len(question) == 1) else question
         about = {"type": "question", _INTERRUPT: [each.id for each in asked]}
-        return self._message([*_text_parts(text), *_data_parts(data)], about)
+        return self._message([*_text_parts(printable_lines(text)), *_data_parts(data)], about)
 
     async def ask_again(self, question: Message, reason: str) -> None:
         """Send a question after an answer that was not accepted."""

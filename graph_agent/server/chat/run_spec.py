@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent._compat import STRICT_RESUME
-from graph_agent._internal.text import as_text
+from graph_agent._internal.text import as_text, printable_lines
 from graph_agent.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.approvals.requests import calls_of_request, is_single_call, request_of, requests_of
 from graph_agent.approvals.text import parse_answer, question_text
@@ -436,7 +436,7 @@ def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str
         return ""
     _, asked = joint_question(interrupts)
     if waiting_for(interrupts) != "approval":
-        return elicitation_text(asked) if is_elicitation(asked) else as_text(asked)
+        return elicitation_text(asked) if is_elicitation(asked) else printable_lines(as_text(asked))
     question = question_text({**asked, "error": refused} if refused else asked)
     return question if token is None else f"{question}\n[approval {token}]"
 

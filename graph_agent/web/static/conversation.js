@@ -1,13 +1,13 @@
 // Shows the conversation, and what a person does in it: inputs, steering, and decisions on calls.
 import { isAsked } from "./events.js";
-import { asText, Component, Fragment, html, pretty, signOf, visible, wordOf, words } from "./html.js";
+import { asText, Component, Fragment, html, pretty, prose, signOf, visible, wordOf, words } from "./html.js";
 import { givenNumber, parseJson } from "./json.js";
 
 const SHOWN_TURNS = 30;
 
 function Note({ note }) {
-  if (note.kind === "steering") return html`<p class="message user steering"><b>Steering</b> ${asText(note.text)}</p>`;
-  return html`<p class=${`notice ${note.kind}`}><b>${words(note.kind)}</b> ${asText(note.text)}</p>`;
+  if (note.kind === "steering") return html`<p class="message user steering"><b>Steering</b> ${prose(asText(note.text))}</p>`;
+  return html`<p class=${`notice ${note.kind}`}><b>${words(note.kind)}</b> ${prose(asText(note.text))}</p>`;
 }
 
 /** Return the agent's texts; the stored answer takes the place of the live one, so that its element stays. */
@@ -25,18 +25,18 @@ class Turn extends Component {
     this.revision = input.revision;
     const notesAfter = (n) => input.notes.filter((note) => note.after === n).map((note) => html`<${Note} note=${note} />`);
     return html`<article class=${`turn${chosen ? " chosen" : ""}`} aria-label=${`Input ${input.number + 1}`}>
-      <div class="message user"><p>${asText(input.question)}</p></div>
+      <div class="message user"><p>${prose(asText(input.question))}</p></div>
       ${notesAfter(0)}
       ${input.steps.map((step, n) => html`<${Fragment} key=${step.number}>
         ${step.calls.length > 0 && html`<div class="step">
-          ${step.plan.reasoning && html`<p class="commentary">${step.plan.reasoning}</p>`}
+          ${step.plan.reasoning && html`<p class="commentary">${prose(step.plan.reasoning)}</p>`}
           <ul class="chips" aria-label=${`Calls of step ${step.number}`}>${step.calls.slice(0, 12).map((call) => html`<li key=${call.id}><button class=${`chip ${call.state}`}
-            onClick=${() => pickCall(call)} aria-label=${`${call.name}, ${wordOf(call.state)}`}><i aria-hidden="true">${signOf(call.state)}</i> ${call.name.replace(/^delegate_to_/, "→ ")}</button></li>`)}
+            onClick=${() => pickCall(call)} aria-label=${`${call.name}, ${wordOf(call.state)}`}><i aria-hidden="true">${signOf(call.state)}</i> ${visible(call.name.replace(/^delegate_to_/, "→ "))}</button></li>`)}
             ${step.calls.length > 12 && html`<li class="hint">and ${step.calls.length - 12} more</li>`}</ul>
         </div>`}
         ${notesAfter(n + 1)}
       </${Fragment}>`)}
-      ${bubblesOf(input, texts).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><p>${text}</p></div>`)}
+      ${bubblesOf(input, texts).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><p>${prose(text)}</p></div>`)}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
       ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;

@@ -9,12 +9,17 @@ export const html = htm.bind(createElement);
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
+const REORDERING = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/gu;
+
+/** Return a message's text as nodes in which controls, such as those that reorder text, are marked; joiners stay. */
+export const prose = (text) => visible(text, REORDERING);
+
 /** Return a value's text as nodes in which characters that a screen does not show are marked with their code points. */
-export function visible(value) {
+export function visible(value, hidden = HIDDEN) {
   const text = String(value);
   const nodes = [];
   let end = 0;
-  for (const match of text.matchAll(HIDDEN)) {
+  for (const match of text.matchAll(hidden)) {
     const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
     nodes.push(text.slice(end, match.index), html`<mark class="hidden-char">${code}</mark>`);
     end = match.index + match[0].length;
