@@ -1,4 +1,4 @@
-"""Asks for a plan or an answer, as the hooks, the summary and the corrections of a reply leave it."""
+"""Sends the requests for a plan or an answer through hooks, summaries and corrections of the reply."""
 
 from __future__ import annotations
 

@@ -13,8 +13,9 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.checkpoints.open import open_reader, open_saver, open_store
+from graph_agent.checkpoints.open import open_reader
 from graph_agent.cli.sessions import age
+from graph_agent.persistence import open_saver, open_store
 from graph_agent.session.history import EventReader, SessionSummary, shorten, summarize_sessions
 from tests.support.agents import asks, echo
 from tests.support.cli import run_cli

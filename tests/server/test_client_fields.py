@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from graph_agent.errors import ConfigError
-from graph_agent.server import ServerSettings, create_app
-from graph_agent.server.host import of_file
+from graph_agent.server import ServerSettings, create_app, of_file
 from tests.server.process import PARROT, Served
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

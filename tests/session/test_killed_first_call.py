@@ -14,7 +14,7 @@ from graph_agent.locks.registry import running_check
 from graph_agent.persistence import open_saver
 from graph_agent.session.history import EventReader, summarize_sessions
 from graph_agent.session.importing import export_session
-from graph_agent.testing.recording import read_recording
+from graph_agent.testing import read_recording
 from tests.support.agents import echo, kinds, says, thread
 from tests.support.cli import run_cli
 from tests.support.killed_first_call import SESSION, killed

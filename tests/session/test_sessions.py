@@ -19,6 +19,7 @@ from langgraph.types import Interrupt, interrupt
 from graph_agent import (
     GraphDelegate,
     LoopConfig,
+    RunResult,
     ScriptedChatModel,
     Session,
     SessionMemory,
@@ -28,7 +29,7 @@ from graph_agent import (
 from graph_agent.errors import ConfigError, InputError, SyncInLoopError
 from graph_agent.persistence import open_saver
 from graph_agent.session.importing import export_session
-from graph_agent.session.results import CallState, Done, EventAdded, PlanText, Progress, RunResult, Token
+from graph_agent.session.results import CallState, Done, EventAdded, PlanText, Progress, Token
 from tests.support.agents import ECHO_SCRIPT, asks, dialogue, echo, kinds, marked, says, thread
 
 

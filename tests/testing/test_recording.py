@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import edit, reject
 from graph_agent.errors import InputError
-from graph_agent.testing.recording import read_recording
+from graph_agent.testing import read_recording
 
 
 def pay(amount: int) -> str:

@@ -29,8 +29,7 @@ from graph_agent import (
 from graph_agent.approvals import edit, reject, respond
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.testing import Replay, replay
-from graph_agent.testing.recording import Recording, read_recording
+from graph_agent.testing import Recording, Replay, read_recording, replay
 from tests.support.recorded_sessions import SESSIONS
 
 WRITTEN = Path("payments.txt")

@@ -26,8 +26,7 @@ from graph_agent.approvals import approve, respond
 from graph_agent.persistence import open_saver
 from graph_agent.session.importing import fork_session
 from graph_agent.spec import load_spec, open_agent
-from graph_agent.testing import replay
-from graph_agent.testing.recording import read_recording
+from graph_agent.testing import read_recording, replay
 from tests.support.agents import asks, echo, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.wave_helpers import DONE, answers, fail, of_type, plan, plan_requests, results_of, use, waves

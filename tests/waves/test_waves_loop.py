@@ -9,8 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 
-from graph_agent import AgentContext, ScriptedChatModel, SessionStatus
-from graph_agent.session.results import RunResult
+from graph_agent import AgentContext, RunResult, ScriptedChatModel, SessionStatus
 from graph_agent.waves import PlanningResult
 from tests.support.agents import add, echo, kinds, says, thread
 from tests.support.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_of, use, waves

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.checkpoints.open import open_saver
+from graph_agent.persistence import open_saver
 
 _STEPS, _CALLS = 10, 12
 
