@@ -167,6 +167,7 @@ async def end_without_tools(update: PlanUpdate) -> Decision | None:
     """End at once for an agent without tools, delegates and hooks: its answer needs no plan."""
     if update.deps.plans:
         return None
+    update.publish_events()
     update.conclude({"stop_reason": "completed"})
     return Decision.END
 
@@ -179,6 +180,7 @@ async def stop_at_limit(update: PlanUpdate) -> Decision | None:
 async def ask_model(update: PlanUpdate) -> Decision | None:
     """Ask the model for the next wave; with hooks of middleware, the node `model` does."""
     if update.deps.hook_set:
+        update.publish_events()
         return Decision.ASK
     await ask_before_deadline(update)
     while _can_be_steered(update) and await receive_for_session(update, ["configure", "steer"]):
@@ -238,6 +240,7 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 async def ask_before_deadline(update: PlanUpdate) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
     await update.prepare()
+    update.publish_events()
     update.direct_answer = None
     left_s = work_left_s(update.run, update.loop, update.settings)
     try:

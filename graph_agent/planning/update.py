@@ -16,7 +16,7 @@ from graph_agent.execution.delegate_call import waiting_task
 from graph_agent.execution.open_calls import result_without_output, settle
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.prompts import Prompts
-from graph_agent.runs.run import WorkStoppedError, seconds_since_sent, take_follow_ups
+from graph_agent.runs.run import WATCHED, EarlyEvents, RunHandle, WorkStoppedError, seconds_since_sent, take_follow_ups
 from graph_agent.settings.config import coerce_context, set_fields
 from graph_agent.state.call_events import (
     announce,
@@ -178,6 +178,16 @@ class PlanUpdate:
     async def check_change(self, loop: LoopState) -> None:
         """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
         await self.deps.models.chain(self.task.settings_with(loop))
+
+    def publish_events(self) -> None:
+        """Show the events of the pass so far to the readers of the run, before a model call delays their storing."""
+        if not self.events:
+            return
+        handle = self.run.parent
+        if isinstance(handle, RunHandle) and handle.begun is not None:
+            handle.begun(len(self.state.get("events", ())), [*self.events])
+        if WATCHED in self.task.config["configurable"]:
+            self.task.runtime.stream_writer(EarlyEvents([*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:
         """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""

@@ -11,7 +11,17 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
@@ -54,9 +64,16 @@ _NOTE = "note-"
 READERSHIP = "__graph_agent_readership"
 """Key of the `ConsumerTracker` of a run's stream in its `configurable`."""
 WATCHED = "__graph_agent_watched"
-"""Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream."""
+"""Key in a run's `configurable`: whether its custom stream has the parts of delegates' runs, and `EarlyEvents`."""
 NODES_HIDDEN = "__graph_agent_nodes_hidden"
 """Key in a run's `configurable`: whether its caller does not use the node names of its `updates` stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEvents:
+    """The first events of a superstep that waits for a model, which stores them at its end; on the custom stream."""
+
+    events: Sequence[StoredEvent]
 
 
 class WorkStoppedError(Exception):
@@ -342,6 +359,9 @@ class RunHandle(Run):
     """Notes for the session, added once the run has its lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run has its session's lock, before it begins; an exception replaces the run."""
+    begun: Callable[[int, Sequence[StoredEvent]], None] | None = None
+    """Called before a model is asked for a plan, with the first events of the superstep, which are not stored yet, and
+    the index of the first of them; None for no reader."""
     forwarder: Forwarder | None = None
     """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
     after: Callable[[Run], Awaitable[None]] | None = None

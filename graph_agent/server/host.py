@@ -130,6 +130,11 @@ class SessionFeed:
         return self._reader.pending
 
     @property
+    def position(self) -> int:
+        """Index of the newest event in its final place; -1 before the first."""
+        return self._first + len(self._events) - 1
+
+    @property
     def followers(self) -> int:
         """Number of followers."""
         return len(self._cursors)
@@ -137,7 +142,7 @@ class SessionFeed:
     def join(self) -> object:
         """Add a follower, and return its key for `take` and `leave`."""
         follower = object()
-        self._cursors[follower] = self._first + len(self._events) - 1
+        self._cursors[follower] = self.position
         return follower
 
     def leave(self, follower: object) -> None:
@@ -153,7 +158,7 @@ class SessionFeed:
                 self._history = asyncio.create_task(self._reader.read_all())
             return (await asyncio.shield(self._history))[after + 1 :]
         found = self._events[after + 1 - self._first :]
-        self._cursors[follower] = min(after + len(found), self._first + len(self._events) - 1)
+        self._cursors[follower] = min(after + len(found), self.position)
         self._trim()
         return found
 
@@ -307,9 +312,12 @@ _CLAIM_CHECK_S = 1.0
 
 
 LivePart = Mapping[str, Any]
-"""Output of a run: `{"type": "begin" | "text" | "break" | "progress" | "call" | "end", …}`."""
+"""Output of a run: `{"type": "begin" | "text" | "break" | "progress" | "call" | "end", …}`, or `EARLY`."""
 
 
+EARLY = "events"
+"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
+index `seq` in the history. Its readers send them as events."""
 RESULTS = ("tool_result", "delegation_response")
 """Types of the events that end calls."""
 

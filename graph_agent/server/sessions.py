@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -26,15 +26,16 @@ from graph_agent.server.chat.handler import Runs
 from graph_agent.server.chat.run import RunEnded
 from graph_agent.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
-from graph_agent.server.host import RESULTS, Host, LivePart, call_end
+from graph_agent.server.host import EARLY, RESULTS, Host, LivePart, call_end
 from graph_agent.server.parameters import Sender, Server
 from graph_agent.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.server.sse import comment, frame
-from graph_agent.session.history import EventReader, list_threads, summarize_session
+from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
 from graph_agent.session.interrupts import checked_answers
+from graph_agent.session.open_input import is_begun
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
-from graph_agent.state.events import read_events
+from graph_agent.state.events import StoredEvent, read_events
 
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
@@ -57,6 +58,37 @@ def shown(event: Mapping[str, Any], types: Collection[str], caller: str = "") ->
         return event
     kept = [shown(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
     return {**event, "history": kept}
+
+
+class EventOrder:
+    """Selects the events to send to a follower, each once with its index, some of them before they are stored.
+
+    Args:
+        after: Index of the newest event that the follower has.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        """Index of the newest stored event that was sent."""
+        self._early: list[StoredEvent] = []
+        """The events after it that were sent before they were stored."""
+
+    def early(self, seq: int, events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return those of the first events of a superstep that were not sent; the first one has the index `seq`."""
+        first = self.after + 1 + len(self._early)
+        new = [(index, event) for index, event in enumerate(events, seq) if index >= first]
+        self._early += [event for _, event in new]
+        return new
+
+    def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return those of the next stored events that were not sent, or were sent with other values."""
+        new = []
+        for event in events:
+            self.after += 1
+            known = self._early.pop(0) if self._early else None
+            if known is None or without_times(known) != without_times(event):
+                new.append((self.after, event))
+        return new
 
 
 FORK = "-fork-"
@@ -143,9 +175,11 @@ class Sessions:
     ) -> AsyncGenerator[str, None]:
         """Stream past and future events of a session as server-sent events, until the server stops or it is deleted.
 
-        The last event has the type `end`, with the reason (`server_stopping` or `deleted`) and the position from which
-        to continue (`after`). With `live`, the output of runs is sent as events of the type `live` before the stored
-        events that contain it, as are the ends of calls whose wave still runs or waits.
+        The first events of an input are sent before its first model call has ended, and again if they are stored with
+        other values or at another place. The last event has the type `end`, with the reason (`server_stopping` or
+        `deleted`) and the position from which to continue (`after`). With `live`, the output of runs is sent as events
+        of the type `live` before the stored events that contain it, as are the ends of calls whose wave still runs or
+        waits.
         """
         await self._check(session_id)
         return self._followed(session_id, types, after, keepalive_s, live)
@@ -155,27 +189,45 @@ class Sessions:
     ) -> AsyncGenerator[str, None]:
         thread = self._caller.thread(session_id)
         silent_since = time.monotonic()
+        order, held = EventOrder(after), list[LivePart]()
+
+        def frames(events: Iterable[tuple[int, StoredEvent]]) -> Iterator[str]:
+            nonlocal silent_since
+            for seq, event in events:
+                if is_selected(event, types):
+                    silent_since = time.monotonic()
+                    sent = public_value(shown(event, types, self._caller.thread("")))
+                    yield frame({**sent, "seq": seq, "session_id": session_id}, event["type"])
+
         async with AsyncExitStack() as stack:
             feed, follower = await stack.enter_async_context(self._host.feeds.following(thread))
             take_live = stack.enter_context(self._host.live.reading(thread, feed.wake)) if live else list
             ended: list[LivePart] = []
             while True:
                 over, change = feed.ended, feed.change
-                events = await feed.take(follower, after)
-                if parts := take_live():
-                    yield frame({"type": "live", "parts": parts}, "live")
-                for event in events:
-                    after += 1
-                    if is_selected(event, types):
-                        silent_since = time.monotonic()
-                        yield frame(
-                            {
-                                **public_value(shown(event, types, self._caller.thread(""))),
-                                "seq": after,
-                                "session_id": session_id,
-                            },
-                            event["type"],
-                        )
+                events = await feed.take(follower, order.after)
+                new, left = take_live(), [*events]
+                parts, held = [*held, *new], []
+                while parts:
+                    at = next((n for n, part in enumerate(parts) if part["type"] == EARLY), len(parts))
+                    if at:
+                        yield frame({"type": "live", "parts": parts[:at]}, "live")
+                    if parts := parts[at:]:
+                        before = max(0, parts[0]["seq"] - order.after - 1)
+                        for each in frames(order.stored(left[:before])):
+                            yield each
+                        left = left[before:]
+                        if order.after + 1 < parts[0]["seq"]:
+                            parts, held = [], parts  # the feed lacks the end of the input before
+                        else:
+                            for each in frames(order.early(parts[0]["seq"], parts[0]["events"])):
+                                yield each
+                            parts = parts[1:]
+                for each in frames(order.stored(left)):
+                    yield each
+                if feed.position == order.after and is_begun(feed.pending):
+                    for each in frames(order.early(order.after + 1, feed.pending)):
+                        yield each
                 # Their calls are in the events before.
                 ends = [call_end(event) for event in feed.pending if live and event["type"] in RESULTS]
                 if new := [each for each in ends if each not in ended]:
@@ -186,11 +238,11 @@ class Sessions:
                 if time.monotonic() - silent_since >= keepalive_s:
                     silent_since = time.monotonic()
                     yield comment("nothing new")
-                if not events and not parts:
+                if not events and not new:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(max(0.01, keepalive_s - (time.monotonic() - silent_since))):
                             await change.wait()
-        yield frame({"type": "end", "reason": over, "after": after}, "end")
+        yield frame({"type": "end", "reason": over, "after": order.after}, "end")
 
     async def info(self, session_id: str) -> dict[str, Any]:
         """Return the state of a session."""
@@ -388,7 +440,11 @@ async def get_events(
     type: Annotated[list[str] | None, Query(description="Types of events; all by default.")] = None,
     after: Annotated[int, Query(ge=-1, le=2**31, description="Only events with a higher seq.")] = -1,
     follow: Annotated[
-        bool, Query(description="Stream new events as SSE after the stored ones, up to an `end` event.")
+        bool,
+        Query(
+            description="Stream new events as SSE after the stored ones, up to an `end` event; the message of an input "
+            "comes before its first model call has ended."
+        ),
     ] = False,
     live: Annotated[
         bool, Query(description="With `follow`: stream the output of runs before it is stored, as `live` events.")

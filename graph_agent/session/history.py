@@ -176,12 +176,12 @@ class EventReader:
         if new is None:
             return None
         for index, event in enumerate(new, before):
-            if (same := _without_times(event)) in self._shown:
+            if (same := without_times(event)) in self._shown:
                 self._shown.remove(same)
             else:
                 found.append((index, event))
         for index, event in enumerate(self.pending, self.count):
-            if (same := _without_times(event)) not in self._shown:
+            if (same := without_times(event)) not in self._shown:
                 self._shown.append(same)
                 found.append((index, event))
         return found
@@ -246,7 +246,7 @@ class EventReader:
         return events
 
 
-def _without_times(event: StoredEvent) -> StoredEvent:
+def without_times(event: StoredEvent) -> StoredEvent:
     """Return an event without what only its final form has."""
     return {name: value for name, value in event.items() if name not in ("ts", "queued_s")}
 

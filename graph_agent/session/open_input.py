@@ -46,6 +46,14 @@ async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointT
     return _first_events(await _messages_at(saver, newest), values, newest.checkpoint["ts"])
 
 
+def is_begun(pending: Sequence[StoredEvent]) -> bool:
+    """Whether unfinished events are those with which an input begins, in their final places.
+
+    An input after one that did not end may first add results of the calls that are open.
+    """
+    return bool(pending) and pending[0]["type"] == "user_message" and pending[-1]["type"] == "status"
+
+
 def begun_events(state: StateSnapshot) -> list[StoredEvent]:
     """Return the first events of an input whose first plan is not stored; empty for any other state."""
     is_first = any(task.name in (_START, _FIRST) for task in state.tasks)

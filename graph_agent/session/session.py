@@ -207,6 +207,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
     ) -> AsyncGenerator[Part[ResponseT]]:
         """Run one input to its end and yield the parts of the run as they occur; `Done` is last.
 
+        The events of the input, which are its message and the status `RUNNING`, come before its first model call has
+        ended, and so before its tokens; the events of steering come before the reply to it.
+
         Objects that tools write with `get_stream_writer` are `Custom` parts. The run of a delegate in this process, its
         tokens included, is in `DelegatePart`s; any other `Token` belongs to the agent itself.
 

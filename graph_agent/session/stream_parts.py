@@ -17,6 +17,7 @@ from graph_agent.models.message_gate import message_text
 from graph_agent.parsing.call import delegation_name
 from graph_agent.runs.input_ids import InputId, input_id_in
 from graph_agent.runs.own_checkpoint import load
+from graph_agent.runs.run import EarlyEvents
 from graph_agent.session.history import pending_events
 from graph_agent.session.results import (
     CallState,
@@ -92,6 +93,8 @@ class StreamParts:
         self._is_agent = is_agent
         self._streamed: dict[str, list[str]] = {}
         """Message id → the text of its tokens; the last message may be the answer, the others are commentary."""
+        self._early = 0
+        """Number of the superstep's events whose parts were made before the superstep ended."""
         self._reported: set[str] = set()
         """Ids of the calls whose end was reported before their event had its place."""
 
@@ -99,6 +102,9 @@ class StreamParts:
         """Return the parts of one chunk; a mode that is not in `MODES` yields none."""
         if mode == "messages":
             return self._tokens(*payload)
+        if mode == "custom" and isinstance(payload, EarlyEvents):
+            early, self._early = self._early, len(payload.events)
+            return self._added([*payload.events[early:]])
         if mode == "custom":
             return [_custom(payload)]
         return self._events(payload) if mode == "updates" else ()
@@ -137,9 +143,13 @@ class StreamParts:
                 pieces.append(rest := answer.removeprefix(streamed))
                 yield Token(rest, message_id=message_id)
 
-    def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
+    def _events(self, update: Mapping[str, Any]) -> Iterable[RunPart]:
         changes = [change.get("events") or () for change in changes_in(update)]
         events = [event for added in changes for event in added if is_event(event)]
+        early, self._early = self._early, 0
+        return self._added(events[early:])
+
+    def _added(self, events: list[StoredEvent]) -> Iterator[RunPart]:
         placed = self._order.add(events)
         for event in events:
             if event["type"] in _RESULTS and not any(event is one for _, one in placed):

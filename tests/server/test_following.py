@@ -12,12 +12,16 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain.agents.middleware import AgentMiddleware
 from langgraph.types import interrupt
 
-from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver
 from graph_agent.server import host
+from graph_agent.server.chat.handler import Runs
+from graph_agent.server.chat.run import RunEnded
 from graph_agent.session.history import EventReader
-from tests.server.hosting import answered, ask, running, sessions_of
+from tests.server.hosting import answered, ask, running, sessions_of, spec_of
 from tests.server.process import serving
 from tests.support.agents import asks, echo
 from tests.support.chat_client import chat
@@ -50,6 +54,104 @@ async def test_events_of_this_process_are_followed_without_polling(monkeypatch: 
         ["event: agent_response", "event: agent_response", "event: end"],
         {"type": "end", "reason": "server_stopping", "after": 7},
     )
+
+
+class HeldModel(ScriptedChatModel):
+    """Replies once it is told to."""
+
+    go: Any = None
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        await self.go.wait()
+        async for chunk in super()._astream(*args, **kwargs):
+            yield chunk
+
+
+class Passing(AgentMiddleware[Any, Any, Any]):
+    """A hook that changes nothing."""
+
+    rewrites_replies = False
+
+    def after_model(self, state: Any, runtime: Any) -> None:
+        """Do nothing."""
+
+
+async def until(frames: AsyncIterator[str], event: str) -> list[dict[str, Any]]:
+    """The data up to the first event of a type."""
+    found = []
+    async for frame in frames:
+        if "data: " in frame:
+            found.append(json.loads(frame.partition("data: ")[2]))
+        if frame.startswith(f"event: {event}\n"):
+            return found
+    raise AssertionError("the stream ended")
+
+
+def places(data: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    return [(each["seq"], each["type"]) for each in data if each["type"] != "live"]
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["first input", "second input"])
+@pytest.mark.parametrize("live", [True, False], ids=["live", "stored"])
+@pytest.mark.parametrize("tools", [[echo], []], ids=["tools", "no tools"])
+async def test_an_input_is_followed_while_its_first_model_call_runs(number: int, live: bool, tools: Any) -> None:
+    model = HeldModel(responses=["One.", "Two."], go=asyncio.Event())
+    kinds = KINDS if tools else [each for each in KINDS if each != "plan"]
+    async with asyncio.timeout(30), running(create_graph_agent(model, tools=tools)) as runs:
+        sessions, before = sessions_of(runs), len(kinds) * (number - 1)
+        if number == 2:
+            model.go.set()
+            await answered(runs.host, ask(session_id="s"))
+            model.go.clear()
+        run = asyncio.create_task(answered(runs.host, ask(session_id="s")))
+        while not await sessions.ids(None, None):
+            await asyncio.sleep(0.01)
+        late_after = before - 1
+        streams = [await sessions.follow("s", [], after, 3600, live=live) for after in (late_after, late_after, -1)]
+        begun = [await until(stream, "status") for stream in streams[:2]]
+        model.go.set()
+        rest = [await until(stream, "agent_response") for stream in streams[:2]]
+        whole = await until(streams[2], "agent_response") if number == 1 else []
+        await run
+        for stream in streams:
+            await stream.aclose()
+
+    assert [places(data) for data in begun] == [[(before, "user_message"), (before + 1, "status")]] * 2
+    assert [places(data) for data in rest] == [
+        [(at, kinds[at - before]) for at in range(before + 2, before + len(kinds) - 1)]
+    ] * 2
+    assert places(whole) == ([(at, kind) for at, kind in enumerate(kinds[:-1])] if number == 1 else [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tools": [echo]}, {}, {"tools": [echo], "hooks": [Passing()]}],
+    ids=["tools", "no tools", "hooks"],
+)
+async def test_a_follow_up_and_each_input_are_followed_before_the_text_of_their_answers(options: Any) -> None:
+    agent = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), **options)
+    async with asyncio.timeout(30), running(agent) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        sessions = sessions_of(runs)
+        await (await sessions.session("s")).follow_up("And then?")
+        async with aclosing(
+            await sessions.follow("s", ["user_message", "agent_response"], 1, 3600, live=True)
+        ) as frames:
+            await until(frames, "agent_response")
+            run = asyncio.create_task(_with_follow_ups(runs))
+            seen = [*await until(frames, "agent_response"), *await until(frames, "agent_response")]
+            await run
+
+    parts = [part for each in seen for part in each.get("parts", [each])]
+    kinds = ["user_message", "text", "agent_response"]
+    assert [part["type"] for part in parts if part["type"] in kinds] == kinds * 2
+
+
+async def _with_follow_ups(runs: Runs) -> None:
+    """Run an input, and then the follow-ups of its session in the background."""
+    async with runs.run(await spec_of(runs.host, ask(session_id="s")), streams=False) as run:
+        while not isinstance(await run.part(), RunEnded):
+            pass
 
 
 async def test_a_session_deleted_before_the_first_poll_is_reported_gone() -> None:
@@ -96,6 +198,31 @@ def test_checkpoints_of_another_process_are_followed(tmp_path: Path) -> None:
             seen = next(events)
 
     assert (seen["seq"], seen["content"]) == (8, "You said: one / two")
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "stored"])
+async def test_an_input_of_another_process_is_followed_while_its_first_model_call_runs(
+    tmp_path: Path, live: bool
+) -> None:
+    model = HeldModel(responses=["Two."], go=asyncio.Event())
+    with serving(tmp_path) as served:
+        async with asyncio.timeout(60), open_saver(f"sqlite:///{tmp_path / 'sessions.db'}") as saver:
+            with served.http() as http:
+                await asyncio.to_thread(chat, http, "s", "one")
+            run = asyncio.create_task(Session(create_graph_agent(model, checkpointer=saver), "s").run("two"))
+            path, params = "/memory/sessions/s/events", {"follow": "true", "live": str(live), "after": "4"}
+            async with (
+                httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=60) as client,
+                client.stream("GET", path, params=params) as stream,
+            ):
+                lines = (line async for line in stream.aiter_lines() if line.startswith("data: "))
+                seen = [json.loads((await anext(lines))[6:]) for _ in range(2)]
+                model.go.set()
+                seen += [json.loads((await anext(lines))[6:]) for _ in range(2)]
+            await run
+
+    kinds = ["user_message", "status", "agent_response", "status"]
+    assert [(each["seq"], each["type"]) for each in seen] == list(enumerate(kinds, 5))
 
 
 def test_followed_streams_are_bounded_per_key(tmp_path: Path) -> None:

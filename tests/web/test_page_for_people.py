@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,57 @@ def test_the_stored_answer_takes_the_element_of_the_streamed_one(page: Page, tra
     expect(page.locator(".message.agent:not(.live)")).to_contain_text("You said: !hold", timeout=DONE_MS)
 
     assert page.evaluate("watched") == {"elements": 1, "removed": False}
+
+
+def working(page: Page, asked: list[str], answers: list[str]) -> None:
+    """Check that the page shows the newest message, and the running model call, beside the earlier answers."""
+    expect(page.locator(".message.user")).to_have_text(asked, timeout=DONE_MS)
+    expect(page.locator(".message.agent")).to_have_text(answers)
+    expect(page.get_by_role("status")).to_have_text("running")
+    expect(page.locator(".bar")).to_have_count(1)
+    expect(page.get_by_role("button", name="working")).to_be_visible()
+
+
+@pytest.mark.parametrize("repeats", [False, True], ids=["new text", "same text"])
+def test_a_message_in_a_session_is_shown_while_its_first_model_call_runs(
+    page: Page, travel: Served, tmp_path: Path, repeats: bool
+) -> None:
+    late = f"!late {tmp_path / 'go'}"
+    first = late if repeats else "one"
+    (tmp_path / "go").touch()
+    page.goto(travel.url)
+    send(page, first)
+    expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled(timeout=DONE_MS)
+    (tmp_path / "go").unlink()
+    send(page, late)
+    follower = page.context.new_page()
+    follower.goto(page.url)
+
+    for each in (page, follower):
+        working(each, [first, late], [f"You said: {first}"])
+    (tmp_path / "go").touch()
+    for each in (page, follower):
+        expect(each.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
+        expect(each.locator(".message.user")).to_have_text([first, late])
+        expect(each.locator(".message.agent:not(.live)")).to_have_text([f"You said: {first}", f"You said: {late}"])
+
+
+def test_an_input_of_another_process_is_shown_while_its_first_model_call_runs(page: Page, tmp_path: Path) -> None:
+    late = f"!late {tmp_path / 'go'}"
+    with serving(tmp_path, agent=TRAVEL) as served, serving(tmp_path, agent=TRAVEL) as other, other.http() as http:
+        page.goto(served.url)
+        send(page, "one")
+        page.locator(".message.agent:not(.live)").get_by_text("You said: one").wait_for(timeout=DONE_MS)
+        session = page.url.partition("#")[2]
+        body = {"model": "travel", "messages": [{"role": "user", "content": late}], "metadata": {"session_id": session}}
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(http.post, "/v1/chat/completions", json=body)
+            working(page, ["one", late], ["You said: one"])
+            (tmp_path / "go").touch()
+            asked.result()
+        expect(page.locator(".message.agent")).to_have_text(["You said: one", f"You said: {late}"], timeout=DONE_MS)
+        expect(page.get_by_role("status")).to_have_text("completed", timeout=DONE_MS)
 
 
 def test_a_message_that_is_refused_stays_in_its_box(page: Page, travel: Served) -> None:

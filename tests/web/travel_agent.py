@@ -104,6 +104,8 @@ class TravelModel(BaseChatModel):
     async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
         reply = _reply(messages)
         await asyncio.sleep(2 * _pace())
+        if "!late" in str(messages[-1].content):
+            await wait_for.ainvoke({"file": str(messages[-1].content).partition("!late ")[2]})
         for n, word in enumerate(str(reply.content).split(" ") if reply.content else []):
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
             if n == 0 and "!hold" in str(messages[-1].content):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -28,7 +28,7 @@ from graph_agent.runs.own_checkpoint import load
 from graph_agent.runs.run import WATCHED
 from graph_agent.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.host import RESULTS, Host, LivePart, call_end
+from graph_agent.server.host import EARLY, RESULTS, Host, LivePart, call_end
 from graph_agent.server.monitoring import Metrics
 from graph_agent.server.problems import (
     BusySessionError,
@@ -177,7 +177,7 @@ class ServerRun:
         self._on_end = on_end
         self._begun = asyncio.Event()
         self._before = spec.scope.before
-        spec.scope.before = self._begin
+        spec.scope.before, spec.scope.begun = self._begin, self._show_early
         self._host = host
         self._metrics = metrics
         # A follower of a live run sees its answer as it is produced.
@@ -244,6 +244,9 @@ class ServerRun:
             if newest is not None and input_id_in(newest.metadata) == mark:
                 await self._emit_commentary(await self.spec.graph.aget_state(self.spec.config))
         self._begun.set()
+
+    def _show_early(self, seq: int, events: Sequence[StoredEvent]) -> None:
+        self._publish({"type": EARLY, "seq": seq, "events": events})
 
     def drain(self) -> None:
         """Let the run stop at its next superstep boundary, from which its session can be resumed."""
@@ -317,7 +320,7 @@ class ServerRun:
             self._on_end(self)
         await self._emit(last)
         # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
-        self.spec.scope.before = self.spec.scope.forwarder = None
+        self.spec.scope.before = self.spec.scope.begun = self.spec.scope.forwarder = None
         self._pieces.close()
 
     async def _emit(self, part: Part | BaseException) -> None:

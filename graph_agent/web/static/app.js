@@ -1,7 +1,7 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
 import { Component, counted, duration, html, render, Status, visible } from "./html.js";
 import { keyed, modelBars } from "./layout.js";
-import { activeNode, keepLive, newLog, reduceAll } from "./events.js";
+import { activeNode, isKnown, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
@@ -41,7 +41,7 @@ class App extends Component {
     this.list();
     this.open(sessionOfUrl());
     // A running call grows on the axis.
-    setInterval(() => (this.state.log.live.length || this.state.info?.waiting) && this.draw(), 250);
+    setInterval(() => /run|wait/.test(this.state.info?.activity) && this.draw(), 250);
   }
 
   shortcut(event) {
@@ -136,14 +136,15 @@ class App extends Component {
   }
 
   take(log, event) {
-    if (event.seq <= log.seq) return;
-    const has = (type) => event.parts?.some((part) => part.type === type);
+    if (isKnown(log, event)) return;
+    const { type, to } = event;
+    const has = (kind) => event.parts?.some((one) => one.type === kind);
     this.add(log, { events: [event] });
-    if (has("end") || event.type === "approval_request" || (event.type === "status" && event.to !== "RUNNING")) {
+    if (has("end") || type === "approval_request" || (to && to !== "RUNNING")) {
       this.setState({ told: "" });
       this.settle(log);
       this.list();
-    } else if (event.type === "approval_decision" || has("begin")) {
+    } else if (to || /decision/.test(type) || has("begin")) {
       this.asked += 1;
       this.setState({ info: { ...this.state.info, activity: "running", waiting: null, interrupts: [] } });
       this.list();
@@ -191,8 +192,7 @@ class App extends Component {
       if (kind === "steer") this.setState({ told: "Sent; the next plan reads it." });
     });
     const { log } = this.state;
-    const isKnown = [log.inputs.at(-1), ...log.live].some((one) => one?.question === text);
-    if (error && !isKnown) document.querySelector(".composer textarea").value ||= text || "";
+    if (error && ![log.inputs.at(-1), ...log.live].some((one) => one?.question === text)) document.querySelector(".composer textarea").value ||= text || "";
   };
 
   /** Run an input; the answer arrives with the events, which a lost connection does not stop. */
@@ -210,8 +210,7 @@ class App extends Component {
     } finally {
       this.sending.splice(this.sending.indexOf(id), 1);
       this.wake();
-      const { log } = this.state;
-      if (id === this.state.id && (log.live.length || !log.inputs.at(-1)?.done)) this.settle(log);
+      if (id === this.state.id) this.settle(this.state.log);
       this.list();
     }
   }
@@ -283,7 +282,7 @@ class App extends Component {
         <h1>${CONFIG.name}</h1>
         <span class="status" role="status">${id && html`<${Status} status=${log.status} activity=${activity} />`}
           ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
-        ${!EXPORT && id && log.seq >= 0 && html`<button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
+        ${!EXPORT && id && log.inputs.length > 0 && html`<button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
         <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].slice(EXPORT ? 1 : 0).map(
           ([name, title]) => html`<button aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,

@@ -23,7 +23,7 @@ class Bar extends Component {
     const old = this.props.bar;
     const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "room"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting";
+    return ["x", "y", "width", "room"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
   }
 
   render({ bar, selected, focusable, pick }) {

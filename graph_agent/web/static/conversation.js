@@ -1,5 +1,4 @@
 // Shows the conversation, and what a person does in it: inputs, steering, and decisions on calls.
-import { isAsked } from "./events.js";
 import { asText, Component, Fragment, html, pretty, prose, signOf, visible, wordOf, words } from "./html.js";
 import { givenNumber, parseJson } from "./json.js";
 
@@ -203,8 +202,6 @@ export class Conversation extends Component {
     const last = log.inputs.at(-1);
     const isUnfinished = last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted";
     const running = sending || (log.live.length ? log.live.some((run) => !run.ended) : isUnfinished);
-    const stored = log.live.filter((run) => !isAsked(run));
-    const asking = log.live.filter(isAsked).map(({ question, texts }, n) => ({ question, texts, number: log.inputs.length + n, steps: [], notes: [] }));
     const requests = (info?.interrupts || []).map((one) => one.value);
     const asked = requests.find((value) => value?.action_requests);
     const form = requests[0]?.type === "elicitation";
@@ -213,8 +210,8 @@ export class Conversation extends Component {
       <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite"
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
         ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
-        ${[...log.inputs.slice(hidden), ...asking].map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
-          texts=${input.texts || (input === last && stored.flatMap((run) => run.texts))} choose=${!input.texts && choose} pickCall=${pickCall} />`)}
+        ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
+          texts=${input === last && log.live.flatMap((run) => run.texts)} choose=${choose} pickCall=${pickCall} />`)}
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}

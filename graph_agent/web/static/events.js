@@ -68,7 +68,7 @@ export function keepLive(log, isKept) {
 }
 
 /** Return whether a live run's question is not stored. */
-export const isAsked = (run) => run.question !== null;
+const isAsked = (run) => run.question !== null;
 
 function callOf(log, input, event, time) {
   const name = event.name || `delegate_to_${event.target}`;
@@ -158,6 +158,11 @@ const REDUCERS = {
 REDUCERS.delegation_request = REDUCERS.tool_call;
 REDUCERS.delegation_response = REDUCERS.tool_result;
 
+const begins = ({ type, to }) => type === "user_message" || to === "RUNNING";
+
+/** Return whether a log has an event. */
+export const isKnown = (log, event) => event.seq <= log.seq || log.early.has(textOf(event));
+
 /** Add one event to a log. */
 export function reduce(log, event) {
   if (event.type === "live") {
@@ -165,9 +170,10 @@ export function reduce(log, event) {
     return log;
   }
   if (event.seq !== undefined) {
-    if (event.seq <= log.seq) return log;
-    log.seq = event.seq;
-    if (log.early.has(textOf(event))) return log;
+    if (isKnown(log, event)) return log;
+    // Until the plan of an input is stored, its first events may come again, at other places.
+    if (begins(event)) log.early.add(textOf(event));
+    else log.seq = event.seq;
   }
   const time = timeOf(event.ts);
   const isQuestion = event.type === "user_message";
@@ -190,8 +196,10 @@ const textOf = ({ seq, ts, queued_s, ...event }) => toJson(event);
 export function reduceAll(log, events, after) {
   const { seq } = log;
   for (const event of events) {
+    const known = isKnown(log, event);
     reduce(log, event);
     if (event.seq > after) log.early.add(textOf(event));
+    else if (!known && /^plan|^agent/.test(event.type)) log.early.clear();
   }
   if (after < log.seq) log.seq = Math.max(seq, after);
   return log;
@@ -258,7 +266,6 @@ export function rebuiltRequest(log, step) {
 /** Return the node of the graph that works now: its name, or empty when nothing runs. */
 export function activeNode(log) {
   const input = log.inputs.at(-1);
-  if (log.live.some(isAsked)) return "plan";
   if (!input || input.done) return input ? "__end__" : "";
   const active = (input.steps.at(-1)?.calls || []).map(({ state, kind }) => (state === "running" ? kind : state));
   if (active.includes("waiting")) return "approve";
