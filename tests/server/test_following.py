@@ -18,10 +18,8 @@ from langgraph.types import interrupt
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
 from graph_agent.server import host
-from graph_agent.server.chat.handler import Runs
-from graph_agent.server.chat.run import RunEnded
 from graph_agent.session.history import EventReader
-from tests.server.hosting import answered, ask, running, sessions_of, spec_of
+from tests.server.hosting import answered, ask, outcome_of, running, sessions_of, spec_of
 from tests.server.process import serving
 from tests.support.agents import asks, echo
 from tests.support.chat_client import chat
@@ -147,11 +145,10 @@ async def test_a_follow_up_and_each_input_are_followed_before_the_text_of_their_
     assert [part["type"] for part in parts if part["type"] in kinds] == kinds * 2
 
 
-async def _with_follow_ups(runs: Runs) -> None:
+async def _with_follow_ups(runs: Any) -> None:
     """Run an input, and then the follow-ups of its session in the background."""
     async with runs.run(await spec_of(runs.host, ask(session_id="s")), streams=False) as run:
-        while not isinstance(await run.part(), RunEnded):
-            pass
+        await outcome_of(run)
 
 
 async def test_a_session_deleted_before_the_first_poll_is_reported_gone() -> None:
