@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from langgraph.types import All
 
     from graph_agent.deps import AgentDeps
+    from graph_agent.settings.context_fields import ContextFields
 
 _MOST_THREADS = 256
 _UNNAMED = (None, "agent", "LangGraph")
@@ -130,7 +131,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         input: Any,
         config: RunnableConfig | None = None,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> Any:
         """As LangGraph's `invoke`."""
@@ -141,7 +142,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         input: Any,
         config: RunnableConfig | None = None,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> Any:
         """As LangGraph's `ainvoke`."""
@@ -152,7 +153,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         input: Any,
         config: RunnableConfig | None = None,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> Iterator[Any]:
         """As LangGraph's `stream`.
@@ -209,7 +210,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         input: Any,
         config: RunnableConfig | None = None,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """As LangGraph's `astream`; the session's next input ends a run whose stream was left.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from graph_agent.session.interrupts import OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.trace import Span
+    from graph_agent.settings.context_fields import ContextFields
 
 Given = str | Sequence[BaseMessage]
 
@@ -112,7 +113,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self,
         given: Given,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         state: Mapping[str, Any] | None = None,
         input_id: str | None = None,
         on_approval: OnApproval | None = None,
@@ -149,7 +150,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self,
         answer: Any = None,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         decided_by: str | None = None,
         input_id: str | None = None,
         on_approval: OnApproval | None = None,
@@ -199,7 +200,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self,
         given: Given,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         control: RunControl | None = None,
         state: Mapping[str, Any] | None = None,
         input_id: str | None = None,
@@ -282,7 +283,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self,
         answer: Any = None,
         *,
-        context: ContextT | Mapping[str, Any] | None = None,
+        context: ContextT | ContextFields | None = None,
         decided_by: str | None = None,
         control: RunControl | None = None,
         input_id: str | None = None,
@@ -296,7 +297,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return ClosingStream(self.driver.parts(given, options, mark), readership)
 
     async def run_follow_ups(
-        self, *, context: ContextT | Mapping[str, Any] | None = None, control: RunControl | None = None
+        self, *, context: ContextT | ContextFields | None = None, control: RunControl | None = None
     ) -> list[RunResult[ResponseT]]:
         """Run the queued follow-ups one after the other, as `run` does after its own input.
 

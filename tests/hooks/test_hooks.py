@@ -344,7 +344,7 @@ async def test_a_patch_of_the_model_leaves_the_callers_choice_of_tools(openai_st
         graph = create_graph_agent(
             model, tools=[echo], hooks=[FixedPlanHook(patched(model=other))], checkpointer=InMemorySaver()
         )
-        context = {"client_tools": [schema], "client_tool_choice": "any"}
+        context: Any = {"client_tools": [schema], "client_tool_choice": "any"}
 
         result = await Session(graph, "s1").run("go", context=context)
 

@@ -78,7 +78,7 @@ async def test_a_fallback_model_keeps_to_the_callers_choice_of_tools(openai_stub
             config=NO_RETRY,
             checkpointer=InMemorySaver(),
         )
-        context = {"client_tools": [schema], "client_tool_choice": "any"}
+        context: Any = {"client_tools": [schema], "client_tool_choice": "any"}
 
         result = await Session(graph, "s1").run("go", context=context)
 

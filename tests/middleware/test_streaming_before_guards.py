@@ -217,7 +217,7 @@ GUARDS: dict[str, tuple[Any, list[Any]]] = {
     "hook with a rerun": (AsksAgain(), [AIMessage(MASKED)]),
 }
 SCRIPTS: dict[str, list[Any]] = {"direct": [AIMessage(TEXT)], "composed": [AIMessage(DONE), AIMessage(TEXT)]}
-EARLY = {"stream_before_guards": True}
+EARLY: Any = {"stream_before_guards": True}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -122,7 +122,8 @@ async def test_a_credential_is_not_in_the_error_of_a_tool_that_was_given_it() ->
 async def test_a_context_that_cannot_be_used_is_refused_without_its_credentials(bad: dict[str, Any]) -> None:
     graph = create_graph_agent(ScriptedChatModel(["Hello."]))
 
+    context: Any = {"credentials": {"key": CANARY}, **bad}
     with pytest.raises(ValueError, match=next(iter(bad))) as refused:
-        await graph.ainvoke(says("go"), context={"credentials": {"key": CANARY}, **bad})
+        await graph.ainvoke(says("go"), context=context)
 
     assert CANARY not in f"{refused.value}{refused.value!r}"

@@ -46,7 +46,7 @@ async def test_a_run_can_change_the_model_from_the_next_call() -> None:
         own, tools=[echo], checkpointer=InMemorySaver(), resolve=named(other=["No more actions.", "I am another."])
     )
     session = Session(graph, "s1")
-    contexts: list[dict[str, Any] | None] = [None, {"model": "test:other"}, {"finalize": "direct"}]
+    contexts: list[Any] = [None, {"model": "test:other"}, {"finalize": "direct"}]
 
     answers = [(await session.run("go", context=context)).answer for context in contexts]
 
@@ -141,10 +141,8 @@ async def test_one_script_stands_for_every_model(monkeypatch: pytest.MonkeyPatch
     config = LoopConfig(model="openai:gpt-4o", fallback_models=("openai:gpt-4o-mini", ScriptedChatModel(["no"])))
     graph = create_graph_agent("openai:gpt-4.1", config=config)
 
-    answers = [
-        (await graph.ainvoke(says("go"), context=context))["messages"][-1].text
-        for context in (None, {"model": "openai:o1"}, {"temperature": 1.0})
-    ]
+    contexts: list[Any] = [None, {"model": "openai:o1"}, {"temperature": 1.0}]
+    answers = [(await graph.ainvoke(says("go"), context=context))["messages"][-1].text for context in contexts]
 
     assert answers == ["One.", "Two.", "Three."]
 

@@ -19,7 +19,7 @@ from tests.support.openai_stub import Failure, Reply, StubFactory, StubReply, op
 __all__ = ["openai_stub"]
 
 THEIRS = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
-CONTEXT = {"client_tools": [THEIRS], "client_tool_choice": "theirs"}
+CONTEXT: Any = {"client_tools": [THEIRS], "client_tool_choice": "theirs"}
 
 
 def strict(reply: StubReply) -> Callable[[dict[str, Any]], StubReply]:

@@ -327,7 +327,7 @@ def raised_by(error: pytest.ExceptionInfo[RunFailedError]) -> tuple[Any, ...]:
     return type(value), str(value), value.kind, value.answer, type(value.__cause__).__name__
 
 
-ANSWER = {"on_failure": "answer"}
+ANSWER: Any = {"on_failure": "answer"}
 RAISED = (ModelFailedError, BAD_KEY, "auth", f"This request failed. {REFUSED}", "UnauthorizedError")
 
 

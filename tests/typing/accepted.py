@@ -34,6 +34,7 @@ from graph_agent.marks import marked
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver, open_store, prune
 from graph_agent.server import ServerSettings, create_app, of_served
+from graph_agent.settings.context_fields import ContextFields
 from graph_agent.spec import load_spec, open_agent
 
 
@@ -115,7 +116,8 @@ async def main() -> list[str]:
     assert_type(session, Session[Invoice, AgentContext])
     texts = [str(await total(session, "What is the total?"))]
     await session.configure(reasoning_effort="low")
-    async for part in session.stream("Again.", context={"max_steps": 2}):
+    plain_values: ContextFields = {"credentials": {"crm": "s"}, "stop": ["END"], "model_rules": {}}
+    async for part in session.stream("Again.", context={**plain_values, "max_steps": 2, "deadline_s": 60}):
         if part.type == "token":
             texts.append(part.text)
         elif part.type == "done":

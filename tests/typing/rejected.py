@@ -59,6 +59,12 @@ async def main() -> None:
     plain = await USERS.run("hi")
     assert_type(plain.structured_response, Invoice | None)  # type: ignore[assert-type]  # pyright: ignore[reportAssertTypeFailure]
     await SESSION.run("hi", contxt={"max_steps": 3})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await SESSION.run("hi", context={"max_stepz": 3})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await SESSION.run("hi", context={"max_steps": "3"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SESSION.stream("hi", context={"tool_calling": "nativ"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await SESSION.resume(True, context={"max_stepz": 3})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await AGENT.ainvoke({"messages": []}, context={"max_stepz": 3})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    AGENT.stream({"messages": []}, context={"max_stepz": 3})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await SESSION.run("hi", context=CONFIG)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await USERS.run("hi", context=AgentContext())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await SESSION.run(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from graph_agent import AgentContext
+from graph_agent.settings.context_fields import ContextFields
 from tests.typing.accepted import main
 
 
@@ -14,3 +16,7 @@ async def test_a_program_that_strict_checkers_accept_runs() -> None:
         "What is the total?",
         "Again.",
     ]
+
+
+def test_a_context_that_is_a_dict_is_checked_by_the_fields_of_the_context() -> None:
+    assert set(ContextFields.__annotations__) == set(AgentContext.model_fields)
