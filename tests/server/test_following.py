@@ -59,6 +59,10 @@ class HeldModel(ScriptedChatModel):
 
     go: Any = None
 
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await self.go.wait()
+        return await super()._agenerate(*args, **kwargs)
+
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         await self.go.wait()
         async for chunk in super()._astream(*args, **kwargs):
@@ -206,7 +210,9 @@ async def test_an_input_of_another_process_is_followed_while_its_first_model_cal
         async with asyncio.timeout(60), open_saver(f"sqlite:///{tmp_path / 'sessions.db'}") as saver:
             with served.http() as http:
                 await asyncio.to_thread(chat, http, "s", "one")
-            run = asyncio.create_task(Session(create_graph_agent(model, checkpointer=saver), "s").run("two"))
+            run = asyncio.create_task(
+                Session(create_graph_agent(model, tools=[echo], checkpointer=saver), "s").run("two")
+            )
             path, params = "/memory/sessions/s/events", {"follow": "true", "live": str(live), "after": "4"}
             async with (
                 httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=60) as client,
@@ -218,8 +224,7 @@ async def test_an_input_of_another_process_is_followed_while_its_first_model_cal
                 seen += [json.loads((await anext(lines))[6:]) for _ in range(2)]
             await run
 
-    kinds = ["user_message", "status", "agent_response", "status"]
-    assert [(each["seq"], each["type"]) for each in seen] == list(enumerate(kinds, 5))
+    assert [(each["seq"], each["type"]) for each in seen] == list(enumerate(KINDS[:4], 5))
 
 
 def test_followed_streams_are_bounded_per_key(tmp_path: Path) -> None:
