@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.checkpoints.format import FORMAT_KEY, has_tasks
+from graph_agent.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
 from graph_agent.state.events import StoredEvent, event
 from graph_agent.types import SessionStatus
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _START, _FIRST = "__start__", "plan"
 """The nodes that run before the first plan of an input is stored."""
+_MOST_CHECKPOINTS = 16
+"""Checkpoints to walk back for the agent's last message before the whole conversation is read."""
 
 
 def status_at(newest: CheckpointTuple) -> SessionStatus:
@@ -97,7 +99,10 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
 
 
 async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage]:
-    """Return the conversation at a checkpoint, with the messages of an input that no task has taken in."""
+    """Return the conversation at a checkpoint, at least from the agent's last message on, and an input's own messages.
+
+    The messages of an input are its own before a task has taken them in.
+    """
     from langchain_core.messages import convert_to_messages
 
     from graph_agent.checkpoints.pruning.plan import delta_values
@@ -105,9 +110,34 @@ async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple)
     values, at = newest.checkpoint["channel_values"], newest.config["configurable"]
     messages: Any = getattr(values.get("messages"), "value", values.get("messages"))
     if messages is None and "messages" in newest.checkpoint["channel_versions"]:
+        messages = await _last_messages(saver, newest)
+    if messages is None and "messages" in newest.checkpoint["channel_versions"]:
         place = str(at["thread_id"]), str(at.get("checkpoint_ns", ""))
         messages = (await delta_values(saver, place, newest.checkpoint["id"], ["messages"]))["messages"]
     start = values.get(_START)
     given = start.get("messages", []) if isinstance(start, dict) else []
     own: Any = convert_to_messages(given if isinstance(given, list) else [given])
     return [*(messages or ()), *own]
+
+
+async def _last_messages(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage] | None:
+    """Return the newest messages, back to one of the agent, from what the newest supersteps wrote; None if others do.
+
+    The whole conversation is not read, because its followers read it for each input.
+    """
+    from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
+
+    found: list[AnyMessage] = []
+    at: CheckpointTuple | None = newest
+    for _ in range(_MOST_CHECKPOINTS):
+        if at is None or at.parent_config is None or "messages" in at.checkpoint["channel_values"]:
+            return None
+        at = await saver.aget_tuple(part_of_history(at.parent_config))
+        writes = [value for _, channel, value in (at.pending_writes or [] if at else []) if channel == "messages"]
+        written = [each for value in writes for each in (value if isinstance(value, list) else [value])]
+        if not all(isinstance(each, BaseMessage) and not isinstance(each, RemoveMessage) for each in written):
+            return None
+        found = [*written, *found]
+        if any(isinstance(each, AIMessage | ToolMessage) for each in written):
+            return found
+    return None

@@ -147,3 +147,22 @@ async def test_a_follower_reads_the_input_once(tmp_path: Path) -> None:
         BEGUN,
         [(7, "plan"), (8, "agent_response"), (9, "status")],
     )
+
+
+async def test_a_follower_reads_a_new_input_without_the_conversation_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = InMemorySaver()
+    graph = agent(saver, "Answer.", "Another.")
+    await Session(graph, "s1").run("one")
+    reader, whole = EventReader(graph, saver, "s1"), saver.aget_delta_channel_history
+    await reader.read()
+    read: list[str] = []
+
+    async def recorded(*, config: Any, channels: Any) -> Any:
+        read.extend(channels)
+        return await whole(config=config, channels=channels)
+
+    await graph.ainvoke(says("two"), thread(), interrupt_before=["plan"])
+    monkeypatch.setattr(saver, "aget_delta_channel_history", recorded)
+    await reader.read()
+
+    assert ([event.get("content") for event in reader.pending], read) == (["two", None], [])
