@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 377
 """Modules the package may have; lower it when modules join."""
-LINES = 87_466
+LINES = 87_496
 """Lines the package may have; lower it when the package shrinks."""
 ROOT = Path(__file__).parents[2]
 
