@@ -223,7 +223,7 @@ SAVERS: dict[str, Callable[[Hang], dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("graph_agent._internal.sync_bridge", "graph_agent.locks.registry"):
-        monkeypatch.setattr(f"{module}.GRACE_S", 0.3)
+        monkeypatch.setattr(f"{module}.GRACE_S", 1.0)
     monkeypatch.setattr(registry, "POLL_S", 0.02)
     monkeypatch.setattr(driver, "_FOLLOW_UP_S", 0.3)
 

@@ -23,7 +23,7 @@ from graph_agent.errors import InputError
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 from graph_agent.session.control import SessionCommands
-from graph_agent.session.results import Token
+from graph_agent.session.results import CallState, Token
 from tests.support.agents import asks, dialogue, echo, marked, says, thread
 from tests.support.gates import Gate, GatedModel, gated_tool, nothing_under_way, until
 from tests.support.mcp_servers.running import lines, stdio
@@ -507,7 +507,8 @@ async def test_an_abandoned_stream_can_be_resumed() -> None:
     gate = Gate()
     talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate, effect="read"))
     parts = talk.stream("go")
-    await anext(parts)
+    while not isinstance(await anext(parts), CallState):
+        pass
     await parts.aclose()
 
     left = nothing_under_way()

@@ -205,10 +205,10 @@ async def test_the_parts_of_a_stream() -> None:
             case _:
                 brief.append(part)
     assert brief == [
-        Token("Looking."),
-        Progress(1, "tool_call", "echo"),
         (0, "user_message"),
         (1, "status"),
+        Token("Looking."),
+        Progress(1, "tool_call", "echo"),
         (2, "plan"),
         PlanText("Looking."),
         (3, "tool_call"),

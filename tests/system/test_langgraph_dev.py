@@ -69,7 +69,8 @@ async def test_the_answer_is_streamed_and_a_second_question_finds_the_history(de
         await client.runs.wait(thread, "hotel", input=asking(HANUKKAH))
         values: Any = (await client.threads.get_state(thread))["values"]
 
-    tokens = [part.data for part in parts if part.event == "messages"]
+    sent = [part.data for part in parts if part.event == "messages"]
+    tokens = [(chunk, metadata) for chunk, metadata in sent if chunk["type"] != "tool"]
     updated = [node for part in parts if part.event == "updates" for node in part.data]
     streamed = "".join(chunk["content"] for chunk, _ in tokens)
     assert {metadata["langgraph_node"] for _, metadata in tokens} == {"plan"}
