@@ -37,7 +37,7 @@ from benchmarks.harness import Scale, Spread, Table, Trial, Work, milliseconds, 
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import a2a_app, agent_card
 from graph_agent.delegation import Delegation
-from graph_agent.server.settings import RPC_PATH
+from graph_agent.interfaces.server.settings import RPC_PATH
 
 WORDS = " ".join(f"word{number}" for number in range(50))
 AT_ONCE = 50

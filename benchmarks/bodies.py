@@ -30,10 +30,10 @@ from pydantic import SecretStr
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.app import create_app
-from graph_agent.server.host import AgentSource
+from graph_agent.interfaces.server.app import create_app
+from graph_agent.interfaces.server.host import AgentSource
+from graph_agent.interfaces.server.settings import ServerSettings
 from graph_agent.server.serve import freeze_gc
-from graph_agent.server.settings import ServerSettings
 
 _CHUNK = 65_536
 

@@ -22,9 +22,9 @@ from langchain_core.tools import tool
 import graph_agent
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.app import create_app
-from graph_agent.server.host import AgentSource
-from graph_agent.server.settings import ServerSettings
+from graph_agent.interfaces.server.app import create_app
+from graph_agent.interfaces.server.host import AgentSource
+from graph_agent.interfaces.server.settings import ServerSettings
 
 PACKAGE = Path(graph_agent.__file__).parent
 NODES = PACKAGE.parent / "nodes"

@@ -27,8 +27,8 @@ from benchmarks import harness
 from benchmarks.harness import Scale, Table
 from benchmarks.work import REPLY, lookup_tool
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.state.lengths import LENGTHS
 from graph_agent.persistence import open_saver, prune
-from graph_agent.state.lengths import LENGTHS
 
 _INPUTS, _CALLS = 20, 4
 _TURNS = _INPUTS * (_CALLS + 1)

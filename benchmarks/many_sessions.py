@@ -132,7 +132,7 @@ async def _start(database: Database) -> Cost:
 @contextmanager
 def _served(url: str, folder: Path) -> Iterator[Server]:
     (folder / "agent.yaml").write_text(AGENT)
-    command = ["graph_agent.cli.app", "serve", "--config", str(folder / "agent.yaml"), "--db", url]
+    command = ["graph_agent.interfaces.cli.app", "serve", "--config", str(folder / "agent.yaml"), "--db", url]
     with started("serve", command, folder) as server:
         yield server
 

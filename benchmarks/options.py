@@ -22,9 +22,9 @@ from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, ratio_row
 from benchmarks.work import graph_agent_session, own_saver, sessions_trial
 from graph_agent import LoopHook
-from graph_agent.checkpoints.open import open_store
-from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.core.hooks.protocol import HookRequest, HookResponse
 from graph_agent.otel import instrument, uninstrument
+from graph_agent.storage.checkpoints.open import open_store
 
 _TURNS = 50
 _GUARDS: dict[str, Any] = {"deadline_s": 3600, "max_tokens_total": 10**9, "effect_ledger": True}
@@ -146,7 +146,7 @@ async def _unfenced(turns: int) -> AsyncIterator[Work]:
     def no_fence(_: Any) -> None:
         """Replace the function; a call of a mock object would cost more than the check."""
 
-    with mock.patch("graph_agent.checkpoints.sqlite_saver.fence_of", no_fence):
+    with mock.patch("graph_agent.storage.checkpoints.sqlite_saver.fence_of", no_fence):
         async with _writing(turns)() as work:
             yield work
 

@@ -131,7 +131,7 @@ def servers() -> Iterator[dict[str, Server]]:
         (folder / "agent.yaml").write_text(AGENT)
         agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
         commands = {
-            "graph-agent": ["graph_agent.cli.app", "serve", *agent],
+            "graph-agent": ["graph_agent.interfaces.cli.app", "serve", *agent],
             "bare FastAPI": ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log"],
         }
         yield {name: stack.enter_context(started(name, command, folder)) for name, command in commands.items()}

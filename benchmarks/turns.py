@@ -27,7 +27,7 @@ from benchmarks.work import (
     stock_saver,
     stored_beyond_messages,
 )
-from graph_agent.settings.config import Finalize
+from graph_agent.base.settings.config import Finalize
 
 _CA = "create_agent"
 _FINALIZE_AIMS: dict[Finalize, str] = {"direct": "≤ 0.75", "auto": "≤ 0.75", "compose": "≤ 0.80"}

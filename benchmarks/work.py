@@ -36,8 +36,8 @@ from langgraph.types import Send
 
 from benchmarks.harness import Trial, Work
 from graph_agent import LoopConfig, create_graph_agent
-from graph_agent.checkpoints.open import open_saver, strict_serializer
-from graph_agent.settings.config import Finalize
+from graph_agent.base.settings.config import Finalize
+from graph_agent.storage.checkpoints.open import open_saver, strict_serializer
 
 REPLY = "Looking the next key up, as the question needs its value before an answer is possible. ".ljust(200, ".")
 """The text of every reply."""

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.lazy import lazy_names
+from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from graph_agent.agent import build_graph, create_graph_agent
-    from graph_agent.delegates.a2a_delegate import A2ADelegate
-    from graph_agent.delegates.graph_delegate import GraphDelegate
-    from graph_agent.hooks.protocol import LoopHook, LoopPlan, RequestPatch
+    from graph_agent.base.settings.config import AgentContext, LoopConfig
+    from graph_agent.base.types import SessionStatus
+    from graph_agent.core.hooks.protocol import LoopHook, LoopPlan, RequestPatch
+    from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
+    from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
+    from graph_agent.models.parsing.call import idempotency_key
     from graph_agent.models.scripted import ScriptedChatModel
-    from graph_agent.parsing.call import idempotency_key
+    from graph_agent.session.agent import build_graph, create_graph_agent
     from graph_agent.session.history import SessionMemory
     from graph_agent.session.results import RunResult
     from graph_agent.session.session import Session
-    from graph_agent.settings.config import AgentContext, LoopConfig
-    from graph_agent.types import SessionStatus
 
 __all__ = [
     "A2ADelegate",
@@ -43,16 +43,16 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "graph_agent.agent": "build_graph create_graph_agent",
-        "graph_agent.delegates.a2a_delegate": "A2ADelegate",
-        "graph_agent.delegates.graph_delegate": "GraphDelegate",
-        "graph_agent.hooks.protocol": "LoopHook LoopPlan RequestPatch",
+        "graph_agent.session.agent": "build_graph create_graph_agent",
+        "graph_agent.integrations.delegates.a2a_delegate": "A2ADelegate",
+        "graph_agent.integrations.delegates.graph_delegate": "GraphDelegate",
+        "graph_agent.core.hooks.protocol": "LoopHook LoopPlan RequestPatch",
         "graph_agent.models.scripted": "ScriptedChatModel",
-        "graph_agent.parsing.call": "idempotency_key",
+        "graph_agent.models.parsing.call": "idempotency_key",
         "graph_agent.session.history": "SessionMemory",
         "graph_agent.session.results": "RunResult",
         "graph_agent.session.session": "Session",
-        "graph_agent.settings.config": "AgentContext LoopConfig",
-        "graph_agent.types": "SessionStatus",
+        "graph_agent.base.settings.config": "AgentContext LoopConfig",
+        "graph_agent.base.types": "SessionStatus",
     },
 )

@@ -33,174 +33,56 @@ A message states what happened, the value given, and the fix.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-_FEW_NAMES = 8
-
-
-class GraphAgentError(Exception):
-    """The root of every error this package raises on purpose."""
-
-
-class UserError(GraphAgentError):
-    """The caller must change code, configuration or input."""
-
-
-class ConfigError(UserError, ValueError):
-    """An invalid setting, found when the agent is built."""
-
-
-class MissingExtraError(ImportError, ConfigError):
-    """An optional dependency is not installed; the message has the command that installs it."""
-
-
-class InputError(UserError, ValueError):
-    """An invalid input to a run."""
-
-
-class DecisionError(InputError):
-    """A person's decisions do not fit the calls that wait for approval; the session waits as before."""
-
-
-class InputConflictError(InputError):
-    """The id of an input belongs to a different input of the session; nothing was run or changed."""
-
-
-class InputSupersededError(InputError):
-    """A repeated input has no answer, because a later input of the session came before it was finished."""
-
-
-class SessionBusyError(UserError, RuntimeError):
-    """A second run of a running session was refused before it began."""
-
-
-class SlowSchemaError(UserError):
-    """An answer's JSON schema takes too long to check the answer against."""
-
-
-class SyncInLoopError(UserError, RuntimeError):
-    """A blocking entry point was called from the thread of a running event loop."""
-
-
-class ScriptError(UserError, AssertionError):
-    """A scripted model got more requests than it has replies, or fewer."""
-
-
-class RunFailedError(GraphAgentError):
-    """An input failed, and `on_failure="raise"` is set. The session's status is `FAILED`.
-
-    Args:
-        message: One sentence for a person.
-        kind: The `kind` of the `error` event: `planning`, `hook`, `middleware`, `code`, `empty_answer`,
-            `response_format`, `response_schema`, or a `ModelErrorKind`.
-        answer: The message that ends the input; it names the failure and the work done.
-    """
-
-    def __init__(self, message: str, *, kind: str, answer: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.answer = answer
-
-
-class ModelFailedError(RunFailedError):
-    """A model, or its provider, did not answer; `kind` is one of `ModelErrorKind`."""
-
-
-class HookError(GraphAgentError):
-    """A hook or middleware raised, and its exception is the cause, or it returned an unusable value.
-
-    Args:
-        message: One sentence, `The hook NAME failed: REASON`.
-        kind: The `kind` of the `error` event: `hook`, or `middleware`.
-    """
-
-    def __init__(self, message: str, *, kind: str = "hook") -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-class CallError(GraphAgentError):
-    """A call that cannot be run; the text of the error is the result that the model gets."""
-
-
-class UnknownToolError(CallError):
-    """The model named a tool that does not exist."""
-
-
-class ToolArgumentsError(CallError):
-    """The model's arguments do not fit the tool's schema."""
-
-
-class OperatorError(GraphAgentError):
-    """A service that this process depends on is unavailable or misbehaves."""
-
-
-class AbandonedCallsError(OperatorError):
-    """A blocking call was not started, because too many cancelled or timed-out calls still run."""
-
-
-class UnreadableValueError(OperatorError, ValueError):
-    """A stored value cannot be decoded; becomes a `DamagedSessionError` where the session is known."""
-
-
-class DamagedSessionError(OperatorError):
-    """A part of a stored session is lost or unreadable, so it is not continued."""
-
-    session_id: str = ""
-    """The session."""
-
-
-class McpServerError(OperatorError):
-    """An MCP server could not be started or reached, or broke the protocol."""
-
-    may_have_run: bool = False
-    """Whether a call that failed with it may have taken effect."""
-
-
-class NewerFormatError(OperatorError):
-    """A session was stored in a format that this version cannot read."""
-
-
-class RunHungError(OperatorError):
-    """A run was stopped, and did not end because its checkpointer does not answer."""
-
-
-class SessionLockError(OperatorError):
-    """The lock of a session could not be acquired or inspected, so no run of the session may begin."""
-
-
-class SessionLostError(OperatorError):
-    """A run was ended because its process no longer holds the session; nothing more of it is stored."""
-
-
-@contextmanager
-def located(where: str) -> Iterator[None]:
-    """Prefix each `ConfigError` that is raised inside with its location, unless the text has it already.
-
-    Args:
-        where: The location, e.g. `Agent file agent.yaml: tools.0`.
-    """
-    try:
-        yield
-    except ConfigError as error:
-        if str(error).startswith(where):
-            raise
-        raise ConfigError(f"{where}: {error}") from error
-
-
-def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """Return a sentence tail that lists the known names and suggests the nearest.
-
-    E.g. `"known: search, echo. Did you mean 'search'?"`; `"none are known."` for an empty `known`. The suggestion comes
-    first if more than a few names follow.
-    """
-    names = sorted(known)
-    if not names:
-        return "none are known."
-    near = difflib.get_close_matches(got, names, n=1, cutoff=0.7)
-    if near and len(names) > _FEW_NAMES:
-        return f"did you mean {near[0]!r}? Known: {', '.join(names)}."
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"known: {', '.join(names)}.{hint}"
+from graph_agent.base.errors import (
+    AbandonedCallsError,
+    CallError,
+    ConfigError,
+    DecisionError,
+    GraphAgentError,
+    InputError,
+    McpServerError,
+    ModelFailedError,
+    OperatorError,
+    RunFailedError,
+    ScriptError,
+    SessionBusyError,
+    SessionLockError,
+    SessionLostError,
+    SlowSchemaError,
+    SyncInLoopError,
+    ToolArgumentsError,
+    UnknownToolError,
+    UserError,
+)
+from graph_agent.base.errors import DamagedSessionError as DamagedSessionError
+from graph_agent.base.errors import HookError as HookError
+from graph_agent.base.errors import InputConflictError as InputConflictError
+from graph_agent.base.errors import InputSupersededError as InputSupersededError
+from graph_agent.base.errors import MissingExtraError as MissingExtraError
+from graph_agent.base.errors import NewerFormatError as NewerFormatError
+from graph_agent.base.errors import RunHungError as RunHungError
+from graph_agent.base.errors import UnreadableValueError as UnreadableValueError
+from graph_agent.base.errors import did_you_mean as did_you_mean
+from graph_agent.base.errors import located as located
+
+__all__ = [
+    "AbandonedCallsError",
+    "CallError",
+    "ConfigError",
+    "DecisionError",
+    "GraphAgentError",
+    "InputError",
+    "McpServerError",
+    "ModelFailedError",
+    "OperatorError",
+    "RunFailedError",
+    "ScriptError",
+    "SessionBusyError",
+    "SessionLockError",
+    "SessionLostError",
+    "SlowSchemaError",
+    "SyncInLoopError",
+    "ToolArgumentsError",
+    "UnknownToolError",
+    "UserError",
+]

@@ -10,14 +10,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
-from graph_agent._compat import checkpointer_of
-from graph_agent.approvals.decisions import read_decisions
-from graph_agent.approvals.requests import request_for
-from graph_agent.deps import AgentDeps, Task
-from graph_agent.errors import ConfigError, DecisionError
-from graph_agent.state.events import decision_event, is_own
-from graph_agent.state.schema import AgentState
-from graph_agent.tools.toolbox import edit_fault
+from graph_agent.base._compat import checkpointer_of
+from graph_agent.base.errors import ConfigError, DecisionError
+from graph_agent.core.approvals.decisions import read_decisions
+from graph_agent.core.approvals.requests import request_for
+from graph_agent.core.deps import AgentDeps, Task
+from graph_agent.core.state.events import decision_event, is_own
+from graph_agent.core.state.schema import AgentState
+from graph_agent.core.tools.toolbox import edit_fault
 
 
 async def approve_node(

@@ -11,11 +11,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
-from graph_agent._compat import read_state
-from graph_agent._internal.failure_log import get_logger, log_failure, log_user_error
-from graph_agent._internal.sync_bridge import TimeLimitError, await_within
-from graph_agent._internal.text import as_text, clean
-from graph_agent.delegation import (
+from graph_agent.base._compat import read_state
+from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
+from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
+from graph_agent.base._internal.text import as_text, clean
+from graph_agent.base.errors import GraphAgentError
+from graph_agent.base.types import HIDDEN_ID_PREFIX, Call, Usage
+from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
+from graph_agent.core.delegation import (
     DEPTH_LEFT,
     FOREGROUND,
     AskingDelegate,
@@ -23,10 +26,9 @@ from graph_agent.delegation import (
     Delegation,
     DelegationResult,
 )
-from graph_agent.deps import AgentDeps, Task, spent
-from graph_agent.errors import GraphAgentError
-from graph_agent.execution.approvals import question_value
-from graph_agent.execution.delegate_call import (
+from graph_agent.core.deps import AgentDeps, Task, spent
+from graph_agent.core.execution.approvals import question_value
+from graph_agent.core.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
     checked_result,
@@ -34,17 +36,15 @@ from graph_agent.execution.delegate_call import (
     run_through_middleware,
     waiting_task,
 )
-from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
+from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
+from graph_agent.core.runs.run import WATCHED
+from graph_agent.core.state.call_events import CallResult, fault_result
+from graph_agent.core.state.channels import RemoteState
+from graph_agent.core.state.messages import CONTEXT_MARK, without_failure_report
+from graph_agent.core.tools.invoke import belongs_to_run
+from graph_agent.core.tools.output import effect_text
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
-from graph_agent.parsing.call import delegate_name, is_delegation
-from graph_agent.runs.run import WATCHED
-from graph_agent.state.call_events import CallResult, fault_result
-from graph_agent.state.channels import RemoteState
-from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
-from graph_agent.tools.invoke import belongs_to_run
-from graph_agent.tools.output import effect_text
-from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage
-from graph_agent.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
+from graph_agent.models.parsing.call import delegate_name, is_delegation
 
 logger = get_logger(__name__)
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."

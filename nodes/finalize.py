@@ -14,8 +14,8 @@ from langgraph.graph import END
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._compat import is_observed
-from graph_agent._internal.failure_log import (
+from graph_agent.base._compat import is_observed
+from graph_agent.base._internal.failure_log import (
     IN_HISTORY,
     exception_text,
     get_logger,
@@ -23,9 +23,33 @@ from graph_agent._internal.failure_log import (
     log_user_error,
     user_function,
 )
-from graph_agent._internal.text import clean
-from graph_agent.deps import AgentDeps, Task, answer_left_s, spent
-from graph_agent.errors import GraphAgentError, HookError, SlowSchemaError, UserError
+from graph_agent.base._internal.text import clean
+from graph_agent.base.errors import GraphAgentError, HookError, SlowSchemaError, UserError
+from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
+from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
+from graph_agent.core.deps import AgentDeps, Task, answer_left_s, spent
+from graph_agent.core.planning.ask import PlanningError, RefusedError
+from graph_agent.core.planning.compaction import recap
+from graph_agent.core.planning.hooked_requests import prepare, reviewed
+from graph_agent.core.planning.middleware_replies import composed_answer, drop_replaced, stream_unshown
+from graph_agent.core.planning.plan_edits import handoff_command
+from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
+from graph_agent.core.planning.update import PlanUpdate, limit_event
+from graph_agent.core.runs.run import ReceivedNotes, WorkStoppedError, listen
+from graph_agent.core.state.call_events import account
+from graph_agent.core.state.channels import collect_writes, status_event, take_extras
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.state.messages import (
+    CONTEXT_MARK,
+    after_sentence,
+    failure_error,
+    failure_message,
+    since_input,
+    stream_rest,
+    with_name,
+)
+from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
 from graph_agent.models.errors import (
     FOR_USERS,
     classify_model_error,
@@ -35,35 +59,11 @@ from graph_agent.models.errors import (
     public_text,
 )
 from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
+from graph_agent.models.prompts import Prompts
 from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.planning.ask import PlanningError, RefusedError
-from graph_agent.planning.compaction import recap
-from graph_agent.planning.hooked_requests import prepare, reviewed
-from graph_agent.planning.middleware_replies import composed_answer, drop_replaced, stream_unshown
-from graph_agent.planning.plan_edits import handoff_command
-from graph_agent.planning.requests import ModelRequests
-from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
-from graph_agent.planning.update import PlanUpdate, limit_event
-from graph_agent.prompts import Prompts
-from graph_agent.runs.run import ReceivedNotes, WorkStoppedError, listen
-from graph_agent.state.call_events import account
-from graph_agent.state.channels import collect_writes, status_event, take_extras
-from graph_agent.state.events import StoredEvent, event
-from graph_agent.state.messages import (
-    CONTEXT_MARK,
-    after_sentence,
-    failure_error,
-    failure_message,
-    since_input,
-    stream_rest,
-    with_name,
-)
-from graph_agent.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
-from graph_agent.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
-from graph_agent.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 
 logger = get_logger(__name__)
 _HINTS = {

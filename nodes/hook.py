@@ -10,22 +10,22 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._compat import read_state
-from graph_agent.deps import AgentDeps, Task, work_left_s
-from graph_agent.errors import HookError, UserError
-from graph_agent.execution.approvals import answered_approvals
-from graph_agent.hooks.copies import hook_error
-from graph_agent.hooks.pipeline import MiddlewareNode
+from graph_agent.base._compat import read_state
+from graph_agent.base.errors import HookError, UserError
+from graph_agent.core.deps import AgentDeps, Task, work_left_s
+from graph_agent.core.execution.approvals import answered_approvals
+from graph_agent.core.hooks.copies import hook_error
+from graph_agent.core.hooks.pipeline import MiddlewareNode
+from graph_agent.core.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
+from graph_agent.core.planning.update import PlanUpdate, limit_event
+from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.custom_state import RESERVED, CustomState
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.state.messages import messages_fault, value_fault
+from graph_agent.core.state.schema import LoopOutcome, PlanState
+from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.nodes.finalize import AnswerUpdate, failure_event
 from graph_agent.nodes.plan import ask_before_deadline
-from graph_agent.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
-from graph_agent.planning.update import PlanUpdate, limit_event
-from graph_agent.runs.run import WorkStoppedError
-from graph_agent.state.custom_state import RESERVED, CustomState
-from graph_agent.state.events import StoredEvent, event
-from graph_agent.state.messages import messages_fault, value_fault
-from graph_agent.state.schema import LoopOutcome, PlanState
-from graph_agent.tools.invoke import belongs_to_run
 
 _OPEN = ("messages", "jump_to", "structured_response")
 """Fields that every hook may write."""

@@ -13,25 +13,26 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._internal import telemetry
-from graph_agent._internal.failure_log import get_logger, log_fields
-from graph_agent.deps import AgentDeps, Task, work_left_s
-from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.models.finish import cut_off
-from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
-from graph_agent.planning.ask import RefusedError
-from graph_agent.planning.background import receive_for_session
-from graph_agent.planning.hooked_requests import plan as request_plan
-from graph_agent.planning.hooked_requests import prepare
-from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
-from graph_agent.planning.middleware_replies import (
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.failure_log import get_logger, log_fields
+from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.settings.response_format import is_json
+from graph_agent.base.types import NO_USAGE
+from graph_agent.base.usage import LimitMetError
+from graph_agent.core.deps import AgentDeps, Task, work_left_s
+from graph_agent.core.planning.ask import RefusedError
+from graph_agent.core.planning.background import receive_for_session
+from graph_agent.core.planning.hooked_requests import plan as request_plan
+from graph_agent.core.planning.hooked_requests import prepare
+from graph_agent.core.planning.loop_detection import mark_withheld, stop_repetition
+from graph_agent.core.planning.middleware_replies import (
     apply_hooks,
     comes_from_hooks,
     keep_answer,
     may_replan,
     request_model,
 )
-from graph_agent.planning.plan_edits import (
+from graph_agent.core.planning.plan_edits import (
     apply_after_wave,
     apply_edits,
     apply_extras,
@@ -40,21 +41,20 @@ from graph_agent.planning.plan_edits import (
     start_calls,
     start_waiting_calls,
 )
-from graph_agent.planning.reply import Planned, with_free_ids
-from graph_agent.planning.requests import ModelRequests
-from graph_agent.planning.structured_answer import replaced_answer_warning
-from graph_agent.planning.update import PlanUpdate
-from graph_agent.runs.run import WorkStoppedError
-from graph_agent.settings.response_format import is_json
-from graph_agent.state.call_events import EarlierCalls
-from graph_agent.state.channels import collect_writes, take_extras
-from graph_agent.state.events import event
-from graph_agent.state.messages import CONTEXT_MARK, with_name
-from graph_agent.state.schema import LoopOutcome, PlanState, report_model_calls
-from graph_agent.tools.client import fault_further_client_calls
-from graph_agent.types import NO_USAGE
-from graph_agent.usage import LimitMetError
-from graph_agent.waves.schema import Selection, fill_in_earlier, select
+from graph_agent.core.planning.reply import Planned, with_free_ids
+from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.structured_answer import replaced_answer_warning
+from graph_agent.core.planning.update import PlanUpdate
+from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.call_events import EarlierCalls
+from graph_agent.core.state.channels import collect_writes, take_extras
+from graph_agent.core.state.events import event
+from graph_agent.core.state.messages import CONTEXT_MARK, with_name
+from graph_agent.core.state.schema import LoopOutcome, PlanState, report_model_calls
+from graph_agent.core.tools.client import fault_further_client_calls
+from graph_agent.core.waves.schema import Selection, fill_in_earlier, select
+from graph_agent.models.finish import cut_off
+from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
 
 logger = get_logger(__name__)
 

@@ -9,13 +9,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._compat import read_state
-from graph_agent.deps import AgentDeps, Task
-from graph_agent.execution.run_call import CallTimer, CallToRun, call_to_run, run_call, sampling
-from graph_agent.state.channels import after_wave
-from graph_agent.state.events import SUCCESSES, event
-from graph_agent.tools.truncation import truncate_output
-from graph_agent.types import NO_USAGE, Call
+from graph_agent.base._compat import read_state
+from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.core.deps import AgentDeps, Task
+from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_call, sampling
+from graph_agent.core.state.channels import after_wave
+from graph_agent.core.state.events import SUCCESSES, event
+from graph_agent.core.tools.truncation import truncate_output
 
 
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:

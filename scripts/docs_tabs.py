@@ -15,7 +15,7 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
-from graph_agent._internal.svg import Edge, graph_svg, image_html
+from graph_agent.base._internal.svg import Edge, graph_svg, image_html
 
 _PARTS = re.compile(
     r"^<!-- (?P<key>script|file|not run|output): (?P<value>.*?) -->\n"

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from graph_agent._internal.validation_text import describe_fields
-from graph_agent._internal.yaml_files import parse_yaml
-from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.settings.config import LoopConfig
+from graph_agent.base._internal.validation_text import describe_fields
+from graph_agent.base._internal.yaml_files import parse_yaml
+from graph_agent.base.errors import ConfigError, did_you_mean
+from graph_agent.base.settings.config import LoopConfig
 
 _SHAPE = "write {env: NAME}, where NAME is the environment variable that holds the secret"
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from graph_agent._internal.extras import needs_extra
-from graph_agent._internal.validation_text import describe_fields, explain
-from graph_agent._internal.yaml_files import expand
 from graph_agent.agent_file.imports import load_attribute, make
-from graph_agent.errors import ConfigError
+from graph_agent.base._internal.extras import needs_extra
+from graph_agent.base._internal.validation_text import describe_fields, explain
+from graph_agent.base._internal.yaml_files import expand
+from graph_agent.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from graph_agent.compiled import CompiledAgentGraph
-    from graph_agent.delegation import Delegate
+    from graph_agent.core.delegation import Delegate
+    from graph_agent.session.compiled import CompiledAgentGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class DelegateSpec(BaseModel):
         The agent file's folder is searched first for modules. Raises `ConfigError` if it cannot be created.
         """
         # Imported here: reading an agent file needs no part of LangGraph.
-        from graph_agent.delegates.graph_delegate import GraphDelegate
+        from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
 
         if opened is not None:
             name, description = self.name or opened.name, self.description or opened.description
@@ -95,14 +95,14 @@ class DelegateSpec(BaseModel):
         graph = factory if hasattr(factory, "ainvoke") else make(name, factory, "a compiled graph")
         if not hasattr(graph, "ainvoke"):
             raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
-        from graph_agent.delegates.graph_delegate import GraphDelegate
+        from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
 
         return GraphDelegate(self.name, self.description, graph, self.background)
 
     def _remote(self) -> Delegate:
         with needs_extra(f"delegate {self.name!r}", "server"):
-            from graph_agent.delegates.a2a_delegate import A2ADelegate
-            from graph_agent.delegates.a2a_http import A2AAuth
+            from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
+            from graph_agent.integrations.delegates.a2a_http import A2AAuth
         assert self.url is not None
         given: dict[str, Any] = {
             name: value

@@ -15,12 +15,12 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from graph_agent.agent_file.imports import SHIPPED_HOOKS
 from graph_agent.agent_file.spec import CONFIG_ALIASES, AgentSpec
-from graph_agent.delegates.a2a_http import A2AAuth
-from graph_agent.mcp.connections import COMMON_KEYS, TRANSPORT_KEYS, TRANSPORTS, ServerConfig
-from graph_agent.mcp.oauth import OAuthSettings
-from graph_agent.mcp.transports import TIMEOUT_S
-from graph_agent.prompts import VARIABLES
-from graph_agent.settings.config import LoopConfig
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.integrations.delegates.a2a_http import A2AAuth
+from graph_agent.integrations.mcp.connections import COMMON_KEYS, TRANSPORT_KEYS, TRANSPORTS, ServerConfig
+from graph_agent.integrations.mcp.oauth import OAuthSettings
+from graph_agent.integrations.mcp.transports import TIMEOUT_S
+from graph_agent.models.prompts import VARIABLES
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOTTED = {"pattern": r"^[^\s:]+[:.][^\s:]+$"}

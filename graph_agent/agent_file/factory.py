@@ -32,28 +32,28 @@ from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from graph_agent._internal.failure_log import clause
-from graph_agent._internal.own_files import record_file
-from graph_agent._internal.sync_bridge import call_in_thread
-from graph_agent._internal.text import to_json_safe
-from graph_agent._internal.yaml_files import expand, parse_yaml
-from graph_agent.agent import create_graph_agent
 from graph_agent.agent_file.credentials import read_credentials
 from graph_agent.agent_file.delegates import OpenedAgent
 from graph_agent.agent_file.imports import HookSpec, load_attribute, load_hook, make
 from graph_agent.agent_file.spec import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
-from graph_agent.checkpoints.open import open_cache, open_saver, open_store
-from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.errors import ConfigError, located
-from graph_agent.hooks.loop_hooks import sort_hooks
+from graph_agent.base._internal.failure_log import clause
+from graph_agent.base._internal.own_files import record_file
+from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base._internal.yaml_files import expand, parse_yaml
+from graph_agent.base.errors import ConfigError, located
+from graph_agent.base.settings.approval_rule import signature_fault
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.settings.response_format import ResponseSchema
+from graph_agent.core.hooks.loop_hooks import sort_hooks
+from graph_agent.core.tools.argument_checks import checked_tool
 from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
+from graph_agent.models.prompts import PromptTemplate, read_prompt_file
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import MockChatModel, mock_model_from_env
-from graph_agent.prompts import PromptTemplate, read_prompt_file
-from graph_agent.settings.approval_rule import signature_fault
-from graph_agent.settings.config import LoopConfig
-from graph_agent.settings.response_format import ResponseSchema
-from graph_agent.tools.argument_checks import checked_tool
+from graph_agent.session.agent import create_graph_agent
+from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.storage.checkpoints.open import open_cache, open_saver, open_store
 
 SCHEMA_FILES = (".json", ".yaml", ".yml")
 
@@ -161,8 +161,8 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     tools: list[BaseTool] = []
     if spec.mcp_servers:
         # In a thread: an import reads files, which must not block a server's event loop.
-        await call_in_thread(import_module, "graph_agent.mcp")
-        from graph_agent.mcp import open_mcp_tools
+        await call_in_thread(import_module, "graph_agent.integrations.mcp.manager")
+        from graph_agent.integrations.mcp.manager import open_mcp_tools
 
         with located(f"Agent file {spec.path}: mcp_servers"):
             tools = await stack.enter_async_context(open_mcp_tools(mcp_connections(spec, shared.environment)))
@@ -273,7 +273,7 @@ def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any
 
 
 def _workspace(given: WorkspaceSpec, folder: Path) -> list[BaseTool]:
-    from graph_agent.workspace import workspace_tools
+    from graph_agent.integrations.workspace.tools import workspace_tools
 
     options = {name: getattr(given, name) for name in type(given).model_fields if name != "folder"}
     return workspace_tools(folder / given.folder, **options)
@@ -508,7 +508,7 @@ class _AgentThread:
     def _run(self) -> None:
         # Before the loop begins: Python 3.13 reads the folder of jsonschema's schemas in a way that `langgraph dev`
         # refuses in every loop.
-        import_module("graph_agent._internal.json_schema")
+        import_module("graph_agent.base._internal.json_schema")
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._keep_open())
 

@@ -20,10 +20,10 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, o
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from graph_agent._internal.extras import extra_of, missing_extra
-from graph_agent._internal.failure_log import clause, exception_text
-from graph_agent._internal.validation_text import describe_fields
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.base._internal.extras import extra_of, missing_extra
+from graph_agent.base._internal.failure_log import clause, exception_text
+from graph_agent.base._internal.validation_text import describe_fields
+from graph_agent.base.errors import ConfigError, did_you_mean
 
 
 @overload
@@ -134,8 +134,8 @@ def _hint(folder: Path, module_name: str) -> str:
 
 
 SHIPPED_HOOKS = {
-    "history_compression": "graph_agent.hooks.history_compression.HistoryCompression",
-    "web_search": "graph_agent.hooks.web_search.WebSearchInterception",
+    "history_compression": "graph_agent.core.hooks.history_compression.HistoryCompression",
+    "web_search": "graph_agent.core.hooks.web_search.WebSearchInterception",
 }
 """Short name → dotted name of each hook of this package."""
 SHIPPED_MIDDLEWARE = "langchain.agents.middleware"

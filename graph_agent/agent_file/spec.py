@@ -17,18 +17,18 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from graph_agent._internal.credential_headers import check_headers
-from graph_agent._internal.own_files import record_file, record_import_folder
-from graph_agent._internal.validation_text import describe_fields, explain
-from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.agent_file.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
 from graph_agent.agent_file.delegates import DelegateSpec, SkillSpec
 from graph_agent.agent_file.imports import HookSpec, MiddlewareSpec
-from graph_agent.checkpoints.urls import check_cache
-from graph_agent.errors import ConfigError, did_you_mean, located
+from graph_agent.base._internal.credential_headers import check_headers
+from graph_agent.base._internal.own_files import record_file, record_import_folder
+from graph_agent.base._internal.validation_text import describe_fields, explain
+from graph_agent.base._internal.yaml_files import parse_yaml
+from graph_agent.base.errors import ConfigError, did_you_mean, located
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.integrations.workspace.shell import Shell
 from graph_agent.models.endpoints import ModelEndpoint, read_endpoint
-from graph_agent.settings.config import LoopConfig
-from graph_agent.workspace.shell import Shell
+from graph_agent.storage.checkpoints.urls import check_cache
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.lazy import lazy_names
-from graph_agent.parsing.call import canonical_arguments, fingerprint, new_call_id
-from graph_agent.types import Call
+from graph_agent.base._internal.lazy import lazy_names
+from graph_agent.base.types import Call
+from graph_agent.models.parsing.call import canonical_arguments, fingerprint, new_call_id
 
 if TYPE_CHECKING:
-    from graph_agent.parsing.calls import parse_tool_calls, read_text_calls, split_tool_calls, unfinished_call
+    from graph_agent.models.parsing.calls import parse_tool_calls, read_text_calls, split_tool_calls, unfinished_call
 
 __all__ = [
     "Call",
@@ -27,5 +27,5 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"graph_agent.parsing.calls": "parse_tool_calls read_text_calls split_tool_calls unfinished_call"}
+    __name__, {"graph_agent.models.parsing.calls": "parse_tool_calls read_text_calls split_tool_calls unfinished_call"}
 )

@@ -1,16 +1,1 @@
-"""Implements the command line: commands, control of sessions, and handling of Ctrl-C."""
-
-from __future__ import annotations
-
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
-
-
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work of a command to its end, and return its result."""
-    # Imported here: a fifth of the time of `--help`.
-    import asyncio
-
-    return asyncio.run(work)
+"""Runs the program `graph-agent`: `python -m graph_agent.cli`."""

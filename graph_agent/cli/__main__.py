@@ -1,21 +1,8 @@
 """Runs the program `graph-agent`, also as `python -m graph_agent.cli`."""
 
-import sys
+from graph_agent.interfaces.cli.__main__ import main
 
-from graph_agent.cli.typed_keys import hide_typed_keys
-
-
-def main() -> None:
-    """Run the command line; without the echo of typed keys from the start, if the command holds a conversation."""
-    # The argument `-` reads standard input itself.
-    if sys.argv[1:2] in (["run"], ["chat"], ["resume"]) and "-" not in sys.argv:
-        hide_typed_keys()
-    try:
-        from graph_agent.cli.app import main as run_commands
-    except KeyboardInterrupt:
-        sys.exit(130)
-    run_commands()
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
     main()

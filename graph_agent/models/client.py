@@ -10,19 +10,14 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from graph_agent._internal.lru import BoundedCache
+from graph_agent.base._internal.lru import BoundedCache
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.usage import with_usage
 from graph_agent.models.continuation import ask_until_whole
 from graph_agent.models.offered_tools import OfferedTools
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET
-from graph_agent.models.sanitize import (
-    SafeMessages,
-    ToolAliases,
-    sanitized,
-    sanitized_all,
-    with_traits,
-    without_calls,
-)
+from graph_agent.models.sanitize import SafeMessages, ToolAliases, sanitized, sanitized_all, with_traits, without_calls
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import (
     Binding,
@@ -44,8 +39,6 @@ from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.shape import shaped
 from graph_agent.models.wire.text_form import as_plans, as_text_history
 from graph_agent.models.wire.traits import Traits
-from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import with_usage
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]

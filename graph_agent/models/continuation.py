@@ -9,12 +9,12 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.usage import record_replies
 from graph_agent.models.finish import has_discarded_call, is_paused
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
-from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import record_replies
 
 MOST_PAUSES = 8
 """Maximum requests that go on with one paused turn; a turn that is paused once more counts as cut off."""

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from graph_agent._internal.failure_log import clause
-from graph_agent._internal.secrets import SECRET_HEADERS
-from graph_agent._internal.validation_text import describe_fields, explain
-from graph_agent._internal.yaml_files import expand
-from graph_agent.errors import ConfigError
+from graph_agent.base._internal.failure_log import clause
+from graph_agent.base._internal.secrets import SECRET_HEADERS
+from graph_agent.base._internal.validation_text import describe_fields, explain
+from graph_agent.base._internal.yaml_files import expand
+from graph_agent.base.errors import ConfigError
 
 NO_KEY = "not-needed"
 """Sent where a server needs no key: clients require some text."""

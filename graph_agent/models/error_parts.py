@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from graph_agent._internal.failure_log import exception_text, leaves
+from graph_agent.base._internal.failure_log import exception_text, leaves
 
 _READ_CHARS = 20_000
 """Maximum characters that are searched of each text of an error."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from langchain_core import language_models
 
-from graph_agent._internal.failure_log import exception_text
-from graph_agent._internal.secrets import mask_secrets
-from graph_agent._internal.text import excerpt
-from graph_agent.errors import GraphAgentError, HookError
+from graph_agent.base._internal.failure_log import exception_text
+from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base._internal.text import excerpt
+from graph_agent.base.errors import GraphAgentError, HookError
 from graph_agent.models.error_parts import (
     address_of,
     class_names,

@@ -12,8 +12,8 @@ from typing import Any, assert_never
 
 from langchain_core.messages import AIMessage
 
-from graph_agent._internal.lenient_json import WorkBudget, arguments_end_inside_value, read_json
-from graph_agent.types import CutOff
+from graph_agent.base._internal.lenient_json import WorkBudget, arguments_end_inside_value, read_json
+from graph_agent.base.types import CutOff
 
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""

@@ -13,7 +13,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
-from graph_agent._compat import MakeGate, StreamMessagesHandler, emit_message, queue_of
+from graph_agent.base._compat import MakeGate, StreamMessagesHandler, emit_message, queue_of
 
 Entry = tuple[Any, ...]
 """One stream entry: namespace, mode, and a pair of message (or protocol event) and metadata."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from graph_agent._internal.failure_log import get_logger
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.usage import record_warning
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.schemas import OfferedSchema, fold_schema
-from graph_agent.usage import record_warning
 
 logger = get_logger(__name__)
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent.errors import ConfigError
+from graph_agent.base.errors import ConfigError
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.usage import name_of_model
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.models.wire.client_retries import without_client_retries
 from graph_agent.models.wire.learn import endpoint_of
 from graph_agent.models.wire.shape import adapted_copy
-from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import name_of_model
 
 Resolve = Callable[[Any], BaseChatModel]
 """Returns the chat model for a name or an object; raises `ConfigError` if there is none."""

@@ -14,6 +14,8 @@ from langchain_core.messages.ai import add_ai_message_chunks, add_usage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.usage import TimedRequest, record_cut_off
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.retry import ask, pause_before_retry
@@ -21,8 +23,6 @@ from graph_agent.models.stream_watch import ModelTimeoutError, TokenTimeout
 from graph_agent.models.streaming import may_refuse_stream, unstreamed, without_refused_stream
 from graph_agent.models.structured import ModelCall
 from graph_agent.models.wire.usage import reports_differences
-from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import TimedRequest, record_cut_off
 
 _NO_LIMITS = {"model_timeout_s": None, "model_total_timeout_s": None}
 # Callbacks see only the outer run; with both runs they would count the tokens twice.

@@ -16,10 +16,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
 from pydantic import SecretStr
 
-from graph_agent._internal.extras import needs_extra
-from graph_agent._internal.secrets import mask_secrets
-from graph_agent._internal.text import excerpt
-from graph_agent.errors import ConfigError
+from graph_agent.base._internal.extras import needs_extra
+from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base._internal.text import excerpt
+from graph_agent.base.errors import ConfigError
 from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
 from graph_agent.models.providers import provider_of_model, unknown_provider
 

@@ -35,11 +35,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context, var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import has_own_entry_point, message_handlers, traced_parameters
-from graph_agent._compat.replies import generate_reply, reads_stream
-from graph_agent._internal.blocking_replies import BlockingReplies
-from graph_agent._internal.failure_log import get_logger, log_failure
-from graph_agent._internal.sync_bridge import await_in_task, call_in_thread
+from graph_agent.base._compat import has_own_entry_point, message_handlers, traced_parameters
+from graph_agent.base._compat.replies import generate_reply, reads_stream
+from graph_agent.base._internal.blocking_replies import BlockingReplies
+from graph_agent.base._internal.failure_log import get_logger, log_failure
+from graph_agent.base._internal.sync_bridge import await_in_task, call_in_thread
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.usage import TimedRequest, record_cut_off
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error
 from graph_agent.models.finish import mark_incomplete
 from graph_agent.models.message_gate import MessageStream
@@ -58,8 +60,6 @@ from graph_agent.models.waits import may_retry, requested_wait_s
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.openai_stream import joined_text
 from graph_agent.models.wire.usage import reports_differences
-from graph_agent.settings.config import LoopConfig
-from graph_agent.usage import TimedRequest, record_cut_off
 
 logger = get_logger(__name__)
 M = TypeVar("M", bound=BaseMessage)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from graph_agent.types import Usage
+from graph_agent.base.types import Usage
 
 
 class Sampler(Protocol):

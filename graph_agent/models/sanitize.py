@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage
 
-from graph_agent._internal.text import clean, to_json_safe
-from graph_agent.errors import ConfigError
+from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.errors import ConfigError
+from graph_agent.models.parsing.call import known_name
 from graph_agent.models.wire.traits import NAME, Traits, traits_of
-from graph_agent.parsing.call import known_name
 
 M = TypeVar("M", bound=BaseMessage)
 

@@ -34,9 +34,9 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from graph_agent._internal.media import TOKENS_OF_MEDIUM, media_of
-from graph_agent._internal.text import excerpt
-from graph_agent.errors import ConfigError, ScriptError
+from graph_agent.base._internal.media import TOKENS_OF_MEDIUM, media_of
+from graph_agent.base._internal.text import excerpt
+from graph_agent.base.errors import ConfigError, ScriptError
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.models.wire.text_form import is_example
 

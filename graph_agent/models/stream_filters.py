@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.text import REASONING, after_reasoning
-from graph_agent.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
-from graph_agent.parsing.turns import MARK, ProseEnd, leading_length, without_leading
+from graph_agent.base._internal.text import REASONING, after_reasoning
+from graph_agent.models.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
+from graph_agent.models.parsing.turns import MARK, ProseEnd, leading_length, without_leading
 
 if TYPE_CHECKING:
     from graph_agent.models.stream_watch import Visibility

@@ -15,8 +15,8 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent._compat import gate_message_stream
-from graph_agent._internal.text import common_length
+from graph_agent.base._compat import gate_message_stream
+from graph_agent.base._internal.text import common_length
 from graph_agent.models.message_gate import MessageGate, MessageStream, message_text
 from graph_agent.models.streaming import StreamTap
 

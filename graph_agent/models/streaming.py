@@ -9,7 +9,7 @@ from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._compat.replies import can_stream
+from graph_agent.base._compat.replies import can_stream
 from graph_agent.models.wire.openai_stream import reads_directly
 
 M = TypeVar("M")

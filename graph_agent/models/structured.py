@@ -13,9 +13,11 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import Runnable, RunnableBinding
 
-from graph_agent._compat import uses_responses_api
-from graph_agent._internal.failure_log import get_logger
-from graph_agent._internal.lru import BoundedCache
+from graph_agent.base._compat import uses_responses_api
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.lru import BoundedCache
+from graph_agent.base.settings.config import LoopConfig, StructuredOutput
+from graph_agent.base.usage import with_usage
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.error_parts import text_of
 from graph_agent.models.errors import classify_model_error
@@ -30,8 +32,6 @@ from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.shape import shaped
 from graph_agent.models.wire.text_form import as_plans
 from graph_agent.models.wire.toolbox_schema import plan_schema
-from graph_agent.settings.config import LoopConfig, StructuredOutput
-from graph_agent.usage import with_usage
 
 
 class Binding(NamedTuple):

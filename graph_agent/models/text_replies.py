@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from graph_agent._internal.lenient_json import parse_lenient_json
-from graph_agent._internal.lru import BoundedCache
-from graph_agent._internal.text import after_reasoning
+from graph_agent.base._internal.lenient_json import parse_lenient_json
+from graph_agent.base._internal.lru import BoundedCache
+from graph_agent.base._internal.text import after_reasoning
 from graph_agent.models.errors import cut_off
+from graph_agent.models.parsing.turns import RESULT_MARKER
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.models.wire.answer_decoder import AnswerDecoder, answer_of_object, cut_at_stop
 from graph_agent.models.wire.examples import ExampleAnswers, example_turns, with_examples
 from graph_agent.models.wire.toolbox_schema import answer_schema, reply_schema
-from graph_agent.parsing.turns import RESULT_MARKER
 
 MOST_TOOLS = 128
 """A grammar of more tools takes seconds to build for each request."""

@@ -8,13 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from graph_agent.models.errors import (
-    LONGEST_WAIT_S,
-    classify_model_error,
-    forbids_retry,
-    is_loading,
-    retry_after_s,
-)
+from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error, forbids_retry, is_loading, retry_after_s
 
 PATIENCE_S = 10.0
 """Longest delay that a provider may request before a fallback model is asked instead, in seconds."""

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.lazy import lazy_names
+from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from graph_agent.checkpoints.maintenance import PruneReport, prune
-    from graph_agent.checkpoints.open import open_cache, open_saver, open_store, strict_serializer
-    from graph_agent.checkpoints.urls import check_cache
+    from graph_agent.storage.checkpoints.maintenance import PruneReport, prune
+    from graph_agent.storage.checkpoints.open import open_cache, open_saver, open_store, strict_serializer
+    from graph_agent.storage.checkpoints.urls import check_cache
 
 __all__ = ["PruneReport", "check_cache", "open_cache", "open_saver", "open_store", "prune", "strict_serializer"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "graph_agent.checkpoints.maintenance": "PruneReport prune",
-        "graph_agent.checkpoints.open": "open_cache open_saver open_store strict_serializer",
-        "graph_agent.checkpoints.urls": "check_cache",
+        "graph_agent.storage.checkpoints.maintenance": "PruneReport prune",
+        "graph_agent.storage.checkpoints.open": "open_cache open_saver open_store strict_serializer",
+        "graph_agent.storage.checkpoints.urls": "check_cache",
     },
 )

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.lazy import lazy_names
+from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from graph_agent.server.app import create_app
-    from graph_agent.server.host import of_file, of_served
-    from graph_agent.server.settings import ApiKey, ServerSettings
+    from graph_agent.interfaces.server.app import create_app
+    from graph_agent.interfaces.server.host import of_file, of_served
+    from graph_agent.interfaces.server.settings import ApiKey, ServerSettings
 
 __all__ = ["ApiKey", "ServerSettings", "create_app", "of_file", "of_served"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "graph_agent.server.app": "create_app",
-        "graph_agent.server.host": "of_file of_served",
-        "graph_agent.server.settings": "ApiKey ServerSettings",
+        "graph_agent.interfaces.server.app": "create_app",
+        "graph_agent.interfaces.server.host": "of_file of_served",
+        "graph_agent.interfaces.server.settings": "ApiKey ServerSettings",
     },
     extra=(__name__, "server"),
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
-    from graph_agent.compiled import AgentStateGraph
-    from graph_agent.state.custom_state import CustomState
+    from graph_agent.core.state.custom_state import CustomState
+    from graph_agent.session.compiled import AgentStateGraph
 
 
 NO_SAVER = (
@@ -20,14 +20,16 @@ NO_SAVER = (
 
 def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph | None:
     """Return the builder of an agent; None for a graph of another package."""
-    from graph_agent.compiled import AgentStateGraph  # loaded with the first agent, and not needed to import `Session`
+    from graph_agent.session.compiled import (
+        AgentStateGraph,  # loaded with the first agent, and not needed to import `Session`
+    )
 
     return graph.builder if isinstance(graph.builder, AgentStateGraph) else None
 
 
 def custom_state_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CustomState:
     """Return the own state fields of an agent; none for a graph of another package."""
-    from graph_agent.state.custom_state import NO_OWN_FIELDS  # as above
+    from graph_agent.core.state.custom_state import NO_OWN_FIELDS  # as above
 
     builder = builder_of(graph)
     return NO_OWN_FIELDS if builder is None else builder.own

@@ -12,22 +12,22 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Pend
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
-from graph_agent._internal.text import check_session_id, html_table
-from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.locks.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
-from graph_agent.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
-from graph_agent.runs.own_checkpoint import edit_ancestors, load
-from graph_agent.runs.run import Run, checked_fields
+from graph_agent.base._internal.text import check_session_id, html_table
+from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.types import SessionStatus, with_fields_of
+from graph_agent.core.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
+from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
+from graph_agent.core.runs.run import Run, checked_fields
+from graph_agent.core.state.call_events import OUTCOMES
+from graph_agent.core.state.events import StoredEvent
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
-from graph_agent.settings.config import LoopConfig
-from graph_agent.state.call_events import OUTCOMES
-from graph_agent.state.events import StoredEvent
-from graph_agent.types import SessionStatus, with_fields_of
+from graph_agent.storage.locks.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
 
 if TYPE_CHECKING:
-    from graph_agent.execution.ledger import WaveRecovery
+    from graph_agent.core.execution.ledger import WaveRecovery
 
 _ABORT_WAIT_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
@@ -247,8 +247,8 @@ def call_records(
     session's run in this process, `idle` whether none is under way anywhere. `writes` is None if unknown.
     """
     # Imported here: the import of `Session` does not need the graph.
-    from graph_agent.execution.ledger import wave_recovery
-    from graph_agent.state.schema import INITIAL_LOOP
+    from graph_agent.core.execution.ledger import wave_recovery
+    from graph_agent.core.state.schema import INITIAL_LOOP
 
     events = since_last_input(events_of(snapshot))
     ledger = snapshot.values.get("loop", INITIAL_LOOP).get("ledger", False)

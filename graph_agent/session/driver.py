@@ -17,19 +17,19 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, PregelTask, StateSnapshot
 
-from graph_agent._compat import INTERRUPT, STRICT_RESUME
-from graph_agent._internal.failure_log import log_failure
-from graph_agent.checkpoints.format import with_own_lists
-from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.locks.registry import POLL_S, find_run, is_idle, refuse_within
-from graph_agent.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
-from graph_agent.runs.own_checkpoint import load
-from graph_agent.runs.run import NODES_HIDDEN, READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
+from graph_agent.base._compat import INTERRUPT, STRICT_RESUME
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.base.errors import InputError, SessionBusyError
+from graph_agent.base.settings.config import checked_context, effective_config
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
+from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.core.runs.run import NODES_HIDDEN, READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result
-from graph_agent.settings.config import checked_context, effective_config
-from graph_agent.types import SessionStatus
+from graph_agent.storage.checkpoints.format import with_own_lists
+from graph_agent.storage.locks.registry import POLL_S, find_run, is_idle, refuse_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from langgraph.runtime import RunControl
     from langgraph.types import StreamMode
 
-    from graph_agent._internal.closing_stream import ConsumerTracker
-    from graph_agent.inputs.deduplicator import InputDeduplicator
-    from graph_agent.runs.inbox import ControlMessage
+    from graph_agent.base._internal.closing_stream import ConsumerTracker
+    from graph_agent.core.runs.inbox import ControlMessage
     from graph_agent.session.interrupts import AutoApproval, OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.stream_parts import StreamParts
+    from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 
 logger = logging.getLogger(__name__)
 _FOLLOW_UP_S = 10.0
@@ -143,7 +143,7 @@ class RunDriver:
     def inputs(self) -> InputDeduplicator:
         """Finds the session's inputs by their ids."""
         # Imported here: only inputs with an id, and answers, need it.
-        from graph_agent.inputs.deduplicator import InputDeduplicator
+        from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 
         return InputDeduplicator(
             cast("BaseCheckpointSaver[Any]", self._graph.checkpointer), self._graph.aget_state, self.id

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from graph_agent._internal.text import check_session_id, text_of
-from graph_agent.checkpoints.format import has_tasks, part_of_history
-from graph_agent.errors import ConfigError, DamagedSessionError, NewerFormatError
+from graph_agent.base._internal.text import check_session_id, text_of
+from graph_agent.base.errors import ConfigError, DamagedSessionError, NewerFormatError
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.state.events import Event, StoredEvent, read_events
+from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed
 from graph_agent.session.built_agent import NO_SAVER
 from graph_agent.session.open_input import events_of, status_at, unfinished_events
-from graph_agent.state.events import Event, StoredEvent, read_events
-from graph_agent.state.lengths import CheckedWrites, lengths_of, read_again, removed
-from graph_agent.types import SessionStatus
+from graph_agent.storage.checkpoints.format import has_tasks, part_of_history
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

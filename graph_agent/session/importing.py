@@ -17,23 +17,23 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent._compat.checkpoints import delta_snapshot, replay_delta
-from graph_agent._internal.text import check_session_id
-from graph_agent.checkpoints.history_cache import IMPORT_ID
-from graph_agent.checkpoints.maintenance import open_tables
-from graph_agent.checkpoints.open import open_store
-from graph_agent.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, answer_of, delta_values
-from graph_agent.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
-from graph_agent.checkpoints.pruning.threads import plan_with_answers, rule
-from graph_agent.errors import DamagedSessionError, InputError, SessionBusyError
-from graph_agent.locks.registry import lock_idle_session, running_check
-from graph_agent.runs.inbox import StoreInbox, inbox_namespace, note_from
-from graph_agent.runs.input_ids import ANSWERS
+from graph_agent.base._compat.checkpoints import delta_snapshot, replay_delta
+from graph_agent.base._internal.text import check_session_id
+from graph_agent.base.errors import DamagedSessionError, InputError, SessionBusyError
+from graph_agent.core.runs.inbox import StoreInbox, inbox_namespace, note_from
+from graph_agent.core.runs.input_ids import ANSWERS
+from graph_agent.core.state.events import as_value, read_events
+from graph_agent.core.state.lengths import lengths_of
+from graph_agent.core.state.schema import AgentState
 from graph_agent.session.history import pending_events, summarize_session
 from graph_agent.session.open_input import unfinished_events
-from graph_agent.state.events import as_value, read_events
-from graph_agent.state.lengths import lengths_of
-from graph_agent.state.schema import AgentState
+from graph_agent.storage.checkpoints.history_cache import IMPORT_ID
+from graph_agent.storage.checkpoints.maintenance import open_tables
+from graph_agent.storage.checkpoints.open import open_store
+from graph_agent.storage.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, answer_of, delta_values
+from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
+from graph_agent.storage.checkpoints.pruning.threads import plan_with_answers, rule
+from graph_agent.storage.locks.registry import lock_idle_session, running_check
 
 FORMAT, VERSION = "graph-agent-session", 1
 _INTERNAL = ("__", "branch:")

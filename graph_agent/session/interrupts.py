@@ -12,8 +12,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent._internal.text import visible
-from graph_agent.approvals.decisions import (
+from graph_agent.base._internal.text import visible
+from graph_agent.base.errors import DecisionError, InputError
+from graph_agent.core.approvals.decisions import (
     Decision,
     approve,
     as_decision,
@@ -23,8 +24,8 @@ from graph_agent.approvals.decisions import (
     split_decisions,
     standing_approval,
 )
-from graph_agent.approvals.elicitation import is_elicitation, read_elicitation_answer
-from graph_agent.approvals.requests import (
+from graph_agent.core.approvals.elicitation import is_elicitation, read_elicitation_answer
+from graph_agent.core.approvals.requests import (
     HeldCall,
     calls_of_request,
     is_single_call,
@@ -32,7 +33,6 @@ from graph_agent.approvals.requests import (
     request_of,
     requests_of,
 )
-from graph_agent.errors import DecisionError, InputError
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.results import open_interrupts
 
@@ -158,7 +158,7 @@ def _checked_answers(
 def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
     """Check a decision against its interrupt's published schema; raise `DecisionError` when it does not fit."""
     # Imported here: it loads a validator, which most sessions do not need.
-    from graph_agent._internal.json_schema import SchemaCheck
+    from graph_agent.base._internal.json_schema import SchemaCheck
 
     if (why := SchemaCheck(schema or {}, "The schema of the answer").misfit(decision)) is not None:
         raise DecisionError(f"The decision on call {call['id']!r} ({call['name']}) does not fit: {why}.")

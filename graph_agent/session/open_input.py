@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
-from graph_agent.state.events import StoredEvent, event
-from graph_agent.types import SessionStatus
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.storage.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
 
 if TYPE_CHECKING:
     from langchain_core.messages import AnyMessage
@@ -84,9 +84,9 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
         ts: Time of the checkpoint.
     """
     # Imported here: lists of sessions do not load LangChain.
-    from graph_agent._internal.text import to_json_safe
-    from graph_agent.state.channels import status_event
-    from graph_agent.state.messages import new_user_messages
+    from graph_agent.base._internal.text import to_json_safe
+    from graph_agent.core.state.channels import status_event
+    from graph_agent.core.state.messages import new_user_messages
 
     if values.get("wave_finished"):
         return []
@@ -105,7 +105,7 @@ async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple)
     """
     from langchain_core.messages import convert_to_messages
 
-    from graph_agent.checkpoints.pruning.plan import delta_values
+    from graph_agent.storage.checkpoints.pruning.plan import delta_values
 
     values, at = newest.checkpoint["channel_values"], newest.config["configurable"]
     messages: Any = getattr(values.get("messages"), "value", values.get("messages"))

@@ -13,17 +13,26 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent._internal.text import html_table, text_of
-from graph_agent.approvals.requests import request_of
+from graph_agent.base._internal.text import html_table, text_of
+from graph_agent.base.settings.config import AgentContext
+from graph_agent.base.types import NO_USAGE, CutOff, ResponseT, SessionStatus, StopReason, Usage, plan_id_of
+from graph_agent.core.approvals.requests import request_of
+from graph_agent.core.state.call_events import call_name
+from graph_agent.core.state.events import (
+    NOT_RUN,
+    SUCCESSES,
+    Event,
+    PlannedCall,
+    ResultStatus,
+    StoredEvent,
+    is_own,
+    value_of,
+)
+from graph_agent.core.state.messages import failure_error, since_input
+from graph_agent.core.tools.client import CLIENT_CALL
 from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.open_input import begun_events
-from graph_agent.settings.config import AgentContext
-from graph_agent.state.call_events import call_name
-from graph_agent.state.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own, value_of
-from graph_agent.state.messages import failure_error, since_input
-from graph_agent.tools.client import CLIENT_CALL
-from graph_agent.types import NO_USAGE, CutOff, ResponseT, SessionStatus, StopReason, Usage, plan_id_of
 
 __all__ = [
     "CallState",
@@ -177,7 +186,7 @@ class RunResult(Generic[ResponseT]):
 
         Without `record_requests` they are reconstructed from the history, and marked so.
         """
-        from graph_agent.state.model_requests import requests_of
+        from graph_agent.core.state.model_requests import requests_of
 
         first = input_at(self.events)
         return [each for each in requests_of(self.events) if each.seq >= first]
@@ -487,7 +496,7 @@ class Done(Generic[ResponseT]):
 RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
 """A part of a run in progress."""
 if TYPE_CHECKING:
-    from graph_agent.state.model_requests import ModelRequest
+    from graph_agent.core.state.model_requests import ModelRequest
 
     Part: TypeAlias = RunPart | Done[ResponseT]
     """A part of `Session.stream`; a union tagged by `type`."""

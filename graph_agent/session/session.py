@@ -15,26 +15,26 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
-from graph_agent._internal.closing_stream import ClosingStream, ConsumerTracker
-from graph_agent._internal.sync_bridge import DaemonThreads, blocking, refuse_running_loop
-from graph_agent._internal.text import check_session_id
-from graph_agent.errors import ConfigError, InputError
+from graph_agent.base._internal.closing_stream import ClosingStream, ConsumerTracker
+from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, refuse_running_loop
+from graph_agent.base._internal.text import check_session_id
+from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.types import ContextT, ResponseT, SessionStatus, with_parameters_of
+from graph_agent.core.state.events import Event
 from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.results import RunResult, open_interrupts
-from graph_agent.state.events import Event
-from graph_agent.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.base.settings.context_fields import ContextFields
+    from graph_agent.session.compiled import CompiledAgentGraph
     from graph_agent.session.interrupts import OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.trace import Span
-    from graph_agent.settings.context_fields import ContextFields
 
 Given = str | Sequence[BaseMessage]
 
@@ -270,7 +270,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         if not isinstance(saver, BaseCheckpointSaver):
             return self
         # Imported here: only blocking runs need it.
-        from graph_agent.checkpoints.threaded_saver import saver_for_this_loop
+        from graph_agent.storage.checkpoints.threaded_saver import saver_for_this_loop
 
         usable = blocking(saver_for_this_loop)(saver, self.id)
         if usable is saver:
@@ -371,7 +371,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         with suppress(Exception):  # a cell shows the table if the history cannot be read
             # The cell's own event loop is running.
             roots = DaemonThreads().submit(lambda: asyncio.run(self.trace())).result(_DRAWN_WITHIN_S)
-            from graph_agent._internal.svg import image_html
+            from graph_agent.base._internal.svg import image_html
             from graph_agent.session.trace import session_svg
 
             shown["image/svg+xml"] = svg = session_svg(roots)

@@ -11,13 +11,17 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StreamMode
 
-from graph_agent._compat import changes_in
-from graph_agent._internal.text import text_of
+from graph_agent.base._compat import changes_in
+from graph_agent.base._internal.text import text_of
+from graph_agent.core.runs.input_ids import InputId, input_id_in
+from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.core.runs.run import EarlyEvents
+from graph_agent.core.state.call_events import call_name, is_progress, recorded_ids
+from graph_agent.core.state.events import Event, StoredEvent, is_approval
+from graph_agent.core.state.lengths import lengths_of
+from graph_agent.core.state.messages import failure_of
 from graph_agent.models.message_gate import message_text
-from graph_agent.parsing.call import delegation_name
-from graph_agent.runs.input_ids import InputId, input_id_in
-from graph_agent.runs.own_checkpoint import load
-from graph_agent.runs.run import EarlyEvents
+from graph_agent.models.parsing.call import delegation_name
 from graph_agent.session.history import pending_events
 from graph_agent.session.results import (
     CallState,
@@ -32,10 +36,6 @@ from graph_agent.session.results import (
     input_at,
     run_result,
 )
-from graph_agent.state.call_events import call_name, is_progress, recorded_ids
-from graph_agent.state.events import Event, StoredEvent, is_approval
-from graph_agent.state.lengths import lengths_of
-from graph_agent.state.messages import failure_of
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
 """The stream modes that parts are made from."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from graph_agent._internal.secrets import mask_named_secrets
-from graph_agent._internal.svg import document, text
-from graph_agent._internal.text import printable, text_of
-from graph_agent.state.events import NOT_RUN, ModelCallRecord
-from graph_agent.types import needed_ids
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.svg import document, text
+from graph_agent.base._internal.text import printable, text_of
+from graph_agent.base.types import needed_ids
+from graph_agent.core.state.events import NOT_RUN, ModelCallRecord
 
 E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]

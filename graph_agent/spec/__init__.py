@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.lazy import lazy_names
 from graph_agent.agent_file.spec import AgentSpec, load_spec
+from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.agent_file.factory import open_agent

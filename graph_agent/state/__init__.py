@@ -1,1 +1,1 @@
-"""Defines the graph's state: schema, channels, and functions over its messages."""
+"""Exports the events of a session: `graph_agent.state.events`."""

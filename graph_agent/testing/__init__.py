@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graph_agent._internal.lazy import lazy_names
+from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from unittest.mock import ANY as ANY
 
+    from graph_agent.devtools.testing.calls import assert_calls, contains
+    from graph_agent.devtools.testing.export import export_test
+    from graph_agent.devtools.testing.input_differences import Difference
+    from graph_agent.devtools.testing.model import TestModel
+    from graph_agent.devtools.testing.recorded_session import RecordedRun, RecordedSession
+    from graph_agent.devtools.testing.recording import Recording, read_recording
+    from graph_agent.devtools.testing.script import call, fail, plan, reply, result, steer, stop
+    from graph_agent.devtools.testing.session_replay import Replay, Replayer, replay
     from graph_agent.models.scripted import ScriptedChatModel
-    from graph_agent.testing.calls import assert_calls, contains
-    from graph_agent.testing.export import export_test
-    from graph_agent.testing.input_differences import Difference
-    from graph_agent.testing.model import TestModel
-    from graph_agent.testing.recorded_session import RecordedRun, RecordedSession
-    from graph_agent.testing.recording import Recording, read_recording
-    from graph_agent.testing.script import call, fail, plan, reply, result, steer, stop
-    from graph_agent.testing.session_replay import Replay, Replayer, replay
 
 __all__ = [
     "Difference",
@@ -49,14 +49,14 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "unittest.mock": "ANY",  # not in `__all__`, because it is documented elsewhere
+        "graph_agent.devtools.testing.calls": "assert_calls contains",
+        "graph_agent.devtools.testing.export": "export_test",
+        "graph_agent.devtools.testing.input_differences": "Difference",
+        "graph_agent.devtools.testing.model": "TestModel",
+        "graph_agent.devtools.testing.recorded_session": "RecordedRun RecordedSession",
+        "graph_agent.devtools.testing.recording": "Recording read_recording",
+        "graph_agent.devtools.testing.script": "call fail plan reply result steer stop",
+        "graph_agent.devtools.testing.session_replay": "Replay Replayer replay",
         "graph_agent.models.scripted": "ScriptedChatModel",
-        "graph_agent.testing.calls": "assert_calls contains",
-        "graph_agent.testing.export": "export_test",
-        "graph_agent.testing.input_differences": "Difference",
-        "graph_agent.testing.model": "TestModel",
-        "graph_agent.testing.recorded_session": "RecordedRun RecordedSession",
-        "graph_agent.testing.recording": "Recording read_recording",
-        "graph_agent.testing.script": "call fail plan reply result steer stop",
-        "graph_agent.testing.session_replay": "Replay Replayer replay",
     },
 )

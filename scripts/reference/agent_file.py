@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graph_agent.agent_file.editor_schema import agent_schema
-from graph_agent.prompts import VARIABLES
+from graph_agent.models.prompts import VARIABLES
 from scripts.reference.markdown import code, default_of, document, table, type_of
 
 _HEADER = ("Key", "Type", "Default", "Description")

@@ -14,9 +14,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from typer import Context, Typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
-from graph_agent._internal.validation_text import field_docs
-from graph_agent.cli.app import app
-from graph_agent.server.settings import ServerSettings
+from graph_agent.base._internal.validation_text import field_docs
+from graph_agent.interfaces.cli.app import app
+from graph_agent.interfaces.server.settings import ServerSettings
 from scripts.reference.markdown import code, default_of, document, table, type_of
 
 _PROGRAM = "graph-agent"

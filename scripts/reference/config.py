@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from graph_agent.settings.config import AgentContext, LoopConfig, Price, Unit
+from graph_agent.base.settings.config import AgentContext, LoopConfig, Price, Unit
 from scripts.reference.markdown import code, default_of, document, table, type_of
 
 _HEADER = ("Field", "Type", "Unit", "Default", "Description")

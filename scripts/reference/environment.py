@@ -9,13 +9,13 @@ from typing import get_args, get_type_hints
 
 from typer.models import OptionInfo
 
-from graph_agent._internal.validation_text import field_docs
 from graph_agent.agent_file.credentials import KEY_VARIABLES, loop_variable_of
 from graph_agent.agent_file.spec import TODAY_VARIABLE
-from graph_agent.cli.serving import a2a, serve
+from graph_agent.base._internal.validation_text import field_docs
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.interfaces.cli.serving import a2a, serve
+from graph_agent.interfaces.server.settings import KEYS_VARIABLE, ServerSettings, variable_of
 from graph_agent.models.scripted import MOCK_VARIABLE
-from graph_agent.server.settings import KEYS_VARIABLE, ServerSettings, variable_of
-from graph_agent.settings.config import LoopConfig
 from scripts.reference.markdown import code, default_of, document, table
 
 OTHERS = {

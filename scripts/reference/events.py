@@ -10,8 +10,8 @@ import griffe
 from scripts.reference.markdown import code, document, table
 from scripts.reference.source import loaded
 
-_MODULE = "graph_agent.state.events"
-_REQUESTS = "graph_agent.approvals.requests"
+_MODULE = "graph_agent.core.state.events"
+_REQUESTS = "graph_agent.core.approvals.requests"
 _COMMON = "_Event"
 _HEADER = ("Field", "Type", "Description")
 

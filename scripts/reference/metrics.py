@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from graph_agent.server.monitoring import Metrics
+from graph_agent.interfaces.server.monitoring import Metrics
 from scripts.reference.markdown import code, document, table
 
 

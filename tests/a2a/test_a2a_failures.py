@@ -16,9 +16,9 @@ from a2a.types import Task, TaskState, TaskStatus
 from a2a.utils.errors import InternalError
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.interfaces.server.a2a import store as server_store
+from graph_agent.interfaces.server.a2a.store import LiveTaskStore, open_stores
 from graph_agent.persistence import open_saver
-from graph_agent.server.a2a import store as server_store
-from graph_agent.server.a2a.store import LiveTaskStore, open_stores
 from tests.support.a2a_servers import serving_here
 from tests.support.postgres_server import on_postgres
 

@@ -23,10 +23,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from graph_agent import A2ADelegate
-from graph_agent.delegates.a2a_http import A2AAuth
+from graph_agent.base.usage import RemainingBudget
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
-from graph_agent.usage import RemainingBudget
+from graph_agent.integrations.delegates.a2a_http import A2AAuth
 from tests.support.a2a_client import EXTENSION
 from tests.support.a2a_delegates import delegating_session, delegation_summaries
 from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain

@@ -18,10 +18,10 @@ from a2a.utils.errors import InternalError
 from langchain_core.tools import tool
 
 from graph_agent import Session
-from graph_agent.server.a2a import executor as executor_module
-from graph_agent.server.a2a.executor import GraphExecutor
-from graph_agent.server.a2a.store import Stores, open_stores
-from graph_agent.server.settings import A2A_DEFAULTS
+from graph_agent.interfaces.server.a2a import executor as executor_module
+from graph_agent.interfaces.server.a2a.executor import GraphExecutor
+from graph_agent.interfaces.server.a2a.store import Stores, open_stores
+from graph_agent.interfaces.server.settings import A2A_DEFAULTS
 from tests.support.a2a_agents import HeldTool, weather_agent
 from tests.support.a2a_client import a2a_client, message_request, state_name
 from tests.support.a2a_servers import serving_here

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from a2a.types import ListTasksRequest, Message, Part, TaskState
 
-from graph_agent.server.a2a import executor as server_executor
-from graph_agent.server.a2a.store import open_stores
+from graph_agent.interfaces.server.a2a import executor as server_executor
+from graph_agent.interfaces.server.a2a.store import open_stores
 from tests.server.process import serving
 from tests.support.a2a_agents import weather_agent
 from tests.support.a2a_client import EXTENSION, a2a_client, message_request, send

@@ -13,8 +13,8 @@ import pytest
 from a2a.types import GetTaskRequest, StreamResponse
 
 from graph_agent import SessionMemory
+from graph_agent.interfaces.server.a2a.executor import STOPPED
 from graph_agent.persistence import open_saver
-from graph_agent.server.a2a.executor import STOPPED
 from graph_agent.spec import load_spec, open_agent
 from tests.server.process import serving
 from tests.support.a2a_client import a2a_client, artifact_texts, event_summary, message_request, send, state_name

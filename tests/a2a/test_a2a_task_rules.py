@@ -13,8 +13,8 @@ from a2a.types import GetTaskRequest, Role, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.interfaces.server.a2a.store import open_stores
 from graph_agent.persistence import open_saver
-from graph_agent.server.a2a.store import open_stores
 from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
 from tests.support.a2a_client import WAYS, a2a_client, artifact_texts, message_request, refusal, send, state_name
 from tests.support.a2a_servers import serving_here, serving_ours

@@ -21,7 +21,7 @@ from acp.interfaces import Client
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import create_graph_agent
-from graph_agent.acp.agent import EditorAgent
+from graph_agent.interfaces.acp.agent import EditorAgent
 from tests.support.acp import AGENT, call, calls, editor, prepare
 from tests.support.gates import Gate, GatedModel
 

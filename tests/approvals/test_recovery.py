@@ -86,7 +86,7 @@ async def crashed_after_decisions(monkeypatch: pytest.MonkeyPatch, at: str) -> D
     return desk
 
 
-CRASHES = ["graph_agent.nodes.plan.apply_edits", "graph_agent.execution.run_call.run_in_slot"]
+CRASHES = ["graph_agent.nodes.plan.apply_edits", "graph_agent.core.execution.run_call.run_in_slot"]
 REJECTED = "Not run: a person rejected this call. Reason: Keep b."
 
 

@@ -157,16 +157,16 @@ def test_a_source_file_belongs_to_the_layer_of_its_distribution() -> None:
     import langchain_core.messages
     import langgraph.graph
 
-    import graph_agent.agent
     import graph_agent.models.client
     import graph_agent.nodes.plan
+    import graph_agent.session.agent
 
     modules = (
         langgraph.graph,
         langchain_core.messages,
         asyncio,
         json,
-        graph_agent.agent,
+        graph_agent.session.agent,
         graph_agent.models.client,
         graph_agent.nodes.plan,
         work,
@@ -179,7 +179,7 @@ def test_a_source_file_belongs_to_the_layer_of_its_distribution() -> None:
         "LangChain core",
         "asyncio",
         "stdlib",
-        "graph_agent.agent",
+        "graph_agent.session",
         "graph_agent.models",
         "graph_agent.nodes",
         "benchmark",

@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from graph_agent._internal.extras import pip_install
+from graph_agent.base._internal.extras import pip_install
 from tests.server.process import eventually
 from tests.support.agents import ECHO_SCRIPT, asks
 from tests.support.cli import WITHIN_S, RunningCli, run_cli, running_cli

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from langgraph.types import Interrupt
 
-from graph_agent.approvals.requests import DECISIONS
-from graph_agent.cli.dialog import Dialog, GivenAnswers, Question, approve_all, questions_of, signed
+from graph_agent.core.approvals.requests import DECISIONS
 from graph_agent.errors import InputError
+from graph_agent.interfaces.cli.dialog import Dialog, GivenAnswers, Question, approve_all, questions_of, signed
 
 APPROVE = {"type": "approve"}
 ALWAYS = {"type": "approve", "always": True}

@@ -10,7 +10,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from graph_agent.cli.editor import LineEditor, history_path, open_history
+from graph_agent.interfaces.cli.editor import LineEditor, history_path, open_history
 
 
 async def read(keys: str, *, default: str = "", on_interrupt: Callable[[str], bool] | None = None) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.cli.agent_file import APPROVAL_EDGES, EDGES, create, mermaid
+from graph_agent.interfaces.cli.agent_file import APPROVAL_EDGES, EDGES, create, mermaid
 from graph_agent.spec import load_spec
 from tests.support.agents import echo
 from tests.support.cli import run_cli

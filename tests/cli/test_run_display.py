@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from graph_agent.cli.inspection import event_line
-from graph_agent.cli.report import part_object
-from graph_agent.cli.screen import PlainScreen, Wave, draw_calls
-from graph_agent.cli.terminal import Terminal, log_stream
+from graph_agent.interfaces.cli.inspection import event_line
+from graph_agent.interfaces.cli.report import part_object
+from graph_agent.interfaces.cli.screen import PlainScreen, Wave, draw_calls
+from graph_agent.interfaces.cli.terminal import Terminal, log_stream
 from graph_agent.session.results import Custom, DelegatePart, Token
 from tests.support.agents import ECHO_SCRIPT, asks
 from tests.support.cli import run_cli

@@ -10,11 +10,11 @@ import pytest
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs.inbox import StoreInbox, new_note
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.locks.registry import lock_idle_session
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.runs.inbox import StoreInbox, new_note
 from graph_agent.session.importing import background_sessions, export_session, import_session, remove_sessions
+from graph_agent.storage.locks.registry import lock_idle_session
 from tests.support.agents import asks
 from tests.support.cli import run_cli
 from tests.support.commits import commits, committed

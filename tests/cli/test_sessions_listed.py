@@ -13,10 +13,10 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.checkpoints.open import open_reader
-from graph_agent.cli.sessions import age
+from graph_agent.interfaces.cli.sessions import age
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.session.history import EventReader, SessionSummary, shorten, summarize_sessions
+from graph_agent.storage.checkpoints.open import open_reader
 from tests.support.agents import asks, echo
 from tests.support.cli import run_cli
 from tests.support.terminal import APPROVED_TOOLS, GATED_TOOLS, agent_folder, terminal, wait_for

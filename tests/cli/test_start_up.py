@@ -26,7 +26,7 @@ UNUSED_BY_HELP = ("asyncio", "packaging")
 """Modules that no command needs before it runs."""
 PROGRAM = """
 import sys
-from graph_agent.cli.app import main
+from graph_agent.interfaces.cli.app import main
 try:
     main()
 finally:

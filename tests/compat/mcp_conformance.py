@@ -183,7 +183,7 @@ def faults(folder: Path) -> dict[str, list[str]]:
 
 def _conformance(folder: Path) -> list[str]:
     app = create_app(of_file(ROOT / "examples/hotel/agent.yaml"), db="memory:")
-    replaced = patch("graph_agent.server.mcp.mount.sdk_server", lambda agent: fixture())
+    replaced = patch("graph_agent.interfaces.server.mcp.mount.sdk_server", lambda agent: fixture())
     with replaced, serving(lambda url: app) as url:
         output = _run(folder, "conformance", "server", "--url", f"{url}/mcp")
     found = _TOTAL.search(output)

@@ -7,8 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from graph_agent.devtools.testing.calls import CallDifference, WaveCall, compare_calls, compare_runs, compare_values
 from graph_agent.evaluation import ExpectedCall, ExpectedCalls
-from graph_agent.testing.calls import CallDifference, WaveCall, compare_calls, compare_runs, compare_values
 
 A, B = WaveCall("a", {"x": 1}, "success", 1), WaveCall("b", {"y": [1, 2]}, "success", 1)
 C = WaveCall("c", {"z": "Bergen"}, "error", 2)

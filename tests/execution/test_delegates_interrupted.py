@@ -189,7 +189,7 @@ AT_LIMIT = (
 async def test_a_delegation_ends_at_its_time_limit(
     delegate: Any, limits: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graph_agent._internal.sync_bridge.GRACE_S", 0.2)
+    monkeypatch.setattr("graph_agent.base._internal.sync_bridge.GRACE_S", 0.2)
     graph = create_graph_agent(ScriptedChatModel(DELEGATE), delegates=[delegate], checkpointer=InMemorySaver())
 
     result = await Session(graph, "s1").run("go", context=limits)

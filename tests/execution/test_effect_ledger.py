@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.ledger import STARTED
+from graph_agent.core.execution.ledger import STARTED
 from tests.support.agents import asks
 from tests.support.gates import Gate
 from tests.support.result_texts import NOT_STARTED, UNKNOWN

@@ -9,8 +9,8 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.state.call_events import CallResult
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.state.call_events import CallResult
 from tests.support.agents import asks, echo
 
 BOTH = asks(("d", "delegate_to_r", {"task": "t"}), ("e", "echo", {"text": "a"}))

@@ -25,10 +25,10 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
+from graph_agent.core.planning.request_state import with_carried
+from graph_agent.core.state.schema import RequestOnlyMessages
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.planning.request_state import with_carried
 from graph_agent.session.results import Token
-from graph_agent.state.schema import RequestOnlyMessages
 from tests.support.agents import add, asks, dialogue, echo, kinds, says
 from tests.support.hooks import DONE, RERUN, FixedPlanHook
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub

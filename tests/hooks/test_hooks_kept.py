@@ -13,8 +13,8 @@ from langchain_core.messages.utils import convert_to_messages, convert_to_openai
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.hooks.request_messages import additions, without_open_calls
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.hooks.request_messages import additions, without_open_calls
 from tests.support.agents import asks, echo, without_examples
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

@@ -15,16 +15,9 @@ from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import (
-    LoopConfig,
-    LoopHook,
-    LoopPlan,
-    RequestPatch,
-    Session,
-    create_graph_agent,
-)
+from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
+from graph_agent.core.hooks.copies import LazyRequestCopy, copied
 from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.hooks.copies import LazyRequestCopy, copied
 from tests.support.agents import echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

@@ -33,7 +33,7 @@ from langgraph.types import Command, Send, interrupt
 from openai import APIStatusError
 
 from graph_agent import ScriptedChatModel
-from graph_agent._compat import (
+from graph_agent.base._compat import (
     STRICT_RESUME,
     InjectedArguments,
     SubPattern,
@@ -61,8 +61,8 @@ from graph_agent._compat import (
     trace_policy_of,
     uses_responses_api,
 )
-from graph_agent._compat.checkpoints import ClockedStateGraph, loads_older_checkpoint, raise_checkpoint_id_floor
-from graph_agent._internal.sync_bridge import blocking
+from graph_agent.base._compat.checkpoints import ClockedStateGraph, loads_older_checkpoint, raise_checkpoint_id_floor
+from graph_agent.base._internal.sync_bridge import blocking
 from tests.support.agents import thread
 from tests.support.clocks import process_with_clock
 from tests.support.openai_stub import Failure, OpenAIStub

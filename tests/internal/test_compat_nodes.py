@@ -15,8 +15,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent._compat import dual_runnable, route_by_update, skip_unused_callbacks
-from graph_agent._internal.sync_bridge import blocking
+from graph_agent.base._compat import dual_runnable, route_by_update, skip_unused_callbacks
+from graph_agent.base._internal.sync_bridge import blocking
 from tests.support.agents import asks, echo, says, thread
 
 

@@ -7,7 +7,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.pregel._messages import StreamMessagesHandler
 
 from graph_agent import ScriptedChatModel
-from graph_agent._compat.replies import can_stream, reads_stream
+from graph_agent.base._compat.replies import can_stream, reads_stream
 from graph_agent.models.streaming import StreamTap
 
 

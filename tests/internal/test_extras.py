@@ -15,9 +15,9 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from graph_agent import A2ADelegate
-from graph_agent._internal.extras import _EXTRAS, install_command, requirements_of
 from graph_agent.agent_file.delegates import DelegateSpec
 from graph_agent.agent_file.imports import load_attribute
+from graph_agent.base._internal.extras import _EXTRAS, install_command, requirements_of
 from graph_agent.errors import MissingExtraError
 from graph_agent.models.resolve import resolve_model
 
@@ -165,8 +165,18 @@ def _is_own(name: str) -> bool:
             "server",
             lambda folder: DelegateSpec(name="r", url="http://127.0.0.1:1").build(folder),
         ),
-        ("A database in PostgreSQL", "psycopg", "postgres", lambda _: __import__("graph_agent.checkpoints.postgres")),
-        ("graph_agent.engines", "restate", "restate", lambda _: __import__("graph_agent.engines.restate_worker")),
+        (
+            "A database in PostgreSQL",
+            "psycopg",
+            "postgres",
+            lambda _: __import__("graph_agent.storage.checkpoints.postgres"),
+        ),
+        (
+            "graph_agent.engines",
+            "restate",
+            "restate",
+            lambda _: __import__("graph_agent.engines.restate_worker"),
+        ),
         ("graph_agent.server", "fastapi", "server", lambda _: importlib.import_module("graph_agent.server").create_app),
         ("graph_agent.a2a.server", "a2a", "server", lambda _: __import__("graph_agent.a2a.server")),
     ],
@@ -182,7 +192,7 @@ def test_whatever_needs_an_extra_names_the_command(
     own_modules: list[str],
 ) -> None:
     (tmp_path / "own.py").write_text("from langchain.agents.middleware import AgentMiddleware\n")
-    names = ("checkpoints.postgres", "delegates", "engines", "server", "a2a")
+    names = ("storage.checkpoints.postgres", "integrations.delegates", "interfaces", "engines", "server", "a2a")
     users = tuple(f"graph_agent.{name}" for name in names)
     for name in own_modules:
         if name.startswith(users):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from graph_agent._internal.garbage import paused_collection
+from graph_agent.base._internal.garbage import paused_collection
 
 
 def test_many_objects_made_at_once_are_not_traversed_by_the_next_collections() -> None:

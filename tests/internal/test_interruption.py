@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from graph_agent._internal.sync_bridge import interruptible
+from graph_agent.base._internal.sync_bridge import interruptible
 
 
 def _numbers() -> Generator[int]:

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError, count_values
+from graph_agent.base._internal.json_bounds import (
+    JsonBounds,
+    JsonBoundsError,
+    JsonMeter,
+    TooManyValuesError,
+    count_values,
+)
 
 WIDE = JsonBounds(values=10**6, depth=10**6)
 VALUES = st.recursive(

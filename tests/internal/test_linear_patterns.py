@@ -24,30 +24,30 @@ _ROOT = Path(graph_agent.__file__).parent
 _MATCHING = frozenset({"match", "fullmatch"})
 _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 
-_TURNS = importlib.import_module("graph_agent.parsing.turns")
+_TURNS = importlib.import_module("graph_agent.models.parsing.turns")
 _LOCALS: dict[str, dict[str, Any]] = {
-    "parsing/turns.py": {
+    "models/parsing/turns.py": {
         "strong": _TURNS._any_of(_TURNS._STRONG),
         "ends": _TURNS._any_of(_TURNS._ENDS),
         "markup": "",
         "found": {"fence": "```"},
     },
-    "parsing/calls.py": {"mark": "<think>"},
+    "models/parsing/calls.py": {"mark": "<think>"},
     "models/stream_filters.py": {"fence": {"marks": "```"}},
     "models/finish.py": {"reasons": ("",)},
     "models/wire/learn.py": {"name": "(?:image|images|image_url|image input|vision|multimodal)"},
     "models/wire/schemas.py": {"value": "[a-z]+"},
     "models/wire/table.py": {"pattern": "(?:open-)?(?:mistral|mixtral)"},
     "models/wire/words.py": {"wordings": {}},  # its results are collected by their names
-    "_internal/secrets.py": {"body": r"[\w*.-]{16,}"},
-    "testing/model.py": {"names": {}, "given": ""},
+    "base/_internal/secrets.py": {"body": r"[\w*.-]{16,}"},
+    "devtools/testing/model.py": {"names": {}, "given": ""},
 }
 """Values of the local names that a pattern is made of, by file."""
 _UNTRUSTED = frozenset(
     {
-        ("_internal/json_schema.py", "regex.compile(pattern, cache_pattern=False)"),
-        ("testing/calls.py", "re.search(given, actual)"),
-        ("workspace/patterns.py", "re.compile(_translated(line[is_negated:], below))"),
+        ("base/_internal/json_schema.py", "regex.compile(pattern, cache_pattern=False)"),
+        ("devtools/testing/calls.py", "re.search(given, actual)"),
+        ("integrations/workspace/patterns.py", "re.compile(_translated(line[is_negated:], below))"),
     }
 )
 """Patterns of others: those of schemas and models are searched with a time limit (`test_schema_check.py`), those of

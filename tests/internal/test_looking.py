@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from graph_agent._internal.polling import poll_forever
+from graph_agent.base._internal.polling import poll_forever
 
 logger = logging.getLogger("graph_agent.tests")
 

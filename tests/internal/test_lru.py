@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent._internal.lru import BoundedCache
+from graph_agent.base._internal.lru import BoundedCache
 
 
 def test_the_least_recently_used_entry_is_evicted() -> None:

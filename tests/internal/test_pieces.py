@@ -8,7 +8,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent._internal.closing_stream import TextCoalescer
+from graph_agent.base._internal.closing_stream import TextCoalescer
 
 NEVER_S = 3600.0
 

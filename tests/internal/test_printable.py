@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from graph_agent._internal.command_log import log_at, log_warnings
-from graph_agent._internal.failure_log import log_failure
-from graph_agent._internal.text import printable, printable_lines
+from graph_agent.base._internal.command_log import log_at, log_warnings
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.base._internal.text import printable, printable_lines
 from tests.support.cli import run_cli
 
 EVIL = "a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"

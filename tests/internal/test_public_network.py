@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from graph_agent._internal import public_network
-from graph_agent._internal.public_network import NotPublicError, PublicTransport, is_public, is_public_url
+from graph_agent.base._internal import public_network
+from graph_agent.base._internal.public_network import NotPublicError, PublicTransport, is_public, is_public_url
 from tests.support.a2a_servers import serving
 
 PRIVATE = [

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from graph_agent._internal.text import as_text, clean, to_json_safe
+from graph_agent.base._internal.text import as_text, clean, to_json_safe
+from graph_agent.core.state.channels import MessagesChannel
+from graph_agent.core.state.messages import OpenCalls, new_user_messages, open_calls, rewrite, with_results
 from graph_agent.errors import did_you_mean
-from graph_agent.state.channels import MessagesChannel
-from graph_agent.state.messages import OpenCalls, new_user_messages, open_calls, rewrite, with_results
 
 
 @given(st.text(alphabet=st.characters(codec=None)))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from referencing import Registry
 
-from graph_agent._internal.json_schema import SchemaCheck
+from graph_agent.base._internal.json_schema import SchemaCheck
+from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.errors import ConfigError, SlowSchemaError
-from graph_agent.settings.response_format import ResponseSchema
 
 _HOPELESS = r"^(([a-z])+.)+[A-Z]([a-z])+$"
 _LONG = "a" * 5000

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from graph_agent._internal.secrets import mask_named_secrets, mask_secrets
+from graph_agent.base._internal.secrets import mask_named_secrets, mask_secrets
 
 ALPHANUMERIC, UPPER = string.ascii_letters + string.digits, string.ascii_uppercase + string.digits
 

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 
-from graph_agent._internal.signals import handling
+from graph_agent.base._internal.signals import handling
 
 
 async def test_a_signal_wakes_the_event_loop() -> None:

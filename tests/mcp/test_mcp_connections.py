@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from graph_agent.errors import ConfigError
+from graph_agent.integrations.mcp.connections import ServerConfig, check_connections
 from graph_agent.mcp import open_mcp_tools
-from graph_agent.mcp.connections import ServerConfig, check_connections
 
 STDIO = {"transport": "stdio", "command": "x"}
 HTTP = {"transport": "http", "url": "http://127.0.0.1:9/mcp"}

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from graph_agent.integrations.mcp.messages import request_id_in
 from graph_agent.mcp import McpCallError, McpTools, open_mcp_tools
-from graph_agent.mcp.messages import request_id_in
 from tests.support.a2a_servers import serving
 from tests.support.mcp_servers import running
 from tests.support.mcp_servers.running import until

@@ -20,13 +20,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent._internal.text import text_of
+from graph_agent.base._internal.text import text_of
 from graph_agent.errors import SyncInLoopError
-from graph_agent.mcp import McpTools, loop_bridge, open_mcp_tools
-from graph_agent.mcp.client_session import elicitation_for
-from graph_agent.mcp.connections import ServerConfig
-from graph_agent.mcp.server import Server
-from graph_agent.mcp.tools import to_langchain_tool
+from graph_agent.integrations.mcp import loop_bridge
+from graph_agent.integrations.mcp.client_session import elicitation_for
+from graph_agent.integrations.mcp.connections import ServerConfig
+from graph_agent.integrations.mcp.server import Server
+from graph_agent.integrations.mcp.tools import to_langchain_tool
+from graph_agent.mcp import McpTools, open_mcp_tools
 from tests.support.agents import asks
 from tests.support.mcp_servers import running
 from tests.support.mcp_servers.demo_server import PIXEL

@@ -16,9 +16,9 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import A2ADelegate, GraphDelegate, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.tools.output import fenced, source_of
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.session.results import Usage
-from graph_agent.tools.output import fenced, source_of
 from tests.support.a2a_servers import PlainAgent, answer, serving_plain
 from tests.support.agents import asks, echo
 from tests.support.sessions import new_session, stored_messages

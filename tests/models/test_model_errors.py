@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
-from graph_agent._internal.secrets import mask_secrets
+from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.errors import McpServerError, ScriptError
 from graph_agent.models.errors import classify_model_error, describe_model_error, retry_after_s
 from tests.support.openai_stub import Failure, Reply, StubFactory, error_of, openai_stub

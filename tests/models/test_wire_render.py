@@ -17,7 +17,7 @@ from langchain_openai import AzureChatOpenAI, ChatOpenAI
 from pydantic import SecretStr
 
 from graph_agent import ScriptedChatModel
-from graph_agent._internal.media import media_of
+from graph_agent.base._internal.media import media_of
 from graph_agent.errors import ConfigError
 from graph_agent.models.sanitize import alias_of, with_traits
 from graph_agent.models.wire.choose import rules_for

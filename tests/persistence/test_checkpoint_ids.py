@@ -24,7 +24,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
-from graph_agent._compat.checkpoints import raise_checkpoint_id_floor
+from graph_agent.base._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent.persistence import open_saver
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.clocks import process_with_clock

@@ -17,9 +17,9 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints.format import FORMAT_KEY
+from graph_agent.core.state.lengths import LENGTHS
 from graph_agent.persistence import open_saver
-from graph_agent.state.lengths import LENGTHS
+from graph_agent.storage.checkpoints.format import FORMAT_KEY
 from tests.support.agents import asks, says, thread
 
 CANARY = "canary-5f0d1c77"

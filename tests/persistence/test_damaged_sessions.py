@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from graph_agent import Session, SessionMemory
-from graph_agent.checkpoints.open import open_reader
 from graph_agent.errors import DamagedSessionError
 from graph_agent.persistence import open_saver, open_store, prune
 from graph_agent.session.history import EventReader
 from graph_agent.session.importing import export_session
+from graph_agent.storage.checkpoints.open import open_reader
 from tests.support.commits import committed
 from tests.support.postgres_server import PostgresServer, on_postgres
 from tests.support.pruning import agent, take_step

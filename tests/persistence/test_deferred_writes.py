@@ -15,11 +15,11 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.checkpoints import sqlite_writer
-from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
-from graph_agent.checkpoints.sqlite_writer import Writer
+from graph_agent.core.runs.fence import DeferredWrites
 from graph_agent.persistence import open_saver
-from graph_agent.runs.fence import DeferredWrites
+from graph_agent.storage.checkpoints import sqlite_writer
+from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
+from graph_agent.storage.checkpoints.sqlite_writer import Writer
 from tests.support.agents import asks, marked, says, thread
 from tests.support.committed_steps import Seen, observed_run, types_of
 

@@ -18,10 +18,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints import history_cache
-from graph_agent.checkpoints.history_cache import HistoryCache
 from graph_agent.persistence import open_saver, prune
 from graph_agent.session.importing import export_session, import_session
+from graph_agent.storage.checkpoints import history_cache
+from graph_agent.storage.checkpoints.history_cache import HistoryCache
 from tests.support.agents import asks, echo, thread
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import RANDOM_STEPS, agent, read_all, take_step

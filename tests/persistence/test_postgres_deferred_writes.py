@@ -14,13 +14,13 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from graph_agent.checkpoints import postgres_fence
-from graph_agent.checkpoints.postgres import SharedPostgresSaver
-from graph_agent.checkpoints.postgres_fence import fence_writes, lock_key
+from graph_agent.core.runs.fence import DeferredWrites
+from graph_agent.core.runs.run import RUN, Run
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver, strict_serializer
-from graph_agent.runs.fence import DeferredWrites
-from graph_agent.runs.run import RUN, Run
+from graph_agent.storage.checkpoints import postgres_fence
+from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
+from graph_agent.storage.checkpoints.postgres_fence import fence_writes, lock_key
 from tests.support.committed_steps import Seen, observed_run, types_of
 from tests.support.postgres_server import on_postgres
 

@@ -20,21 +20,15 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.checkpoints.pruning import histories
-from graph_agent.checkpoints.pruning.plan import ANSWERED, Node, Rule, plan_thread
-from graph_agent.checkpoints.pruning.postgres import PostgresTables
-from graph_agent.checkpoints.pruning.sqlite import SqliteTables
-from graph_agent.errors import (
-    ConfigError,
-    InputConflictError,
-    InputSupersededError,
-    SessionBusyError,
-    SessionLostError,
-)
-from graph_agent.locks.locks import database_key
-from graph_agent.locks.registry import maintained
+from graph_agent.errors import ConfigError, InputConflictError, InputSupersededError, SessionBusyError, SessionLostError
 from graph_agent.persistence import open_saver, prune
 from graph_agent.session.importing import export_session, import_session
+from graph_agent.storage.checkpoints.pruning import histories
+from graph_agent.storage.checkpoints.pruning.plan import ANSWERED, Node, Rule, plan_thread
+from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
+from graph_agent.storage.checkpoints.pruning.sqlite import SqliteTables
+from graph_agent.storage.locks.locks import database_key
+from graph_agent.storage.locks.registry import maintained
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres

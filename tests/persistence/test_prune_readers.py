@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.checkpoints import history_cache
-from graph_agent.checkpoints.pruning import plan, threads
 from graph_agent.persistence import open_saver, prune
 from graph_agent.session.history import EventReader
+from graph_agent.storage.checkpoints import history_cache
+from graph_agent.storage.checkpoints.pruning import plan, threads
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import agent, differences, read_all, take_step
 

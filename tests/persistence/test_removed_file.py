@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints.sqlite_connection import DatabaseRemovedError
+from graph_agent.interfaces.server.a2a.store import open_tables
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.server.a2a.store import open_tables
+from graph_agent.storage.checkpoints.sqlite_connection import DatabaseRemovedError
 from tests.server.process import serving
 from tests.support.chat_client import CHAT, body, chat
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.checkpoints.session_index import SQLITE_INDEX
 from graph_agent.persistence import open_saver
 from graph_agent.session.history import list_threads
+from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX
 from tests.support.agents import says, thread
 
 THREADS = ["old", "anna/one", "bob/one", "anna/parked/x", "an_a/one", "anna/two", "new"]
@@ -73,7 +73,7 @@ async def test_a_database_from_before_the_index_gets_it(tmp_path: Path) -> None:
 
 
 def test_a_page_is_read_from_the_index_alone() -> None:
-    from graph_agent.checkpoints.session_index import _SQLITE_GROUP, _query
+    from graph_agent.storage.checkpoints.session_index import _SQLITE_GROUP, _query
 
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
-from graph_agent.checkpoints.sqlite_writer import Writer
 from graph_agent.persistence import open_saver
+from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
+from graph_agent.storage.checkpoints.sqlite_writer import Writer
 from tests.support.agents import says, thread
 
 

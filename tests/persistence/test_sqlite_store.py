@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph.store.base import GetOp, Op, PutOp
 
-from graph_agent.checkpoints.sqlite_saver import SharedSqliteStore, open_sqlite_store
+from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteStore, open_sqlite_store
 
 
 async def test_a_setup_that_was_cut_off_is_made_good(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.checkpoints import format as checkpoint_format
-from graph_agent.checkpoints.open import open_reader
 from graph_agent.errors import NewerFormatError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.session.history import EventReader, summarize_sessions
+from graph_agent.storage.checkpoints import format as checkpoint_format
+from graph_agent.storage.checkpoints.open import open_reader
 from tests.fixtures.v0_1_0 import make
 from tests.fixtures.v0_1_0.make import agent, calls
 from tests.fixtures.v0_2_0.make import HINT, Hinted, careful

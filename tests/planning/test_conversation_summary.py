@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from pydantic import SecretStr
 
 from graph_agent import AgentContext, LoopHook, ScriptedChatModel, create_graph_agent
-from graph_agent.server.responses.compaction import StoppedByHookError, summarize_conversation
+from graph_agent.interfaces.server.responses.compaction import StoppedByHookError, summarize_conversation
 
 CONVERSATION: list[AnyMessage] = [
     HumanMessage("Write to ana@example.com.", id="1"),

@@ -24,10 +24,10 @@ from langgraph.types import Command
 from pydantic import BaseModel, field_validator
 
 from graph_agent import LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
-from graph_agent._internal.failure_log import exception_text
+from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError, InputError
-from graph_agent.mcp.messages import root_cause
+from graph_agent.integrations.mcp.messages import root_cause
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.waves import PlanningResult
 from tests.support.agents import asks, says, thread

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from graph_agent.planning.kept_results import KeptResults
-from graph_agent.state.messages import KEPT_AS
+from graph_agent.core.planning.kept_results import KeptResults
+from graph_agent.core.state.messages import KEPT_AS
 
 
 def kept(id_: str, mark: str) -> ToolMessage:

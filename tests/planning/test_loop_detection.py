@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from langchain_core.messages.content import create_text_block
 
 from graph_agent.calls import Call, fingerprint
-from graph_agent.planning.loop_detection import (
+from graph_agent.core.planning.loop_detection import (
     REPEATS,
     Loop,
     RecentCalls,
@@ -19,7 +19,7 @@ from graph_agent.planning.loop_detection import (
     repetitions,
     unchanging,
 )
-from graph_agent.state.call_events import call_event, result_event
+from graph_agent.core.state.call_events import call_event, result_event
 from graph_agent.state.events import event
 
 

@@ -14,11 +14,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
-from graph_agent.assembly import after_plan
 from graph_agent.calls import Call
+from graph_agent.core.runs.run import RUN, Run
+from graph_agent.core.state.channels import RemoteTask
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.runs.run import RUN, Run
-from graph_agent.state.channels import RemoteTask
+from graph_agent.session.assembly import after_plan
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.edit_agent import (
     BREAKPOINTS,

@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.planning.compaction import compact
+from graph_agent.core.planning.compaction import compact
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import add, asks, echo, marked, says
 

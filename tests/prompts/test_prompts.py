@@ -10,7 +10,7 @@ import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.prompts import VARIABLES, Prompts
+from graph_agent.models.prompts import VARIABLES, Prompts
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import add, asks, echo, says
 

@@ -13,10 +13,8 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.errors import ConfigError
-from graph_agent.settings.config import Price
-from graph_agent.usage import (
+from graph_agent.base.settings.config import Price
+from graph_agent.base.usage import (
     BudgetUsage,
     RemainingBudget,
     budget_for_delegates,
@@ -25,6 +23,8 @@ from graph_agent.usage import (
     exhausted,
     price_of,
 )
+from graph_agent.delegation import Delegation, DelegationResult
+from graph_agent.errors import ConfigError
 from tests.support.agents import asks, dialogue, echo
 from tests.support.budgets import PRICES, Clock, call_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, gated_tool, until

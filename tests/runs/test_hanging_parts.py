@@ -18,11 +18,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
-from graph_agent._internal import sync_bridge
+from graph_agent.base._internal import sync_bridge
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import RunHungError
-from graph_agent.locks import registry
 from graph_agent.session import driver
+from graph_agent.storage.locks import registry
 from tests.support.agents import asks, echo
 from tests.support.gates import nothing_under_way, until
 
@@ -222,7 +222,7 @@ SAVERS: dict[str, Callable[[Hang], dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("graph_agent._internal.sync_bridge", "graph_agent.locks.registry"):
+    for module in ("graph_agent.base._internal.sync_bridge", "graph_agent.storage.locks.registry"):
         monkeypatch.setattr(f"{module}.GRACE_S", 1.0)
     monkeypatch.setattr(registry, "POLL_S", 0.02)
     monkeypatch.setattr(driver, "_FOLLOW_UP_S", 0.3)
@@ -336,7 +336,7 @@ async def test_the_sessions_of_nested_runs_share_the_wait_for_stores_that_hang(m
         call = asks(("1", "delegate_to_helper", {"task": "x"}))
         return {**_store(hang), "delegates": [_WithSession(inner)], "reply": call}
 
-    monkeypatch.setattr("graph_agent.runs.inbox.end_or_abandon", noted)
+    monkeypatch.setattr("graph_agent.core.runs.inbox.end_or_abandon", noted)
     with hanging(parts, 0) as (outer, session):
         run = asyncio.create_task(session.run("go"))
         await until(inner.reached.is_set)

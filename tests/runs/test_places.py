@@ -12,9 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.locks.locks import database_key, database_key_blocking
-from graph_agent.locks.registry import inbox_of
 from graph_agent.persistence import open_saver
+from graph_agent.storage.locks.locks import database_key, database_key_blocking
+from graph_agent.storage.locks.registry import inbox_of
 from tests.support.agents import says, thread
 
 
@@ -78,7 +78,7 @@ async def test_an_inbox_is_forgotten_with_its_saver() -> None:
 
     del saver
     gc.collect()
-    from graph_agent.locks import locks as places
-    from graph_agent.locks import registry as running
+    from graph_agent.storage.locks import locks as places
+    from graph_agent.storage.locks import registry as running
 
     assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)

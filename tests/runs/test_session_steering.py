@@ -14,9 +14,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.runs.inbox import MemoryInbox, new_note
 from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.runs.inbox import MemoryInbox, new_note
 from tests.support.agents import asks, dialogue, echo, kinds
 from tests.support.gates import Gate, GatedModel, gated_tool
 from tests.support.sessions import conversation_events, new_session, noted, start_steered_process, stored_messages

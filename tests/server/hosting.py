@@ -10,16 +10,16 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
+from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, resolve_once
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.host import AgentSource, Host, open_host
+from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.server import ServerSettings
-from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.handler import Runs
-from graph_agent.server.chat.outcomes import ChatOutcome
-from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.run_spec import RunSpec, resolve_once
-from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.host import AgentSource, Host, open_host
-from graph_agent.server.monitoring import Metrics
-from graph_agent.server.sessions import Sessions
 
 ANONYMOUS = Caller("")
 MINE: dict[str, Any] = {

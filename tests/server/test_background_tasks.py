@@ -7,10 +7,10 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
-from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.monitoring import Metrics
-from graph_agent.server.sessions import Sessions
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.run import ServerRun
+from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.history import list_threads
 from tests.server.hosting import MINE, answered, ask, outcome_of, running, sessions_of, spec_of
 from tests.support.agents import asks

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.server.chat.run import AnswerText, RunEnded, ServerRun
+from graph_agent.interfaces.server.chat.run import AnswerText, RunEnded, ServerRun
 from tests.server.hosting import ask, running, spec_of
 from tests.support.agents import asks, echo
 

@@ -16,8 +16,8 @@ from langchain.agents.middleware import AgentMiddleware
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.interfaces.server import host
 from graph_agent.persistence import open_saver
-from graph_agent.server import host
 from graph_agent.session.history import EventReader
 from tests.server.hosting import answered, ask, outcome_of, running, sessions_of, spec_of
 from tests.server.process import serving

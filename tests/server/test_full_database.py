@@ -17,15 +17,15 @@ from langchain_core.tools import tool
 from psycopg_pool import PoolTimeout
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent._internal.failure_log import is_out_of_space
-from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
+from graph_agent.base._internal.failure_log import is_out_of_space
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.core.execution.open_calls import UNKNOWN
 from graph_agent.errors import SessionLostError
-from graph_agent.execution.open_calls import UNKNOWN
+from graph_agent.interfaces.server.host import AgentSource, Host, open_host
+from graph_agent.interfaces.server.problems import ProblemError, problem_of_failure
 from graph_agent.persistence import prune
 from graph_agent.server import ServerSettings, create_app
-from graph_agent.server.host import AgentSource, Host, open_host
-from graph_agent.server.problems import ProblemError, problem_of_failure
+from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
 from tests.server.hosting import ask, outcome_of, start_run
 from tests.support.agents import asks
 

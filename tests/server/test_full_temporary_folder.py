@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from graph_agent.server import supervisor as workers
-from graph_agent.server.admission import worker_folder
-from graph_agent.server.admission.gate import Limits
-from graph_agent.server.admission.worker_folder import SharedLimits
-from graph_agent.server.monitoring import ReservedFile
-from graph_agent.server.problems import ProblemError
+from graph_agent.interfaces.server import supervisor as workers
+from graph_agent.interfaces.server.admission import worker_folder
+from graph_agent.interfaces.server.admission.gate import Limits
+from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
+from graph_agent.interfaces.server.monitoring import ReservedFile
+from graph_agent.interfaces.server.problems import ProblemError
 from tests.server.process import Served, serving
 from tests.support.chat_client import CHAT, body
 from tests.support.small_disk import fill, small_disk

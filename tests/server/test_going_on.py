@@ -9,8 +9,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import SessionMemory, create_graph_agent
+from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.server import ServerSettings
-from graph_agent.server.problems import ProblemError
 from tests.server.hosting import (
     MINE,
     answered,

@@ -17,13 +17,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from graph_agent import LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.chat.run_spec import with_key
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.host import AgentSource
+from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.server import create_app
-from graph_agent.server.admission.gate import Caller
-from graph_agent.server.chat.handler import Runs
-from graph_agent.server.chat.run_spec import with_key
-from graph_agent.server.chat.schemas import ChatRequest
-from graph_agent.server.host import AgentSource
-from graph_agent.server.problems import ProblemError
 from tests.server.hosting import MINE, answered, ask, outcome_of, running, spec_of, start_run, with_results
 from tests.server.process import Served, serving
 from tests.support.agents import asks, echo
@@ -178,7 +178,7 @@ async def test_callers_do_not_share_keys() -> None:
 
 
 async def _started(runs: Runs, spec: Any) -> Any:
-    from graph_agent.server.chat.run import ServerRun
+    from graph_agent.interfaces.server.chat.run import ServerRun
 
     return ServerRun(runs.host, spec, runs.metrics, streams=False)
 

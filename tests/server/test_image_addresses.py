@@ -10,8 +10,8 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.models.capabilities import may_download_images
-from graph_agent.server.problems import ProblemError
 from tests.server.hosting import answered, ask, running
 
 GOOGLE = type("ChatGoogleGenerativeAI", (ScriptedChatModel,), {"__module__": "langchain_google_genai.chat_models"})

@@ -12,9 +12,10 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from graph_agent import AgentContext, deps
-from graph_agent._internal.json_bounds import JsonBounds
-from graph_agent.server.admission.body import COLLECT_BYTES, BodyLimits
+from graph_agent import AgentContext
+from graph_agent.base._internal.json_bounds import JsonBounds
+from graph_agent.core import deps
+from graph_agent.interfaces.server.admission.body import COLLECT_BYTES, BodyLimits
 
 
 class _Cycle:

@@ -12,8 +12,8 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.problems import ProblemError
+from graph_agent.interfaces.server.chat.run import ServerRun
+from graph_agent.interfaces.server.problems import ProblemError
 from tests.server.hosting import MINE, ask, outcome_of, running, spec_of, start_run
 
 
@@ -22,7 +22,7 @@ def word() -> CompiledAgentGraph:
 
 
 async def test_a_client_that_reads_nothing_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graph_agent.server.chat.run._MOST_WAITING", 1)
+    monkeypatch.setattr("graph_agent.interfaces.server.chat.run._MOST_WAITING", 1)
     async with running(word()) as runs:
         spec = await spec_of(runs.host, ask())
         async with asyncio.timeout(30), runs.run(spec, streams=True) as run:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent._internal.text import find_lone_surrogate
+from graph_agent.base._internal.text import find_lone_surrogate
 from tests.server.process import Served, eventually
 from tests.support.chat_client import CHAT
 

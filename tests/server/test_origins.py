@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from graph_agent.interfaces.server.app import GUARDED
 from graph_agent.server import ApiKey, ServerSettings, create_app, of_file
-from graph_agent.server.app import GUARDED
 from tests.server.process import ROOT, Served, serving
 from tests.support.chat_client import CHAT, body
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.interfaces.server.host import Host
 from graph_agent.server import ServerSettings
-from graph_agent.server.host import Host
 from tests.server.hosting import MINE, ask, outcome_of, running, start_run
 from tests.support.gates import Gate, GatedModel
 

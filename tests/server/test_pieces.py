@@ -11,9 +11,9 @@ from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.chat.handler import between_pieces_s
-from graph_agent.server.chat.run import ProgressUpdate, RunEnded, ServerRun
-from graph_agent.server.monitoring import Metrics
+from graph_agent.interfaces.server.chat.handler import between_pieces_s
+from graph_agent.interfaces.server.chat.run import ProgressUpdate, RunEnded, ServerRun
+from graph_agent.interfaces.server.monitoring import Metrics
 from tests.server.hosting import ask, running, spec_of
 from tests.support.agents import asks
 

@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.server.host import Host
+from graph_agent.interfaces.server.host import Host
 from tests.server.hosting import answered, ask, running
 from tests.support.agents import asks
 

@@ -20,10 +20,11 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server import ServerSettings, monitoring
-from graph_agent.server.chat.handler import Runs
-from graph_agent.server.host import AgentSource, Host, open_host
-from graph_agent.server.monitoring import Metrics, Readiness
+from graph_agent.interfaces.server import monitoring
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.host import AgentSource, Host, open_host
+from graph_agent.interfaces.server.monitoring import Metrics, Readiness
+from graph_agent.server import ServerSettings
 from tests.server.hosting import running
 from tests.server.process import PARROT, serving
 from tests.support.gates import Gate

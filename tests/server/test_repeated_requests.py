@@ -22,8 +22,8 @@ from pydantic import SecretStr
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.server import ApiKey, ServerSettings, create_app
-from graph_agent.server.host import AgentSource
 from tests.server.booking import BookingModel, book, bookings
 from tests.support.agents import asks, echo
 
@@ -251,7 +251,7 @@ async def test_a_failed_run_is_kept_for_the_time_of_the_setting(
 ) -> None:
     (tmp_path / "fail").touch()
     clock = 1_000_000.0
-    monkeypatch.setattr("graph_agent.server.chat.attempts.time.time", lambda: clock)
+    monkeypatch.setattr("graph_agent.interfaces.server.chat.attempts.time.time", lambda: clock)
     found: list[int] = []
     async with served(tmp_path, retry_ttl_s=60) as http:
         for passed_s in (0, 59, 61):

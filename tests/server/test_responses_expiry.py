@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from graph_agent.interfaces.server.responses.records import delete_expired
 from graph_agent.persistence import open_store
 from graph_agent.server import ServerSettings
-from graph_agent.server.responses.records import delete_expired
 from tests.server.process import eventually, serving
 
 DAY_S = 86_400

@@ -16,8 +16,8 @@ from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
 from graph_agent.server import ServerSettings
-from graph_agent.server.responses.websocket import ResponsesSocket
 from tests.server.process import Served, eventually, serving
 from tests.support.chat_client import slow_tool_orders, wait_for_slow_tool
 

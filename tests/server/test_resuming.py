@@ -13,11 +13,11 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.server.chat.handler import Runs
-from graph_agent.server.chat.run import ServerRun
-from graph_agent.server.chat.run_spec import RunSpec
-from graph_agent.server.host import Host
-from graph_agent.server.problems import ProblemError
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.chat.run import ServerRun
+from graph_agent.interfaces.server.chat.run_spec import RunSpec
+from graph_agent.interfaces.server.host import Host
+from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.session.results import run_result
 from tests.server.hosting import MINE, answered, ask, outcome_of, running, sessions_of, spec_of, with_results
 from tests.support.agents import asks

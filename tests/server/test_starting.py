@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from graph_agent.errors import ConfigError
+from graph_agent.interfaces.server.settings import describe_settings, settings_from
 from graph_agent.server import ServerSettings
 from graph_agent.server.serve import STARTUP_FAILURE
-from graph_agent.server.settings import describe_settings, settings_from
 from tests.server.process import PARROT, refused
 
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 import uvicorn
 
-from graph_agent.server import supervisor
-from graph_agent.server.supervisor import Supervisor, Worker
+from graph_agent.interfaces.server import supervisor
+from graph_agent.interfaces.server.supervisor import Supervisor, Worker
 from tests.server.process import Served, eventually, serving
 
 TIMEOUT_S = 60.0

@@ -15,9 +15,9 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 
 from graph_agent import create_graph_agent
-from graph_agent.server.a2a.streams import MOST_WAITING_BYTES, bounded_stream
-from graph_agent.server.chat.run import AnswerText, RunEnded, ServerRun
-from graph_agent.server.monitoring import Metrics
+from graph_agent.interfaces.server.a2a.streams import MOST_WAITING_BYTES, bounded_stream
+from graph_agent.interfaces.server.chat.run import AnswerText, RunEnded, ServerRun
+from graph_agent.interfaces.server.monitoring import Metrics
 from tests.server.hosting import ask, running, spec_of
 
 PIECE = "x" * 50_000

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from graph_agent.server.admission.gate import Limits
-from graph_agent.server.admission.worker_folder import SharedLimits
-from graph_agent.server.problems import ProblemError
+from graph_agent.interfaces.server.admission.gate import Limits
+from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
+from graph_agent.interfaces.server.problems import ProblemError
 from tests.server.process import PARROT, Served, eventually, refused, serving
 from tests.support.chat_client import chat, events, is_up
 from tests.support.mcp_servers.running import asking

@@ -8,8 +8,8 @@ from typing import Any
 from langgraph.types import Overwrite
 
 from graph_agent import Session, SessionStatus
+from graph_agent.core.state.channels import GrowingDelta
 from graph_agent.persistence import open_saver, prune
-from graph_agent.state.channels import GrowingDelta
 from graph_agent.state.events import append_events
 from tests.support.pruning import agent, take_step
 

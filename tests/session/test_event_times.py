@@ -9,7 +9,7 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session
-from graph_agent.settings.config import Price
+from graph_agent.base.settings.config import Price
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
 from tests.support.gates import Gate, GatedModel, gated_tool

@@ -17,13 +17,7 @@ from langgraph.types import Command, interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.approvals import approve
-from graph_agent.errors import (
-    InputConflictError,
-    InputError,
-    InputSupersededError,
-    RunFailedError,
-    SessionBusyError,
-)
+from graph_agent.errors import InputConflictError, InputError, InputSupersededError, RunFailedError, SessionBusyError
 from graph_agent.persistence import strict_serializer
 from graph_agent.session.results import Done, Progress, Token
 from tests.support.agents import ECHO_SCRIPT, asks, echo, marked, says

@@ -9,14 +9,7 @@ from langchain.agents.middleware import wrap_model_call
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import (
-    GraphDelegate,
-    LoopConfig,
-    RunResult,
-    ScriptedChatModel,
-    Session,
-    create_graph_agent,
-)
+from graph_agent import GraphDelegate, LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from tests.support.agents import ECHO_SCRIPT, asks, echo, kinds
 from tests.support.sessions import new_session
 

@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.state.call_events import result_event
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -30,7 +31,6 @@ from graph_agent.session.results import (
     Token,
 )
 from graph_agent.session.stream_parts import StreamParts
-from graph_agent.state.call_events import result_event
 from tests.support.agents import asks, echo, says, thread
 
 END = ["No more actions.", "Done."]

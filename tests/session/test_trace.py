@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.base.settings.config import Price
 from graph_agent.session.trace import Span, TimeAxis, spans_of
-from graph_agent.settings.config import Price
 from tests.support.agents import ECHO_SCRIPT, asks, echo
 from tests.support.approvals import Desk
 from tests.support.sessions import new_session

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from graph_agent.skills.catalog import allows
-from graph_agent.types import Call
+from graph_agent.base.types import Call
+from graph_agent.core.skills.catalog import allows
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from graph_agent import (
     build_graph,
     create_graph_agent,
 )
+from graph_agent.base.settings.config import coerce_context, effective_config
 from graph_agent.errors import ConfigError
-from graph_agent.settings.config import coerce_context, effective_config
 from graph_agent.spec import load_spec, open_agent
 from tests.support.agents import asks, dialogue, echo, says, thread
 

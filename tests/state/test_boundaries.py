@@ -12,7 +12,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.execution.ledger import STARTED, UNTOUCHED
+from graph_agent.core.execution.ledger import STARTED, UNTOUCHED
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.result_texts import NOT_STARTED, UNKNOWN
 

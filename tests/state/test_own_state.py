@@ -20,8 +20,8 @@ from langgraph.types import Command, Overwrite, Send
 from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.state.custom_state import ReducedWrites
 from graph_agent.errors import ConfigError, InputError
-from graph_agent.state.custom_state import ReducedWrites
 from tests.support.agents import asks, dialogue, echo, kinds, marked, says, thread
 from tests.support.gates import Gate
 

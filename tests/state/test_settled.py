@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from graph_agent.state.messages import is_settled, open_calls, order_results
+from graph_agent.core.state.messages import is_settled, open_calls, order_results
 
 IDS = st.sampled_from(["a", "b"])
 MESSAGES = st.lists(

@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
-from graph_agent.state.channels import ENDED, NEXT, StatusChannel, check_change, status_event
-from graph_agent.types import STATUS_OF
+from graph_agent.base.types import STATUS_OF
+from graph_agent.core.state.channels import ENDED, NEXT, StatusChannel, check_change, status_event
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.sessions import new_session

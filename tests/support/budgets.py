@@ -63,5 +63,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Measure the deadlines of runs by a clock that the test advances."""
     clock = Clock()
-    monkeypatch.setattr("graph_agent.runs.run.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns))
+    monkeypatch.setattr(
+        "graph_agent.core.runs.run.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns)
+    )
     return clock

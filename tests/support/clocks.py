@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from graph_agent._compat import checkpoints
+from graph_agent.base._compat import checkpoints
 
 _time, _time_ns = time.time, time.time_ns
 

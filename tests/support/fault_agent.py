@@ -22,12 +22,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
-from graph_agent.checkpoints.postgres import SharedPostgresSaver
-from graph_agent.checkpoints.postgres_fence import Write
-from graph_agent.checkpoints.sqlite_connection import BUSY_S
-from graph_agent.checkpoints.sqlite_saver import SharedSqliteSaver
+from graph_agent.core.runs.fence import CheckpointFence
 from graph_agent.persistence import strict_serializer
-from graph_agent.runs.fence import CheckpointFence
+from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
+from graph_agent.storage.checkpoints.postgres_fence import Write
+from graph_agent.storage.checkpoints.sqlite_connection import BUSY_S
+from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
 
 Reach = Callable[[str], None]
 Log = Callable[[str, str], None]

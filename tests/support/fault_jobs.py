@@ -19,8 +19,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints import postgres_fence, sqlite_writer
 from graph_agent.persistence import open_saver, strict_serializer
+from graph_agent.storage.checkpoints import postgres_fence, sqlite_writer
 from tests.support.agents import asks
 from tests.support.fault_agent import (
     ANSWER,

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
-from graph_agent.execution.ledger import STARTED
+from graph_agent.core.execution.ledger import STARTED
 from tests.support.fault_agent import MARKS
 
 Results = dict[str, tuple[str, str]]

@@ -29,7 +29,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
-from graph_agent._internal.signals import handling
+from graph_agent.base._internal.signals import handling
 from tests.support.agents import asks, says
 
 

@@ -25,9 +25,9 @@ from psycopg.rows import DictRow
 
 from graph_agent import GraphDelegate, LoopConfig, RunResult, Session, create_graph_agent
 from graph_agent.approvals import approve
-from graph_agent.checkpoints.postgres import _pool
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import strict_serializer
+from graph_agent.storage.checkpoints.postgres import _pool
 from tests.support.fault_agent import (
     ANSWER,
     GoesOn,

@@ -10,8 +10,8 @@ import asyncio
 import sys
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints.pruning import plan, threads
 from graph_agent.persistence import open_saver, prune
+from graph_agent.storage.checkpoints.pruning import plan, threads
 from tests.support.agents import asks, echo
 
 

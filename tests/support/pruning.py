@@ -19,8 +19,8 @@ from langgraph.pregel._checkpoint import achannels_from_checkpoint
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.checkpoints.pruning import plan
 from graph_agent.persistence import open_saver, prune
+from graph_agent.storage.checkpoints.pruning import plan
 from tests.support.agents import asks, echo, says, thread
 
 STEPS = ("answer", "wave", "ask", "delegate", "delegate_asks", "cancelled", "resume", "fork", "edit", "go_back")

@@ -23,8 +23,8 @@ from unittest import mock
 import langsmith.utils
 
 import graph_agent
-from graph_agent._internal import sync_bridge
-from graph_agent._internal.extras import defer_packages
+from graph_agent.base._internal import sync_bridge
+from graph_agent.base._internal.extras import defer_packages
 
 _LIBRARIES = (
     "aiosqlite",
@@ -81,7 +81,7 @@ def _make_commands() -> None:
     """Keep the table of commands, which typer makes from the signatures of all functions at each start."""
     from typer import main
 
-    from graph_agent.cli.app import app
+    from graph_agent.interfaces.cli.app import app
 
     main.get_command = functools.cache(main.get_command)
     main.get_command(app)
@@ -146,7 +146,7 @@ def _warm_up() -> None:
 _make_schemas()
 with contextlib.suppress(ImportError):
     _make_commands()
-    from graph_agent._internal.secrets import mask_secrets
+    from graph_agent.base._internal.secrets import mask_secrets
 
     mask_secrets("")
 _warm_up()

@@ -37,30 +37,49 @@ NEVER = {
 """Distributions that no public name needs before it is called."""
 OPTIONAL = {
     *("acp", "ag_ui", "mcp.client.session", "mcp.server.lowlevel", "mcp.types", "opentelemetry.exporter", "restate"),
-    *("graph_agent.engines", "graph_agent.evaluation", "graph_agent.mcp", "graph_agent.otel.observer"),
-    *("graph_agent.server.agui", "graph_agent.skills", "graph_agent.testing", "graph_agent.web.page"),
-    *("graph_agent.workspace.folder", "graph_agent.workspace.tools"),
+    *(
+        "graph_agent.interfaces.engines",
+        "graph_agent.devtools.evaluation",
+        "graph_agent.integrations.mcp.manager",
+        "graph_agent.integrations.otel.observer",
+    ),
+    *(
+        "graph_agent.interfaces.server.agui",
+        "graph_agent.core.skills",
+        "graph_agent.devtools.testing",
+        "graph_agent.web.page",
+    ),
+    *("graph_agent.integrations.workspace.folder", "graph_agent.integrations.workspace.tools"),
 }
 """Modules of features that are off by default, and of their extras; each is loaded when its feature is used."""
 NEVER_AT_SERVE = OPTIONAL | {
     *("a2a", "google", "grpc", "jsonschema", "langchain", "langchain_mcp_adapters", "langchain_openai", "numpy"),
     *("openai", "psycopg", "referencing", "sqlalchemy"),
     *("langgraph_sdk.client", "langsmith.types.run", "mcp.server.session", "mcp.types"),
-    *(f"graph_agent.server.{name}.routes" for name in ("anthropic", "openai", "responses", "sessions")),
-    *("graph_agent.server.a2a.app", "graph_agent.mcp", "graph_agent.server.a2a.mount"),
+    *(
+        f"graph_agent.interfaces.server.{name}"
+        for name in ("anthropic_messages", "openai_chat", "responses.routes", "sessions")
+    ),
+    *(
+        "graph_agent.interfaces.server.a2a.app",
+        "graph_agent.integrations.mcp.manager",
+        "graph_agent.interfaces.server.a2a.mount",
+    ),
 }
 """Modules that `graph-agent serve` does not load before its first request but for `/ready`, without MCP servers."""
 AT_FIRST_USE = {
-    *("approvals.decisions", "approvals.text", "assembly", "compiled", "delegates.graph", "delegation"),
+    *("core.approvals.decisions", "core.approvals.text", "session.assembly", "session.compiled"),
     *(
-        "execution.ledger",
-        "inputs.deduplicator",
+        "integrations.delegates.graph",
+        "core.delegation",
+        "core.execution.ledger",
+        "storage.inputs.deduplicator",
         "models.stream_watch",
-        "parsing.calls",
-        "prompts",
+        "models.parsing.calls",
+        "models.prompts",
         "session.interrupts",
     ),
-    *("session.stream_parts", "state.custom_state", "state.schema", "usage"),
+    *("session.stream_parts", "core.state.custom_state", "core.state.schema", "base.usage"),
 }
 """Modules of the package that no public name needs before an agent is built or run."""
 
@@ -113,7 +132,7 @@ def test_a_server_that_is_ready_has_loaded_no_more_than_its_start_needs(tmp_path
     (tmp_path / "model.py").write_text("import graph_agent\nmake = lambda: graph_agent.ScriptedChatModel([])\n")
     code = (
         "import json, signal, sys\n"
-        "from graph_agent.cli.app import main\n"
+        "from graph_agent.interfaces.cli.app import main\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print(json.dumps(sorted(sys.modules)), flush=True))\n"
         f"sys.argv = ['', 'serve', '--config', r'{tmp_path / 'agent.yaml'}', '--port', '0', '--db', 'memory:']\n"
         "main()\n"
@@ -135,7 +154,7 @@ def test_a_server_that_is_ready_has_loaded_no_more_than_its_start_needs(tmp_path
 
 def test_a_deferred_package_has_its_names_at_their_first_access() -> None:
     loaded = loaded_by(
-        "from graph_agent._internal.extras import PACKAGES, defer_packages; defer_packages()\n"
+        "from graph_agent.base._internal.extras import PACKAGES, defer_packages; defer_packages()\n"
         "import langgraph_sdk, langsmith.types, mcp, mcp.types, sqlite_vec\n"
         "import sys; assert 'mcp.server.session' not in sys.modules and 'numpy' not in sys.modules\n"
         "from langgraph_sdk import get_client\n"
@@ -160,13 +179,13 @@ def test_public_names_of_approvals_are_imported_on_access() -> None:
 
     classes = [name for name in graph_agent.approvals.__all__ if name != "Decision"]  # a union has no module
     names = {name: getattr(graph_agent.approvals, name).__module__ for name in classes}
-    assert ("graph_agent.approvals.decisions" in loaded, names) == (
+    assert ("graph_agent.core.approvals.decisions" in loaded, names) == (
         False,
         {
-            "ApprovalRequest": "graph_agent.approvals.requests",
-            "HeldCall": "graph_agent.approvals.requests",
-            "Review": "graph_agent.approvals.policy",
-            **dict.fromkeys(["approve", "edit", "reject", "respond"], "graph_agent.approvals.decisions"),
+            "ApprovalRequest": "graph_agent.core.approvals.requests",
+            "HeldCall": "graph_agent.core.approvals.requests",
+            "Review": "graph_agent.core.approvals.policy",
+            **dict.fromkeys(["approve", "edit", "reject", "respond"], "graph_agent.core.approvals.decisions"),
         },
     )
 

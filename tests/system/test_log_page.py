@@ -19,7 +19,7 @@ HELPERS = {
     "polling": ("ERROR", 3, ""),
 }
 """Functions that log a failure for their caller: the level, the index of the subject, and the remark on the text."""
-THEIR_MODULES = ("_internal.failure_log", "_internal.polling")
+THEIR_MODULES = ("base._internal.failure_log", "base._internal.polling")
 ROW = re.compile(
     r"^\| `(\S+)` \| (\w+) \| `([^`]+)`(?:, (with the traceback)|, [^|]+)? \| (?:developer|operator|none) \|$",
     re.MULTILINE,

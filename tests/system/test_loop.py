@@ -14,8 +14,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.base.types import StopReason
 from graph_agent.state.events import Event
-from graph_agent.types import StopReason
 from tests.support.agents import ECHO_SCRIPT, add, asks, at_step_limit, dialogue, echo, says, thread
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))

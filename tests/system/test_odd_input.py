@@ -19,12 +19,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent._internal.lenient_json import parse_lenient_json
-from graph_agent._internal.text import to_json_safe
+from graph_agent.base._internal.lenient_json import parse_lenient_json
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.settings.response_format import ResponseSchema
+from graph_agent.core.state.messages import order_results, rewrite
 from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver
-from graph_agent.settings.response_format import ResponseSchema
-from graph_agent.state.messages import order_results, rewrite
 from tests.support.agents import add, asks, dialogue, echo, kinds, says, thread
 from tests.support.openai_stub import OpenAIStub
 from tests.support.result_texts import UNKNOWN

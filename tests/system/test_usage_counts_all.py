@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RunResult, ScriptedChatModel, Session
+from graph_agent.base.usage import ESTIMATED, cut_off_reply
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.session.results import Token
-from graph_agent.usage import ESTIMATED, cut_off_reply
 from tests.support.agents import echo
 from tests.support.budgets import Clock, call_with_usage, plan_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, LateGate, until

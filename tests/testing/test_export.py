@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
+from graph_agent.devtools.testing.export import to_case, to_test
 from graph_agent.evaluation import read_cases
 from graph_agent.testing import export_test, read_recording
-from graph_agent.testing.export import to_case, to_test
 from tests.support.recorded_sessions import SESSIONS
 from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 

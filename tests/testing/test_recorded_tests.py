@@ -16,9 +16,9 @@ from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, Session, create_graph_agent
 from graph_agent.approvals import approve, edit
+from graph_agent.devtools.testing.recorded_tests import RecordedTest
 from graph_agent.errors import ConfigError, InputError, ScriptError
 from graph_agent.testing import ScriptedChatModel, TestModel
-from graph_agent.testing.recorded_tests import RecordedTest
 
 CALL = {"id": "a", "name": "pay", "arguments": {"amount": 5}}
 Recorder = Callable[..., RecordedTest]
@@ -246,6 +246,6 @@ def test_the_plugin_loads_nothing_before_a_fixture_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
 
-    doors = {"graph_agent", "graph_agent._internal", "graph_agent._internal.lazy"}
+    doors = {"graph_agent", "graph_agent.base", "graph_agent.base._internal", "graph_agent.base._internal.lazy"}
     loaded = {*doors, "graph_agent.testing", "graph_agent.testing.plugin"}
     assert {name for name in re.findall(r"'([\w.]+)'", done.stdout) if not name.startswith("_")} == loaded

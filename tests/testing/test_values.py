@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from graph_agent.devtools.testing.model import example_of
 from graph_agent.errors import ScriptError
-from graph_agent.testing.model import example_of
 
 PATTERNS = [
     r"^[A-Z]{3}-\d+$",

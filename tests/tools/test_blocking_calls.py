@@ -18,7 +18,7 @@ from typing import IO
 
 import pytest
 
-from graph_agent._internal.sync_bridge import DaemonExecutor, DaemonThreads, call_in_thread
+from graph_agent.base._internal.sync_bridge import DaemonExecutor, DaemonThreads, call_in_thread
 from graph_agent.errors import AbandonedCallsError
 from tests.support.hung_run import AGENTS
 

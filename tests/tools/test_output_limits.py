@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.tools.truncation import OutputLimits, output_limits, truncate_output
+from graph_agent.core.tools.truncation import OutputLimits, output_limits, truncate_output
 from tests.support.agents import asks, says, thread
 
 

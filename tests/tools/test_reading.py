@@ -12,10 +12,10 @@ from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.core.tools.read_result import MOST_CHARS, read_part
 from graph_agent.errors import ConfigError
 from graph_agent.persistence import open_saver
 from graph_agent.state.events import event
-from graph_agent.tools.read_result import MOST_CHARS, read_part
 from tests.support.agents import asks, echo, says, thread
 
 WHOLE = "".join(f"{i:05d}," for i in range(10_000))

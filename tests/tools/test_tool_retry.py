@@ -14,8 +14,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.core.tools.invoke import ToolRetry
 from graph_agent.errors import ConfigError
-from graph_agent.tools.invoke import ToolRetry
 from tests.support.agents import asks, says, thread
 
 AT_ONCE = {"initial_interval": 0, "jitter": False}

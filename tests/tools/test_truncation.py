@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.tools.truncation import truncate, truncate_texts
+from graph_agent.core.tools.truncation import truncate, truncate_texts
 
 KEPT = "the history keeps the whole output …]"
 

@@ -28,13 +28,13 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.approvals import approve
+from graph_agent.base.settings.context_fields import ContextFields
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.marks import marked
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver, open_store, prune
 from graph_agent.server import ServerSettings, create_app, of_served
-from graph_agent.settings.context_fields import ContextFields
 from graph_agent.spec import load_spec, open_agent
 
 

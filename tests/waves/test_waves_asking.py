@@ -9,8 +9,8 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.core.planning.request_state import agentic_loop_from_env, planner_of
 from graph_agent.errors import ConfigError, ModelFailedError
-from graph_agent.planning.request_state import agentic_loop_from_env, planner_of
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
 from tests.support.wave_helpers import DONE, of_type, plan, plan_requests, use, waves

@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel
 
+from graph_agent.core.waves.reply import PLAN_TOOL, read_plan
 from graph_agent.waves import PlanError, PlanningResult
-from graph_agent.waves.reply import PLAN_TOOL, read_plan
 from tests.support.wave_helpers import plan, use
 
 A = use("a", "echo", text="x")

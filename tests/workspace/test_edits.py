@@ -137,7 +137,7 @@ def test_a_change_of_another_program_is_not_overwritten(folder: Path, monkeypatc
 async def test_a_folder_that_another_process_has_locked_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graph_agent.workspace.folder._LOCK_S", 0.1)
+    monkeypatch.setattr("graph_agent.integrations.workspace.folder._LOCK_S", 0.1)
     locks = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(1, flush=True)"
     pipe = asyncio.subprocess.PIPE
     command = [sys.executable, "-c", f"{locks}; sys.stdin.readline()", str(folder)]

@@ -254,7 +254,7 @@ def test_no_path_reads_what_is_outside(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_an_expression_that_never_ends_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graph_agent.workspace.tools._SEARCH_S", 0.2)
+    monkeypatch.setattr("graph_agent.integrations.workspace.tools._SEARCH_S", 0.2)
     (folder / "evil.txt").write_text("a" * 40 + "!")
 
     assert use(folder, "search_files", expression=r"^(a|a|a)*$") == "… stopped after 0 s; give a simpler expression."

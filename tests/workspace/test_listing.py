@@ -15,10 +15,10 @@ from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.skills.catalog import allows
-from graph_agent.types import Call
+from graph_agent.base.types import Call
+from graph_agent.core.skills.catalog import allows
+from graph_agent.integrations.workspace.patterns import parse_rule
 from graph_agent.workspace import workspace_tools
-from graph_agent.workspace.patterns import parse_rule
 from tests.support.agents import asks, echo
 from tests.support.regex_steps import slowest_text
 

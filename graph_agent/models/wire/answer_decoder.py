@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from graph_agent._internal.text import clean
+from graph_agent.base._internal.text import clean
 
 _OPENING = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _BEGINNING = '{"answer":"'

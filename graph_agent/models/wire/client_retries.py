@@ -10,8 +10,8 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._compat import without_boto_retries, without_watsonx_retries
-from graph_agent._internal.blocking_replies import announce
+from graph_agent.base._compat import without_boto_retries, without_watsonx_retries
+from graph_agent.base._internal.blocking_replies import announce
 
 _RETRIES = "max_retries"
 _CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0

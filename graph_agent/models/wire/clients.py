@@ -18,7 +18,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
-from graph_agent._compat import uses_responses_api
+from graph_agent.base._compat import uses_responses_api
 
 Write = Callable[[BaseChatModel, Any, dict[str, Any]], bool]
 """Writes the value of an option into the keywords of a call; returns False if the model has no such option."""

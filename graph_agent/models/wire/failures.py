@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from graph_agent._internal.text import excerpt
+from graph_agent.base._internal.text import excerpt
 
 _SHOWN_CHARS = 1_000
 _WORDS = ("message", "msg", "status_msg", "detail", "error", "reason")

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall
 from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_call, tool_call_chunk
 
-from graph_agent._internal.lenient_json import is_several_objects
-from graph_agent._internal.text import clean
+from graph_agent.base._internal.lenient_json import is_several_objects
+from graph_agent.base._internal.text import clean
 
 UNASSIGNED = "graph_agent_unassigned"
 """Key in `response_metadata` of a streamed reply whose calls must not run: the reason, as a clause."""

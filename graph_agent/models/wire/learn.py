@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent._internal.failure_log import get_logger
-from graph_agent._internal.media import Media
-from graph_agent._internal.secrets import mask_secrets
-from graph_agent._internal.text import excerpt
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.media import Media
+from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base._internal.text import excerpt
+from graph_agent.base.usage import record_warning
 from graph_agent.models.error_parts import status_of
 from graph_agent.models.error_parts import text_of as error_text
 from graph_agent.models.wire.choose import base_url, model_name, rules_for
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.traits import concerned_by
-from graph_agent.usage import record_warning
 
 logger = get_logger(__name__)
 Changes = Mapping[str, Any]

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai.chat_models.base import BaseChatOpenAI
 
-from graph_agent._compat import cache_block_types
+from graph_agent.base._compat import cache_block_types
 from graph_agent.models.wire.render import SENT, SENT_CALLS
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 
-from graph_agent._internal.media import NAMES, data_of, described, media_of, mime_type_of, only_accepted
+from graph_agent.base._internal.media import NAMES, data_of, described, media_of, mime_type_of, only_accepted
 from graph_agent.models.wire.rules import CallIds, WireRules
 from graph_agent.models.wire.text_form import as_text_history
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, SPEAKER

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from graph_agent._internal.media import ALL_MEDIA, Media
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.base._internal.media import ALL_MEDIA, Media
+from graph_agent.base.errors import ConfigError, did_you_mean
 
 CallIds = Literal["any", "plain", "nine"]
 """Forms of a call's id: any text; at most 64 letters, digits, `_` and `-`; or exactly nine letters and digits."""

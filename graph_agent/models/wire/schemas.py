@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graph_agent._compat import parse_pattern
+from graph_agent.base._compat import parse_pattern
 
 Schema = dict[str, Any]
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from graph_agent._internal.media import ALL_MEDIA, Media
+from graph_agent.base._internal.media import ALL_MEDIA, Media
 from graph_agent.models.wire.rules import WireRules
 
 _IMAGES: frozenset[Media] = frozenset({"image"})

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
-from graph_agent._internal.media import media_of
+from graph_agent.base._internal.media import media_of
+from graph_agent.models.parsing.turns import RESULT_MARKER
 from graph_agent.models.wire.traits import CALL_FIELDS
-from graph_agent.parsing.turns import RESULT_MARKER
 
 EXAMPLE_ID = "do-not-render-example-"
 """Prefix of the ids of example messages, which only a request holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent.settings.config import Price
+from graph_agent.base.settings.config import Price
 from tests.providers.exchange import Reply, Usage
 from tests.providers.lab import ANSWER, WEATHER, Lab, calls, streamed, weather
 from tests.providers.situations import situation

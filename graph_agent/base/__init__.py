@@ -1,0 +1,1 @@
+"""Settings, types, errors and helpers that every other room uses."""

@@ -1,0 +1,140 @@
+"""Imports LangChain's private names behind the reply to a request: how a chat model generates and streams it.
+
+Like those of `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.messages import BaseMessage
+from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
+from langchain_core.utils._signature import _signature_parameters
+from langchain_core.utils.utils import LC_ID_PREFIX
+
+from graph_agent.base._compat import TRACED_OPTIONS
+
+if TYPE_CHECKING:
+    # Imported in functions where they are called: a process that sends no request does not need them.
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.outputs import ChatResult
+
+
+async def generate_reply(
+    model: BaseChatModel,
+    request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
+    manager: AsyncCallbackManagerForLLMRun,
+    *,
+    is_text: bool,
+    on_chunk: Callable[[BaseMessage], None] | None = None,
+) -> ChatResult:
+    """Generate a reply as `BaseChatModel.agenerate` does, in the caller's task and without the events of begin and end.
+
+    The manager receives the tokens. `is_text` is whether the content of each message is a text. With `on_chunk`, the
+    reply is streamed, each of its chunks is passed to the function, and the manager receives none.
+    """
+    given = {name: value for name, value in options.items() if name not in TRACED_OPTIONS}
+    # Only content blocks have a form to normalize.
+    messages = list(request) if is_text else _normalize_messages(request)
+    if not _has_plain_generation(model):
+        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
+    elif on_chunk is not None:
+        work = _generate_from_chunks(model, messages, manager, given, on_chunk)
+    elif _streams(model, manager, given):
+        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
+    else:
+        work = _generate(model, messages, manager, given)
+    return await work
+
+
+def can_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
+    """Whether a model has an asynchronous stream of its own, and neither it nor a call's options turn it off."""
+    base = sys.modules["langchain_core.language_models.chat_models"].BaseChatModel
+    return type(model)._astream is not base._astream and not model._streaming_disabled(**options)
+
+
+def reads_stream(handler: object) -> bool:
+    """Whether a callback handler makes LangChain stream the reply of a request that is sent as a whole."""
+    return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)
+
+
+def _streams(model: BaseChatModel, manager: AsyncCallbackManagerForLLMRun, options: Mapping[str, Any]) -> bool:
+    """Whether `_agenerate_with_cache` would stream the reply."""
+    asked: dict[str, Any] = {"async_api": True, "run_manager": manager, **options}
+    return model._should_stream(**asked) or model._should_use_protocol_streaming(**asked)
+
+
+async def _generate_from_chunks(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    manager: AsyncCallbackManagerForLLMRun,
+    options: Mapping[str, Any],
+    on_chunk: Callable[[BaseMessage], None],
+) -> ChatResult:
+    """Stream and join a reply as `_agenerate_with_cache` does for a plain generation, without a callback per token."""
+    from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata, generate_from_stream
+
+    chunks = []
+    stream = model._astream(messages, **{"stop": None, **options})
+    try:
+        async for chunk in stream:
+            message = chunk.message
+            message.response_metadata = _gen_info_and_msg_metadata(chunk)
+            if message.id is None:
+                message.id = f"{LC_ID_PREFIX}-{manager.run_id}"
+            on_chunk(message)
+            chunks.append(chunk)
+    finally:
+        # A stream that is abandoned keeps its connection until it is collected.
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()
+    return generate_from_stream(iter(chunks))
+
+
+def _has_plain_generation(model: BaseChatModel) -> bool:
+    """Whether `_agenerate_with_cache`, if it does not stream, only calls `_agenerate` and completes the metadata."""
+    own = vars(sys.modules["langchain_core.language_models.chat_models"])
+    function = type(model)._agenerate_with_cache
+    if type(function) is not FunctionType or function.__globals__ is not own:
+        return False
+    has_cache = model.cache or (model.cache is None and get_llm_cache() is not None)
+    return not has_cache and model.rate_limiter is None and model.output_version != "v1"
+
+
+async def _generate(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    manager: AsyncCallbackManagerForLLMRun,
+    options: Mapping[str, Any],
+) -> ChatResult:
+    """Generate as `_agenerate_with_cache` does for a plain generation; that inspects a signature for each reply."""
+    # Imported here: a process that sends no request does not need it.
+    from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata
+
+    function = getattr(model._agenerate, "__func__", model._agenerate)
+    given = {"stop": None, **options}
+    if _takes_run_manager(function):
+        given["run_manager"] = manager
+    result = await model._agenerate(messages, **given)
+    for at, generation in enumerate(result.generations):
+        message = generation.message
+        if message.id is None:
+            message.id = f"{LC_ID_PREFIX}-{manager.run_id}-{at}"
+        message.response_metadata = {
+            **(result.llm_output or {} if len(result.generations) == 1 else {}),
+            **_gen_info_and_msg_metadata(generation),
+        }
+    return result
+
+
+@functools.lru_cache(maxsize=128)
+def _takes_run_manager(function: Callable[..., Any]) -> bool:
+    return "run_manager" in _signature_parameters(function)

@@ -1,0 +1,63 @@
+"""Reads credentials from request headers; they belong to the run of that request and are never stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from graph_agent.base.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+KEY_HEADERS = frozenset({"authorization", "x-api-key"})
+"""Headers that hold the API key, on a server with API keys."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_RESERVED = frozenset(
+    {
+        *("host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "origin"),
+        *("x-session-id", "x-progress", "x-request-id", "a2a-version", "a2a-extensions"),
+    }
+)
+"""Headers with a fixed meaning; some of them are stored or returned."""
+
+
+def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session_header: str = "") -> None:
+    """Validate the headers, by credential, that are configured to hold credentials; `ConfigError` if one is reserved.
+
+    `session_header` is the server's own name of the header for sessions; empty for the default, or none.
+    """
+    if session_header.lower() in (_RESERVED | KEY_HEADERS) - {"x-session-id"}:
+        raise ConfigError(f"session_header: the header {session_header!r} means something else; write e.g. X-Chat-Id.")
+    for name, header in headers.items():
+        if not _TOKEN.fullmatch(header):
+            raise ConfigError(
+                f"credential_headers.{name}: {header!r} is not a valid header name; write e.g. X-User-Token."
+            )
+        if header.lower() in (*_RESERVED, session_header.lower()):
+            raise ConfigError(
+                f"credential_headers.{name}: the header {header!r} means something else; write e.g. X-User-Token."
+            )
+        if has_keys and header.lower() in KEY_HEADERS:
+            raise ConfigError(
+                f"credential_headers.{name}: {header!r} holds the API key of this server, which tools must not get; "
+                "write e.g. X-User-Token."
+            )
+
+
+def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, SecretStr]:
+    """Return the credentials of one request; omits those whose header is absent or empty.
+
+    Raises `InputError` if a header occurs more than once, because it is ambiguous which value applies.
+    """
+    found: dict[str, SecretStr] = {}
+    for name, header in names.items():
+        values = headers.getlist(header)
+        if len(values) > 1:
+            raise InputError(f"The header {header} was sent {len(values)} times; send it once.")
+        if values and values[0]:
+            found[name] = SecretStr(values[0])
+    return found

@@ -1,0 +1,172 @@
+"""Lists the optional dependencies (extras) of this package, and the command that installs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from graph_agent.base.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+
+PACKAGE = "graph-agent"
+_EXTRAS = {
+    "a2a": "server",
+    "acp": "acp",
+    "fastapi": "server",
+    "holidays": "examples",
+    "hypercorn": "restate",
+    "langchain": "langchain",
+    "langgraph.checkpoint.postgres": "postgres",
+    "langgraph.store.postgres": "postgres",
+    "prometheus_client": "server",
+    "psutil": "workspace",
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
+    "restate": "restate",
+    "sse_starlette": "server",
+    "uvicorn": "server",
+}
+"""Module → the extra that has it."""
+
+
+def extra_of(module: str | None) -> str | None:
+    """Return the extra of a module or of a package that it is in; None if it is in none."""
+    while module:
+        if module in _EXTRAS:
+            return _EXTRAS[module]
+        module = module.rpartition(".")[0]
+    return None
+
+
+def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
+    """Return the error for an optional dependency of `what`, a sentence's subject, that cannot be imported.
+
+    A failed import of this package's own modules is returned itself.
+    """
+    if (error.name or "").partition(".")[0] == "graph_agent" and not isinstance(error, MissingExtraError):
+        return error
+    cause = f"{error.name} is missing" if isinstance(error, ModuleNotFoundError | MissingExtraError) else error
+    return MissingExtraError(f"{what} needs the extra {extra!r} ({cause}): {install_command(extra)}", name=error.name)
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Raise the error of `missing_extra` if an import in the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(what, extra, error) from None
+
+
+def install_command(extra: str) -> str:
+    """Return the shell command that adds an extra to this installation.
+
+    The source is that of the installation (PEP 610): a checkout, a wheel or a repository. If it is unknown or gone, the
+    command names the packages of the extra, because an index need not have this package.
+    """
+    from importlib import metadata
+
+    installed = metadata.distribution(PACKAGE)
+    given = json.loads(installed.read_text("direct_url.json") or "{}")
+    source = _source(given, extra) or [str(each) for each in requirements_of(extra)]
+    return f"{pip_install()} {shlex.join(source)}"
+
+
+def pip_install() -> str:
+    """Return the shell command that installs packages into the environment of this process."""
+    from importlib import metadata
+
+    if (metadata.distribution(PACKAGE).read_text("INSTALLER") or "").strip() == "uv":
+        is_active = os.environ.get("VIRTUAL_ENV") == sys.prefix
+        return "uv pip install" if is_active else f"uv pip install --python {shlex.quote(sys.executable)}"
+    pip = shutil.which("pip")
+    is_active = pip is not None and Path(pip).parent == Path(sys.executable).parent
+    return "pip install" if is_active else f"{shlex.quote(sys.executable)} -m pip install"
+
+
+def requirements_of(extra: str) -> list[Requirement]:
+    """Return the packages that an extra adds, without their markers."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    found = []
+    for requirement in map(Requirement, metadata.requires(PACKAGE) or ()):
+        marker, requirement.marker = requirement.marker, None
+        if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            found.append(requirement)
+    return found
+
+
+def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
+    """Return the arguments of `pip install` for the source of PEP 610; empty if it is unknown or gone."""
+    url: str = direct_url.get("url", "")
+    if "vcs_info" in direct_url:
+        of_repository = direct_url["vcs_info"]
+        # A requirement's URL needs a host.
+        url = url.replace("file:///", "file://localhost/", 1)
+        folder = f"#subdirectory={direct_url['subdirectory']}" if direct_url.get("subdirectory") else ""
+        return [f"{PACKAGE}[{extra}] @ {of_repository['vcs']}+{url}@{of_repository['commit_id']}{folder}"]
+    if not url.startswith("file:"):
+        return [f"{PACKAGE}[{extra}] @ {url}"] if url else []
+    from urllib.request import url2pathname
+
+    path = Path(url2pathname(urlsplit(url).path))
+    if not path.exists():
+        return []
+    editable = ["-e"] if direct_url.get("dir_info", {}).get("editable") else []
+    return [*editable, f"{'.' if path == Path.cwd() else path}[{extra}]"]
+
+
+PACKAGES = ("langgraph_sdk", "langsmith.types", "mcp", "mcp.server", "mcp.server.fastmcp", "sqlite_vec")
+"""In this order, because a package comes before the packages in it."""
+
+_lock = RLock()
+
+
+def defer_packages() -> None:
+    """Run the `__init__` of each of `PACKAGES` at the first access to one of its names, and not for its submodules.
+
+    LangChain, LangGraph and the MCP adapters import submodules of these packages, and would load 300 more modules with
+    them. Call it before their import. Packages that are loaded already, or not installed, are left alone.
+    """
+    for name in PACKAGES:
+        parent, _, tail = name.rpartition(".")
+        if name in sys.modules:
+            continue
+        above = import_module(parent) if parent else None
+        spec = PathFinder.find_spec(name, None if above is None else above.__path__)
+        if spec is None:
+            continue
+        package = sys.modules[name] = module_from_spec(spec)
+        package.__class__ = _DeferredPackage
+        if above is not None:
+            setattr(above, tail, package)
+
+
+class _DeferredPackage(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        with _lock:
+            if self.__class__ is _DeferredPackage:
+                # First, because modules of the package may import names from it that it does not have yet.
+                object.__setattr__(self, "__class__", ModuleType)
+                loader = self.__spec__.loader if self.__spec__ is not None else None
+                assert loader is not None, "only found packages are deferred"
+                loader.exec_module(self)
+        return getattr(self, name)

@@ -1,0 +1,168 @@
+"""Logs failures without secrets: services in one line, errors in the user's code with their traceback."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+
+from graph_agent.base._internal.secrets import mask_secrets
+
+_SHOWN_CAUSES = 5
+_NO_MESSAGE_OF_ITS_OWN = "unhandled errors in a TaskGroup"
+"""Message of the exception groups that asyncio and AnyIO task groups raise."""
+
+
+def exception_text(error: BaseException) -> str:
+    """Return an exception's class and message; for an exception group, however nested, those of its leaves.
+
+    Returns e.g. `ValueError: no rooms`, `KeyError: 'a'; OSError: refused` for a task group's exceptions, and
+    `three searches failed (KeyError: 'a'; OSError: refused)` for a group with a custom message. Equal causes are
+    listed once, and at most five causes, followed by the number of the others. If an exception was raised from a
+    group, the group follows it in parentheses.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return _group_text(error)
+    name, message = type(error).__name__, _message(error)
+    text = f"{name}: {message}" if message else name
+    cause = error.__cause__
+    return f"{text} ({_group_text(cause)})" if isinstance(cause, BaseExceptionGroup) else text
+
+
+def clause(text: BaseException | str) -> str:
+    """Return an error's text without its final period, for a sentence that continues or ends after it."""
+    words = str(text).rstrip()
+    return words if words.endswith("..") else words.removesuffix(".")
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group, however nested, in order; yield any other exception unchanged."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _group_text(group: BaseExceptionGroup[BaseException]) -> str:
+    texts = list(dict.fromkeys(exception_text(leaf) for leaf in leaves(group)))
+    shown = "; ".join(texts[:_SHOWN_CAUSES])
+    if (more := len(texts) - _SHOWN_CAUSES) > 0:
+        shown = f"{shown}; and {more} more"
+    message = "" if _NO_MESSAGE_OF_ITS_OWN in group.message else group.message.strip()
+    return f"{message} ({shown})" if message else shown
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # noqa: BLE001 - a custom __str__ may raise anything; the class name is still available
+        return ""
+
+
+LOG_FIELDS = ("session_id", "input_id", "step", "call_id")
+"""Attributes of the log records of a run; absent where there is none."""
+log_fields: ContextVar[Mapping[str, str | int]] = ContextVar("graph_agent_log_fields")
+"""The `LOG_FIELDS` of the current task's records; an empty value is left out."""
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return a logger whose records have the `log_fields`."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_add_fields)
+    return logger
+
+
+def _add_fields(record: logging.LogRecord) -> bool:
+    for name, value in log_fields.get({}).items():
+        if value != "":
+            record.__dict__.setdefault(name, value)
+    return True
+
+
+IN_HISTORY = {"in_history": True}
+"""`extra` of a log record whose text is also in the history, so that a program that shows both can drop one."""
+MULTILINE = "multiline"
+"""Attribute of log records whose message intentionally spans several lines."""
+_SHOWN_CHARS = 300
+_PRIMARY = 0xFF
+"""Mask of the primary code within an extended SQLite error code."""
+_DISK_FULL = "53100"
+"""PostgreSQL's code for a full disk."""
+
+
+def log_failure(logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
+    """Log a failure of `what` in one line, and its traceback in a second record at DEBUG, both with secrets masked."""
+    logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
+    log_traceback(logger, what, error)
+
+
+def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log an exception's traceback at DEBUG, with secrets masked; `what` is the subject of a sentence."""
+    if logger.isEnabledFor(logging.DEBUG):
+        # As text: a handler would format an `exc_info` with its secrets.
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}", extra={MULTILINE: True})
+
+
+def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log an exception of the user's code in one ERROR record, with secrets masked: `what` failed, the traceback."""
+    trace = traceback.TracebackException.from_exception(error)
+    own = _own_frames(trace.stack)
+    # The frames that lead to the user's code are the same for all errors.
+    trace.stack = traceback.StackSummary.from_list(trace.stack[own[0] if own else 0 :])
+    lines = f"{what} failed: {exception_text(error)}\n{''.join(trace.format()).rstrip()}"
+    logger.error("%s", mask_secrets(lines), extra={MULTILINE: True})
+
+
+def user_function(error: BaseException) -> str:
+    """Return the name of the user's function that an exception passed last; of the one that raised if there is none."""
+    stack = traceback.extract_tb(error.__traceback__)
+    own = _own_frames(stack)
+    return str(stack[own[0] if own else -1].name)
+
+
+def _own_frames(stack: traceback.StackSummary) -> list[int]:
+    """Return the indexes of the frames that are neither of this package nor of the framework."""
+    import langchain_core  # only errors of the user's code need its place
+
+    library, site = Path(logging.__file__).parents[1], Path(langchain_core.__file__).parents[1]
+    framework = (
+        Path(__file__).parents[2],
+        *(site / name for name in ("langchain", "langchain_core", "langgraph", "pydantic")),
+        *(library / name for name in ("asyncio", "concurrent", "threading.py")),
+    )
+    files = [Path(frame.filename) for frame in stack]
+    return [at for at, file in enumerate(files) if not any(file.is_relative_to(each) for each in framework)]
+
+
+def is_disconnected(error: BaseException) -> bool:
+    """Whether an error or one of its causes reports that PostgreSQL is unavailable or closed the connection."""
+    # Not imported: a process without the driver has no such errors.
+    driver = sys.modules.get("psycopg")
+    return driver is not None and any(isinstance(each, driver.OperationalError) for each in _with_causes(error))
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Whether an error or one of its causes reports a full disk: an OSError, an SQLite or a PostgreSQL error."""
+    # Imported here: an agent without an SQLite database does not need the module.
+    import sqlite3
+
+    for found in _with_causes(error):
+        if isinstance(found, sqlite3.Error) and getattr(found, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL:
+            return True
+        if isinstance(found, OSError) and found.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if getattr(found, "sqlstate", None) == _DISK_FULL:
+            return True
+    return False
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,337 @@
+"""Validates values against untrusted JSON schemas in bounded time.
+
+Python's `re` may take years on a short text, and each level of `$ref` can double the work.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema.exceptions import best_match
+from jsonschema_specifications import REGISTRY as SPECIFICATIONS  # type: ignore[import-untyped]  # it has no types
+from referencing import Registry, Specification
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, specification_with
+
+from graph_agent.base._compat import SubPattern, parse_pattern
+from graph_agent.base.errors import ConfigError, SlowSchemaError
+
+MOST_PARTS = 30_000
+"""Maximum characters, sets and groups of a pattern with expanded repeats; each takes about 300 bytes."""
+
+_SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
+
+
+def check_pattern(pattern: str) -> None:
+    """Check, without compiling, that a pattern is valid and not too large.
+
+    Raises `ValueError` if not, `RecursionError` if it is too deep, `OverflowError` for too large a repeat count.
+    """
+    if _SPACED.search(pattern):
+        # With this flag `re` and `regex` disagree on whether `a{ 9 }` is a repeat.
+        raise ValueError(f"the flag x of the pattern {pattern!r} is not taken; write it without spaces and comments")
+    try:
+        parts = parse_pattern(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    if (size := _size(parts)) > MOST_PARTS:
+        raise ValueError(
+            f"the repeats of the pattern {pattern!r} come to {size} parts, of {MOST_PARTS} at most; repeat less"
+        )
+
+
+@functools.lru_cache(32)
+def compile_pattern(pattern: str) -> regex.Pattern[str]:
+    """Compile a pattern for searches in bounded time; errors as `check_pattern`, or `regex.error` if not supported."""
+    check_pattern(pattern)
+    return regex.compile(pattern, cache_pattern=False)
+
+
+def _size(parts: Any) -> int:
+    return sum(_repeats(given) * (_own_size(given) + sum(map(_size, _children(given)))) for _, given in parts)
+
+
+def _repeats(given: Any) -> int:
+    """Number of expanded copies of a part's content: a repeat is `(least, most, what)`."""
+    match given:
+        case (int() as least, int() as most, what) if isinstance(what, SubPattern):
+            return least + (int(most) > least)
+    return 1
+
+
+def _own_size(given: Any) -> int:
+    """Size of a part without its children: a set is the list of its members."""
+    return len(given) if isinstance(given, list) else 1
+
+
+def _children(given: Any) -> Iterator[Any]:
+    if isinstance(given, SubPattern):
+        yield given
+    elif isinstance(given, tuple | list):
+        for one in given:
+            yield from _children(one)
+
+
+CHECK_S = 2.0
+"""Seconds allowed for the validation of one value; an ordinary schema takes a few milliseconds."""
+PATTERN_S = 0.5
+"""Seconds allowed for one pattern search."""
+
+_REFERENCES = frozenset({"$ref", "$dynamicRef"})
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are data, even if they look like schemas."""
+_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose values map arbitrary names to schemas; a name may look like a keyword."""
+
+_META_URIS = [
+    f"https://json-schema.org/draft/2020-12/{part}"
+    for part in (
+        "schema",
+        *(f"meta/{vocabulary}" for vocabulary in ("core", "applicator", "unevaluated", "validation", "meta-data")),
+        *("meta/format-annotation", "meta/content"),
+    )
+]
+"""The schema of schemas, and its parts."""
+
+_until: ContextVar[float] = ContextVar("until")
+_Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
+
+class SchemaCheck:
+    """Validates values against a JSON schema, whose name is for messages.
+
+    Raises `ConfigError` if the schema is invalid, or cannot be evaluated in bounded time.
+    """
+
+    def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
+        try:
+            error = _schema_error(schema)
+            for pattern in _patterns(schema) if error is None else ():
+                check_pattern(pattern)
+        except (RecursionError, OverflowError, ValueError) as fault:
+            raise ConfigError(f"{name} is no JSON schema that can be used: {fault}.") from None
+        if error is not None:
+            raise ConfigError(f"{name} is no valid JSON schema: {error.message}.")
+        keywords = {keyword for keyword, _ in _items(schema)}
+        if keywords >= {"unevaluatedProperties", "patternProperties"}:
+            raise ConfigError(
+                f"{name} has both unevaluatedProperties and patternProperties, which cannot be checked in "
+                "bounded time; write additionalProperties in place of the first."
+            )
+        known = validators.validator_for(schema, default=Draft202012Validator)
+        draft = specification_with(known.META_SCHEMA["$schema"], default=DRAFT202012)
+        try:
+            resource = draft.create_resource(schema)
+            uri = resource.id() or ""
+            # Crawled once here; otherwise the registry crawls for each `$ref` to an `$anchor`.
+            root = Registry().with_resource(uri, resource).crawl().resolver(uri)
+            unresolved = _unresolved(schema, root, draft, _REFERENCES & known.VALIDATORS.keys())
+        except ValueError as error:
+            raise ConfigError(f"{name} has an $id or $ref that is no address: {error}.") from None
+        if unresolved is not None:
+            raise ConfigError(f"{name} refers to {unresolved!r}, which is not in it; nothing is fetched.")
+        # Below a nested `$schema` the library would use its own, unbounded keywords. Without a registry the library
+        # would fetch references from arbitrary addresses.
+        self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
+
+    def __call__(self, value: Any) -> None:
+        """Validate a value; thread-safe.
+
+        Raises `ValidationError`, `SlowSchemaError` at the time limit, `RecursionError` for an endless schema.
+        """
+        reset = _until.set(time.monotonic() + CHECK_S)
+        try:
+            error = best_match(self._validator.iter_errors(value))
+        finally:
+            _until.reset(reset)
+        if error is not None:
+            raise error
+
+    def misfit(self, value: Any) -> str | None:
+        """Return why a value does not match, or cannot be checked in time; None if it matches."""
+        try:
+            self(value)
+        except (ValidationError, SlowSchemaError) as error:
+            return str(getattr(error, "message", error))
+        except RecursionError:
+            return "its schema refers to itself without an end, so that nothing fits it"
+        return None
+
+
+def _schema_error(schema: dict[str, Any]) -> ValidationError | None:
+    """Return why a schema is none; None if it is one. The time is linear in its size."""
+    reset = _until.set(math.inf)
+    try:
+        error: ValidationError | None = best_match(_meta_schema().iter_errors(schema))
+        return error
+    finally:
+        _until.reset(reset)
+
+
+@functools.cache
+def _meta_schema() -> Any:
+    """Return the validator of schemas; the library's own compares all pairs of the types and names in a list.
+
+    Formats are not checked: Python may take minutes to compile their patterns.
+    """
+    # Without their `$schema`, at which the library would go over to its own keywords.
+    resources = {uri: DRAFT202012.create_resource(_without_dialect(SPECIFICATIONS.contents(uri))) for uri in _META_URIS}
+    meta = resources[_META_URIS[0]].contents
+    return _bounded(Draft202012Validator)(meta, registry=Registry().with_resources(resources.items()).crawl())
+
+
+@functools.cache
+def _bounded(validator: Any) -> Any:
+    ours: dict[str, _Keyword] = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
+    }
+    keywords = {name: _with_time_limit(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
+    return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # the library has no types
+
+
+def _with_time_limit(keyword: _Keyword) -> _Keyword:
+    def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
+        if time.monotonic() > _until.get():
+            raise SlowSchemaError(
+                f"The schema takes longer than {CHECK_S:g} seconds to check one answer; refer to fewer alternatives."
+            )
+        return keyword(validator, value, instance, schema)
+
+    return bounded
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, subschema in patterns.items():
+        for name, value in instance.items():
+            if _matches(pattern, name):
+                yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    extra = [
+        name for name in instance if name not in known and not any(_matches(pattern, name) for pattern in patterns)
+    ]
+    if validator.is_type(allowed, "object"):
+        for name in extra:
+            yield from validator.descend(instance[name], allowed, path=name)
+    elif not allowed and extra:
+        listed = ", ".join(repr(name) for name in sorted(extra))
+        yield ValidationError(f"Additional properties are not allowed: {listed}")
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    # The library compares all pairs, in quadratic time.
+    if unique and validator.is_type(instance, "array"):
+        items = {json.dumps(_with_whole_numbers(item), sort_keys=True, default=repr) for item in instance}
+        if len(items) < len(instance):
+            yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """Replace floats such as 1.0 by integers; JSON Schema treats them as equal."""
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _matches(pattern: str, text: str) -> bool:
+    remaining = min(PATTERN_S, _until.get() - time.monotonic())
+    try:
+        if remaining <= 0:
+            raise TimeoutError
+        # `concurrent` releases the GIL during the search.
+        return compile_pattern(pattern).search(text, timeout=remaining, concurrent=True) is not None
+    except TimeoutError:
+        raise SlowSchemaError(
+            f"The pattern {pattern!r} takes too long to be searched for; write it without a repeat inside a repeat."
+        ) from None
+    except (regex.error, ValueError, OverflowError) as error:
+        raise SlowSchemaError(f"The pattern {pattern!r} cannot be searched for: {error}.") from None
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _items(item)
+
+
+def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references: Collection[str]) -> str | None:
+    """Return the first unresolvable reference, or None."""
+    if isinstance(value, dict):
+        resolver = resolver.in_subresource(draft.create_resource(value))
+        for name in references:
+            if isinstance(value.get(name), str) and not _resolves(value[name], resolver):
+                return str(value[name])
+    parts = value if isinstance(value, list) else _parts(value) if isinstance(value, dict) else ()
+    below = (_unresolved(part, resolver, draft, references) for part in parts)
+    return next((found for found in below if found is not None), None)
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[Any]:
+    """Yield the direct children of a schema that may be schemas or lists of schemas."""
+    for keyword, item in schema.items():
+        if keyword in _BY_NAME and isinstance(item, dict):
+            yield from item.values()
+        elif keyword not in _DATA:
+            yield item
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+        if isinstance(schema.get("patternProperties"), dict):
+            yield from schema["patternProperties"]
+    for part in schema if isinstance(schema, list) else _parts(schema) if isinstance(schema, dict) else ():
+        yield from _patterns(part)
+
+
+def _resolves(reference: str, resolver: Any) -> bool:
+    try:
+        resolver.lookup(reference)
+    except Unresolvable:
+        return False
+    return True
+
+
+def _without_dialect(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_dialect(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept: dict[str, Any] = {}
+    for keyword, item in value.items():
+        if keyword in _BY_NAME and isinstance(item, dict):
+            kept[keyword] = {name: _without_dialect(below) for name, below in item.items()}
+        elif keyword != "$schema" or not isinstance(item, str):
+            kept[keyword] = item if keyword in _DATA else _without_dialect(item)
+    return kept

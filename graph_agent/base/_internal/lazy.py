@@ -1,0 +1,39 @@
+"""Imports the public names of a package on first access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from sys import modules
+from typing import Any
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str], *, extra: tuple[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package, for names that its importers may not need.
+
+    `homes` has the names of each module, separated by spaces. `extra` is what needs an optional dependency of these
+    modules, and the extra that has it. The package repeats the imports under `TYPE_CHECKING`, for type checkers.
+    """
+    module_of = {name: module for module, names in homes.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        # Imported here, because a plugin of pytest loads this package at every start.
+        from graph_agent.base._internal.garbage import paused_collection
+
+        try:
+            with paused_collection():
+                value = getattr(import_module(module_of[name]), name)
+        except ImportError as missing:
+            if extra is None:
+                raise
+            from graph_agent.base._internal.extras import missing_extra
+
+            raise missing_extra(*extra, missing) from None
+        setattr(modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(modules[package]), *module_of})

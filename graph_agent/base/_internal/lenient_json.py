@@ -1,0 +1,359 @@
+"""Parses JSON values: strictly, else tolerantly in linear time where no guess is needed, else by json_repair.
+
+The tolerant parser accepts trailing and missing commas, single quotes, bare keys, comments, Python's literals, invalid
+escapes, brackets closed out of order, and truncated text. json_repair accepts more, but takes quadratic time on some of
+these (half a second for 4,000 characters), which rules it out for a file's content in an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+from graph_agent.base.types import MAX_DEPTH
+
+REPAIR_SQUARE = 4_000**2
+"""Budget of json_repair in one parse, in squared characters: its worst inputs take quadratic time."""
+# Even a short text takes json_repair a tenth of a millisecond.
+_REPAIR_START = 200
+
+
+class WorkBudget:
+    """A budget in steps, each about half a microsecond, that grows linearly with the text."""
+
+    def __init__(self, size: int) -> None:
+        """Allow one step per character of a text of ``size``, several times the need of calls, plus a constant."""
+        self.limit = size + 200_000
+        self.spent = 0
+        self.repair_left = REPAIR_SQUARE
+
+    @property
+    def left(self) -> int:
+        """Remaining steps; 0 if the budget is spent."""
+        return max(0, self.limit - self.spent)
+
+    def take(self, steps: int) -> bool:
+        """Spend the steps and return True; spend nothing and return False if fewer remain."""
+        if steps > self.limit - self.spent:
+            return False
+        self.spent += steps
+        return True
+
+    def take_repair(self, length: int) -> bool:
+        """Like ``take``, for a repair of ``length`` characters by json_repair."""
+        cost = (length + _REPAIR_START) ** 2
+        if cost > self.repair_left:
+            return False
+        self.repair_left -= cost
+        return True
+
+
+_TOKEN = re.compile(
+    r"""
+    [\s,;]*+
+    (?: (?P<open>[{\[])
+    | (?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(?P<cut>\\?\Z))
+        | '(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}\])]|\Z)))*+(?:'|(?P<cut_single>\\?\Z)))
+    | (?P<colon>:)
+    | (?P<word>[\w.+$-]++)
+    | (?P<close>[}\]])
+    | (?P<comment>//[^\n]*+ | \#[^\n]*+ | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?)
+    | (?P<end>\Z) )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.?))|"', re.DOTALL)
+_CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_LITERALS: dict[str, Any] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "True": True,
+    "False": False,
+    "None": None,
+    "undefined": None,
+    # JSON cannot hold these. They are kept, so that the caller can refuse the call.
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+}
+_ABSENT: Any = object()
+
+
+class ParsedValue(NamedTuple):
+    """A value parsed from text."""
+
+    value: Any
+    complete: bool
+    """False if the text ended inside the value."""
+    certain: bool = True
+    """False if a repair guessed the value, so that the text may not be JSON at all."""
+    partial: bool = False
+    """True if the text ended inside a string, number or word, or where a value must follow."""
+
+
+class _Container:
+    """An open object or list, with the pending key of an object."""
+
+    def __init__(self, *, is_object: bool) -> None:
+        self.is_object = is_object
+        self.items: Any = {} if is_object else []
+        self.key: Any = _ABSENT
+        self.colon = False
+
+    @property
+    def wants_key(self) -> bool:
+        return self.is_object and self.key is _ABSENT
+
+    def add(self, value: Any) -> bool:
+        """Add a value, or a key if one is expected; False if it is invalid here."""
+        if not self.is_object:
+            self.items.append(value)
+            return True
+        if self.key is _ABSENT:
+            self.key = value
+            return isinstance(value, str)
+        if not self.colon:
+            return False
+        self.items[self.key] = value
+        self.key, self.colon = _ABSENT, False
+        return True
+
+
+def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
+    """Parse the object or list at the start of ``text``.
+
+    None if there is none, if the damage needs guessing, or if the budget is spent: the cost is one step per token and
+    one per 16 characters. A truncated string or number is kept as far as it goes; a key without a value and a partial
+    literal are dropped.
+    """
+    opening = _TOKEN.match(text)
+    if opening is None or opening.lastgroup != "open":
+        return None
+    root = _Container(is_object=opening["open"] == "{")
+    stack = [root]
+    objects = int(root.is_object)
+    position = opening.end()
+    if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
+        return None
+    partial = True
+    while work.take(1) and (token := _TOKEN.match(text, position)) is not None:
+        position = token.end()
+        kind, top = token.lastgroup, stack[-1]
+        if kind == "string" or kind == "word":
+            value = token["word"] if kind == "word" and top.wants_key else _scalar(token, depth=len(stack))
+            if value is _ABSENT and position == len(text):
+                return ParsedValue(root.items, complete=False, partial=True)
+            if value is _ABSENT or not top.add(value):
+                return None
+            partial = kind == "word" or token["cut"] is not None or token["cut_single"] is not None
+        elif kind == "colon":
+            if top.key is _ABSENT or top.colon:
+                return None
+            top.colon = partial = True
+        elif kind == "open":
+            inner = _Container(is_object=token["open"] == "{")
+            if top.wants_key or len(stack) >= MAX_DEPTH or not top.add(inner.items):
+                return None
+            stack.append(inner)
+            objects += inner.is_object
+            partial = True
+        elif kind == "close":
+            partial = False
+            is_object = token["close"] == "}"
+            if (objects if is_object else len(stack) - objects) == 0:
+                continue
+            # A bracket also closes all open brackets inside it.
+            while True:
+                closed = stack.pop()
+                objects -= closed.is_object
+                if closed.is_object == is_object:
+                    break
+            if not stack:
+                return ParsedValue(root.items, complete=True)
+        elif kind == "end":
+            # A comma ends a number or a word.
+            partial = top.key is not _ABSENT or (partial and not token[0].strip())
+            return ParsedValue(root.items, complete=False, partial=partial)
+    return None
+
+
+def _scalar(token: re.Match[str], *, depth: int) -> Any:
+    quoted, word = token["string"], token["word"]
+    if quoted is not None:
+        if token["cut"] is None and token["cut_single"] is None:
+            return _string(quoted[1:-1])
+        return _string(_CUT_ESCAPE.sub(r"\1", _without_closers(quoted[1:], depth)))
+    if word in _LITERALS:
+        return _LITERALS[word]
+    number = _NUMBER.fullmatch(word)
+    if number is None:
+        return _ABSENT
+    return float(word) if number[1] or number[2] else integer(word)
+
+
+def _without_closers(body: str, depth: int) -> str:
+    """Strip the closing brackets of a text whose last quote is missing: at most as many as are open."""
+    for _ in range(depth):
+        shorter = body.rstrip()
+        if not shorter.endswith(("}", "]")):
+            break
+        body = shorter[:-1]
+    return body
+
+
+def _string(body: str) -> str:
+    text: str = json.loads('"' + _ESCAPE.sub(_valid_escape, body) + '"', strict=False)
+    return text
+
+
+def _valid_escape(match: re.Match[str]) -> str:
+    if match[0] == '"':
+        return '\\"'
+    if match[1] is not None:
+        return match[0]
+    return match[2] if match[2] == "'" else "\\\\" + match[2]
+
+
+def integer(digits: str) -> int | float:
+    """Parse an integer; one too long for the interpreter becomes infinite, like a decimal beyond a float's range."""
+    try:
+        return int(digits)
+    except ValueError:
+        return -math.inf if digits.startswith("-") else math.inf
+
+
+# NaN, Infinity and numbers beyond a float's range become non-finite floats, so that the caller can refuse them.
+_DECODER = json.JSONDecoder(strict=False, parse_int=integer)
+_MOST_GUESSING = 60_000  # openers times characters; the cost of a repair grows with both
+_VALUE_ENDS = ("}", "]", '"', "'", "”", "’", ",", "`")
+_STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
+
+
+def read_json(text: str, work: WorkBudget) -> ParsedValue | None:
+    """Parse ``text`` as an object or list, even if damaged or truncated; None if that needs guessing or more work.
+
+    Never raises: nesting beyond ``MAX_DEPTH`` and a spent budget give None. A number that JSON cannot hold becomes a
+    non-finite float.
+    """
+    if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
+        return None
+    try:
+        return ParsedValue(_DECODER.decode(text), complete=True)
+    except (ValueError, RecursionError):
+        work.take(_STEPS_OF_AN_ERROR)
+    return read_tolerant(text, work)
+
+
+def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
+    """Repair ``text`` to an object or list by guessing; None if it fails or takes too much work."""
+    openers = text.count("{") + text.count("[")
+    if openers > MAX_DEPTH or openers * len(text) > _MOST_GUESSING or not work.take_repair(len(text)):
+        return None
+    # Imported here: it loads as slowly as the rest of this package, and most texts never need it.
+    import json_repair
+
+    try:
+        value: Any = json_repair.repair_json(text, return_objects=True, skip_json_loads=True)
+    except Exception:  # noqa: BLE001 - the repair library may raise anything on damaged text; treated as no call
+        return None
+    if not isinstance(value, dict | list):
+        return None
+    return ParsedValue(value, complete=False, certain=False, partial=not text.rstrip().endswith(_VALUE_ENDS))
+
+
+def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
+    """Return arguments as an object: unchanged, parsed from a JSON string, or ``{"input": value}`` for other values.
+
+    None and blank text give an empty object. With ``strict``, a value that is no object in either form gives None.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("{"):
+            read = read_json(text, work) or repair_json(text, work)
+            value = value if read is None else read.value
+        elif not text:
+            value = None
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    return None if strict else {"input": value}
+
+
+def ends_inside_value(text: str) -> bool:
+    """Whether an object or list ends inside one of its values, so that the value may be a part of what was meant."""
+    text = text.strip()
+    read = read_json(text, WorkBudget(len(text)))
+    if read is not None:
+        return read.partial
+    return text.startswith(("{", "[")) and not text.endswith(_VALUE_ENDS)
+
+
+# json_repair takes half a second for 1,000 characters that begin with 100 braces, and for 3,000 behind one bracket.
+# Within these bounds the worst known texts take about a third of that. Common damage is parsed in linear time before.
+_LONGEST_GUESS = 2_000
+_MOST_WORK = 60_000
+
+
+def parse_lenient_json(text: str) -> Any:
+    """Parse the JSON value in a text: alone, in a fenced block or within prose; repairs damaged or truncated JSON.
+
+    Raises:
+        ValueError: If the text holds no JSON, or none that can be parsed in bounded time.
+    """
+    bare = _without_fence(text.strip())
+    start, end = _outermost(bare)
+    for candidate in (bare, bare[start:end]):
+        try:
+            return json.loads(candidate)
+        except (ValueError, RecursionError):
+            pass
+    if (read := read_json(bare[start:], WorkBudget(len(bare)))) is not None and isinstance(read.value, dict | list):
+        return read.value
+    openers = sum(bare.count(opener) for opener in "{[(")
+    if openers and len(bare) <= _LONGEST_GUESS and len(bare) * openers <= _MOST_WORK:
+        # Imported here: it loads slowly, and most texts never need it.
+        from json_repair import repair_json
+
+        try:
+            guess: Any = repair_json(bare, return_objects=True)
+        except Exception:  # noqa: BLE001 - the repair library may raise anything on damaged text; treated as no JSON
+            guess = ""
+        if guess != "":
+            return guess
+    raise ValueError("The text holds no JSON.")
+
+
+def is_several_objects(text: str) -> bool:
+    """Whether a text is a JSON object with a further one behind it, as merged calls are."""
+    text = text.strip()
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and text[end:].lstrip(" \t\r\n,;").startswith("{")
+
+
+def arguments_end_inside_value(text: str) -> bool:
+    """Whether the arguments of a call, as JSON text, end inside a value; with or without a fence."""
+    bare = _without_fence(text.strip())
+    return ends_inside_value(bare[_outermost(bare)[0] :])
+
+
+def _without_fence(text: str) -> str:
+    if not text.startswith("```") or "\n" not in text:
+        return text
+    return text.partition("\n")[2].rstrip().removesuffix("```").strip()
+
+
+def _outermost(text: str) -> tuple[int, int]:
+    """Return the span from the first object outside a list, else the first list, to its last closing bracket."""
+    brace = text.find("{")
+    before = text[:brace] if brace >= 0 else text
+    is_object = brace >= 0 and before.count("[") <= before.count("]")
+    start = brace if is_object else max(text.find("["), 0)
+    return start, text.rfind("}" if is_object else "]") + 1

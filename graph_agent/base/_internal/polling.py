@@ -1,0 +1,44 @@
+"""Polls periodically, and survives failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from graph_agent.base._internal.failure_log import log_failure
+
+
+async def poll_forever(
+    look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
+) -> NoReturn:
+    """Poll until cancelled, with a pause of `every_s` seconds after each look.
+
+    `look` may raise anything, e.g. on a database outage; polling continues, and only the first of consecutive failures
+    is logged, with the activity `what` as the subject of a sentence.
+    """
+    failing = False
+    while True:
+        try:
+            await look()
+            failing = False
+        except Exception as error:  # noqa: BLE001 - see `look`; a cancellation propagates
+            if not failing:
+                log_failure(logger, what, error)
+            failing = True
+        await asyncio.sleep(every_s)
+
+
+@asynccontextmanager
+async def polling(
+    look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
+) -> AsyncIterator[None]:
+    """Poll within the context; arguments as for `poll_forever`."""
+    task = asyncio.create_task(poll_forever(look, every_s, logger, what))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,501 @@
+"""Bridges blocking code and event loops.
+
+Blocking entry points run their coroutines on a background event loop, and Ctrl-C cancels them. Blocking code of third
+parties runs in daemon threads: a call that hangs blocks neither its caller nor process exit. Unlike the threads of
+asyncio's default executor and AnyIO's workers, they are not joined when an event loop or the interpreter ends: a call
+that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar, cast
+
+import anyio
+
+from graph_agent.base.errors import AbandonedCallsError, SyncInLoopError
+
+logger = logging.getLogger("graph_agent._internal.sync_bridge")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MOST_ABANDONED = 256
+"""Abandoned calls that may run at the same time. Beyond this number no further blocking call is started."""
+_IDLE_S = 30.0
+"""Seconds after which an idle thread ends."""
+
+
+class DaemonThreads:
+    """A pool of daemon threads, started on demand and reused.
+
+    There is a thread for every running call, because calls may wait for each other. Only abandoned calls are limited:
+    without a limit their number could grow forever in a long-lived process.
+    """
+
+    def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
+        self._most_abandoned = most_abandoned
+        self._guard = threading.Lock()
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._threads = 0
+        self._unfinished = 0
+        self._abandoned = 0
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Run a function in a thread, unless its future is cancelled before the start.
+
+        Raises `AbandonedCallsError` if too many abandoned calls still run, `RuntimeError` without a thread.
+        """
+        with self._guard:
+            if self._abandoned >= self._most_abandoned:
+                raise AbandonedCallsError(
+                    f"{self._abandoned} blocking calls that were cancelled or timed out still run, so no further one "
+                    "is started. Give the blocking code time limits of its own, or restart the process."
+                )
+            if self._unfinished >= self._threads:
+                threading.Thread(target=self._work, name="graph-agent blocking call", daemon=True).start()
+                self._threads += 1
+            self._unfinished += 1
+            call = _Call(self, function)
+            self._calls.put(call)
+        return call
+
+    def abandon(self, call: _Call) -> None:
+        """Count a running call without a waiter as abandoned until it returns."""
+        with self._guard:
+            if call.running() and not call.abandoned:
+                call.abandoned = True
+                self._abandoned += 1
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_IDLE_S)
+            except Empty:
+                with self._guard:
+                    if self._unfinished >= self._threads:
+                        continue  # a call is being queued for this thread
+                    self._threads -= 1
+                    return
+            if call.set_running_or_notify_cancel():
+                settle = call.execute()
+                with self._guard:
+                    self._unfinished -= 1
+                    self._abandoned -= call.abandoned
+                    call.abandoned = True  # a later `abandon` must not count it again
+                settle()
+                del settle
+            else:
+                with self._guard:
+                    self._unfinished -= 1
+            # An idle thread must not keep its last call alive.
+            del call
+
+
+class _Call(Future[Any]):
+    def __init__(self, pool: DaemonThreads, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self._pool = pool
+        self._function: Callable[[], Any] | None = function
+        self.abandoned = False
+
+    def cancel(self) -> bool:
+        """See `Future.cancel`; asyncio calls it when the waiting task is cancelled."""
+        if super().cancel():
+            return True
+        self._pool.abandon(self)
+        return False
+
+    def execute(self) -> Callable[[], None]:
+        """Run the function and return a callable that settles the future."""
+        function, self._function = self._function, None
+        assert function is not None
+        try:
+            return partial(self.set_result, function())
+        except StopIteration as error:
+            # An asyncio future does not accept StopIteration.
+            failure = RuntimeError(f"blocking code raised {error!r}")
+            failure.__cause__ = error
+            return partial(self.set_exception, failure)
+        except BaseException as error:  # noqa: BLE001 - the exception belongs to the caller, SystemExit included
+            return partial(self.set_exception, error)
+
+
+_pool = DaemonThreads()
+
+
+async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Call blocking code in a daemon thread, with the caller's context variables.
+
+    A cancellation takes effect at once. A call that has started continues, and its result is dropped. Errors as
+    `submit`; a RuntimeError replaces the function's StopIteration.
+    """
+    return await asyncio.wrap_future(_pool.submit(partial(copy_context().run, function, *args)))
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """An event loop's default executor: daemon threads for the jobs that `applies` to at submission.
+
+    Other jobs run in `other`, or in threads of its own. It is a `ThreadPoolExecutor` because asyncio takes no other
+    kind.
+    """
+
+    def __init__(self, applies: Callable[[], bool] = lambda: True, other: ThreadPoolExecutor | None = None) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self._applies = applies
+        self._other = other
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `ThreadPoolExecutor.submit`."""
+        if self._applies():
+            return _pool.submit(partial(fn, *args, **kwargs))
+        if self._other is not None:
+            return self._other.submit(fn, *args, **kwargs)
+        return super().submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if self._other is not None:
+            self._other.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _reset_pool() -> None:
+    global _pool  # noqa: PLW0603 - threads do not survive a fork, so a child process needs its own pool
+    _pool = DaemonThreads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_pool)
+
+
+class _Interruption:
+    """The work of one blocking run. It has no lock, because a signal handler must not wait for one."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._cancels: set[Callable[[], object]] = set()
+
+    @contextmanager
+    def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Within the context, `stop` calls `cancel`; raise `CancelledError` if the run is stopped already."""
+        self._cancels.add(cancel)
+        try:
+            if self._stopped:
+                raise CancelledError
+            yield
+        finally:
+            self._cancels.discard(cancel)
+
+    def stop(self) -> None:
+        """Cancel the work, and refuse further work."""
+        self._stopped = True
+        for cancel in self._cancels.copy():
+            cancel()
+
+    @contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Stop the work if the handler of SIGINT raises within the context; outside the main thread, do nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        _remove_ended_handlers()
+        before = signal.getsignal(signal.SIGINT)
+        if not callable(before):
+            yield
+            return
+        handler = _Handler(before, self)
+        signal.signal(signal.SIGINT, handler)
+        try:
+            yield
+        finally:
+            handler.ended = True
+            # A stream that is dropped unfinished may be closed in another thread, which cannot set handlers.
+            if threading.current_thread() is threading.main_thread():
+                _remove_ended_handlers()
+
+
+class _Handler:
+    """Handler of SIGINT during a blocking run; calls the one before, and stops the interruption if that raises."""
+
+    def __init__(self, before: Callable[[int, FrameType | None], object], interruption: _Interruption) -> None:
+        self.before = before
+        self.ended = False
+        """Whether the run has ended; the handler stays installed under that of another run."""
+        self._interruption = interruption
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self.before(number, frame)
+        except BaseException:
+            self._interruption.stop()
+            raise
+
+
+def _remove_ended_handlers() -> None:
+    """Restore the handler before the runs that have ended; streams may end in any order."""
+    while isinstance(handler := signal.getsignal(signal.SIGINT), _Handler) and handler.ended:
+        signal.signal(signal.SIGINT, handler.before)
+
+
+current_interruption: ContextVar[_Interruption | None] = ContextVar("graph_agent_interruption", default=None)
+"""That of the blocking run around; LangGraph copies it into the threads of the run's tasks."""
+
+
+def interruptible(parts: Generator[T]) -> Generator[T]:
+    """Yield the parts of a blocking stream such that Ctrl-C cancels its tasks in other threads; close it at the end.
+
+    LangGraph's executor waits for its threads before `KeyboardInterrupt` leaves the stream, so a task that never
+    returns would keep the program alive. Tasks may run while the consumer has a part, so the handler of the signal
+    stays until the stream ends. A run inside a tool or delegate of another is stopped with that one.
+    """
+    interruption, outer, end = _Interruption(), current_interruption.get(), object()
+    with (
+        outer.cancelling(interruption.stop) if outer is not None else nullcontext(),
+        interruption.on_signal(),
+        closing(parts),
+    ):
+        while True:
+            token = current_interruption.set(interruption)
+            try:
+                part = next(parts, end)
+            finally:
+                current_interruption.reset(token)
+            if part is end:
+                return
+            yield cast("T", part)
+
+
+GRACE_S = 5.0
+"""Seconds that stopped work may take to end; after them it is abandoned."""
+_PAUSES = (0.7, 0.3)
+"""Shares of `GRACE_S` after each cancellation of work that does not end. In the first, it can clean up, such as by
+cancelling the task of a remote agent."""
+_abandoned: set[asyncio.Future[Any]] = set()
+"""Strong references, since an event loop keeps weak ones only."""
+
+in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", default=False)
+"""True inside a node that a blocking entry point runs."""
+
+
+def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a function that runs `coroutine` on the background loop and waits for it.
+
+    The coroutine sees the caller's context variables. An exception in the waiting thread, such as `KeyboardInterrupt`,
+    cancels it. Ctrl-C in the main thread cancels it too, if that waits for this thread (see `interruptible`).
+    """
+
+    @functools.wraps(coroutine)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[None]] = []
+        context = copy_context()
+        context.run(in_blocking_run.set, True)
+        loop = _background_loop()
+
+        def start() -> None:
+            tasks.append(
+                loop.create_task(_settle(functools.partial(coroutine, *args, **kwargs), done), context=context)
+            )
+            # A task that is cancelled before its first step does not settle the future.
+            tasks[0].add_done_callback(lambda _: done.cancel())
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+        interruption = current_interruption.get()
+        with interruption.cancelling(cancel) if interruption is not None else nullcontext():
+            loop.call_soon_threadsafe(start)
+            try:
+                return done.result()
+            except BaseException:
+                if not done.done():
+                    cancel()
+                raise
+
+    return run
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; None if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def refuse_running_loop(entry: str, instead: str) -> None:
+    """Raise `SyncInLoopError` in a thread that runs an event loop, which the call would block."""
+    if running_loop() is None:
+        return
+    raise SyncInLoopError(
+        f"{entry} was called from the thread of a running event loop, which it would block while MCP sessions and "
+        f"other clients of that loop are needed; use 'await {instead}(...)', or call it from another thread."
+    )
+
+
+async def await_uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Await short, atomic work; a cancellation takes effect after it has finished, or after `GRACE_S` seconds.
+
+    For example, LangGraph's SQLite store is unusable after an operation is cancelled between `BEGIN` and `COMMIT`. So
+    work that takes longer is not cancelled either; it continues unobserved.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await end_or_abandon(task, "An operation that must not be cancelled", cancels=False)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    error: SystemExit
+
+
+async def _contain_exit(work: Awaitable[T], ended: asyncio.Future[None] | None = None) -> T | _Exit:
+    try:
+        return await work
+    except SystemExit as error:
+        return _Exit(error)
+    finally:
+        # Here, and not in a callback of the task, which would cost one more iteration of the event loop.
+        _wake(ended)
+
+
+def _wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
+    if ended is not None and not ended.done():
+        ended.set_result(None)
+
+
+def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asyncio.Future[None]]:
+    """Run work as a task; return it, and a future that is done at its end and can be cancelled without the task.
+
+    Its `SystemExit` is raised by `result_of`; asyncio would end the event loop with it.
+    """
+    ended = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(_contain_exit(work, ended))
+    # A task that is cancelled before its first step never runs.
+    task.add_done_callback(partial(_wake, ended))
+    return task, ended
+
+
+def result_of(task: asyncio.Task[T | _Exit]) -> T:
+    """Return the result of a finished task of `start`, or raise its exception."""
+    result = task.result()
+    if isinstance(result, _Exit):
+        raise result.error
+    return result
+
+
+async def await_in_task(work: Awaitable[T], context: Context) -> T:
+    """Await work as a task with a context of its own; its `SystemExit` is raised here, see `start`."""
+    task = asyncio.create_task(_contain_exit(work), context=context)
+    await task
+    return result_of(task)
+
+
+class TimeLimitError(TimeoutError):
+    """Work was stopped at its time limit; the cause's traceback shows where it was."""
+
+
+async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what: str) -> T:
+    """Await work with a time limit, also if the work suppresses cancellations; see `end_or_abandon`.
+
+    `what` is the work, as the subject of a sentence. Raises `TimeLimitError` if it has no result at the limit.
+    """
+    if seconds is None:
+        return await work
+    task, ended = start(work)
+    clock = asyncio.timeout(None)
+    try:
+        async with clock:
+            # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+            Context().run(clock.reschedule, asyncio.get_running_loop().time() + seconds)
+            await ended
+    except TimeoutError:
+        if not clock.expired():
+            raise
+    finally:
+        if not task.done():
+            await end_or_abandon(task, what)
+    if not task.done():
+        raise TimeLimitError(f"stopped at its time limit of {seconds:g} s")
+    try:
+        return result_of(task)
+    except asyncio.CancelledError as cancelled:
+        if not clock.expired():
+            raise
+        raise TimeLimitError(f"stopped at its time limit of {seconds:g} s") from cancelled
+
+
+async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool = True, spent_s: float = 0.0) -> None:
+    """Wait for the end of stopped work, at most `GRACE_S` seconds; then leave it to itself, with a warning.
+
+    With `cancels`, it is cancelled repeatedly, because code may suppress that. Other stopped work of the same run has
+    taken `spent_s` of the time.
+    """
+    left_s = max(0.0, GRACE_S - spent_s)
+    try:
+        with anyio.CancelScope(shield=True):
+            for share in _PAUSES:
+                if cancels:
+                    task.cancel()
+                await asyncio.wait({task}, timeout=left_s * share)
+                if task.done():
+                    return
+    finally:
+        # A second cancellation of the caller ends the wait early.
+        if not task.done():
+            logger.warning("%s did not end after it was stopped, and is left to itself.", what)
+            _abandoned.add(task)
+            task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()  # marks it as retrieved
+
+
+async def await_thread_future(future: Future[T]) -> T:
+    """Return the result of another thread's future, without yielding if it is done; a cancellation waits for it."""
+    return future.result() if future.done() else await await_uninterrupted(_await_future(future))
+
+
+async def _await_future(future: Future[T]) -> T:
+    return await asyncio.wrap_future(future)
+
+
+async def _settle(work: Callable[[], Coroutine[Any, Any, T]], done: Future[T]) -> None:
+    try:
+        result = await work()
+    except asyncio.CancelledError:
+        done.cancel()
+        raise
+    except BaseException as error:  # noqa: BLE001 - the caller receives it; a propagated SystemExit would end the loop
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+
+
+@functools.cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    # One loop for the life of the process: later calls reuse the clients that a model opened in earlier ones.
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
+    threading.Thread(target=loop.run_forever, name="graph-agent", daemon=True).start()
+    return loop

@@ -1,0 +1,213 @@
+"""Converts tool and model output to values that checkpoints, streams and providers accept."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from graph_agent.base.errors import InputError
+
+# A lone surrogate has no UTF-8 form; PostgreSQL and some providers refuse NUL.
+_UNSAFE = re.compile("[\x00\ud800-\udfff]")
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_DEEPEST = 200
+
+
+_PIECE = 65_536
+"""Characters per search: a search holds the GIL until it ends."""
+
+
+def clean(text: str) -> str:
+    """Replace each NUL and lone surrogate by U+FFFD."""
+    if text.isascii() and "\x00" not in text:
+        return text
+    if len(text) <= _PIECE:
+        return _UNSAFE.sub("\ufffd", text)
+    return "".join(_UNSAFE.sub("\ufffd", text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
+
+
+def check_session_id(session_id: str, name: str = "session_id") -> str:
+    """Return an id of a checkpoint; raise `InputError` for a lone surrogate, which no database can store."""
+    if _has_lone_surrogate(session_id):
+        raise InputError(f"{name}={session_id!r} is no text in UTF-8: it has half a character. Give another id.")
+    return session_id
+
+
+def find_lone_surrogate(value: Any, place: str = "") -> str | None:
+    """Return the path of the first string of a JSON value with a lone surrogate, e.g. `params.message.parts.0.text`.
+
+    For a key, it is the path of its object. Raises `RecursionError` if the value is nested too deeply.
+    """
+    if isinstance(value, str):
+        return place if _has_lone_surrogate(value) else None
+    if isinstance(value, dict) and any(map(_has_lone_surrogate, value)):
+        return place
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (find_lone_surrogate(item, f"{place}.{name}" if place else f"{name}") for name, item in items)
+    return next((found for found in inside if found is not None), None)
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+class NotFiniteError(ValueError):
+    """A number is infinite or NaN where a finite one is required."""
+
+
+def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
+    """Convert a value to JSON types that every store accepts, with cleaned strings.
+
+    Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN;
+    these are a `NotFiniteError` with `finite`. Raises `ValueError` if it is nested more than 200 levels deep, or its
+    `str()` fails.
+    """
+    if isinstance(value, str):
+        return clean(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if _SMALLEST <= value <= _LARGEST else _describe(value)
+    if isinstance(value, float):
+        if finite and not math.isfinite(value):
+            raise NotFiniteError("a number is NaN, infinite or out of range; send a finite one")
+        return value if math.isfinite(value) else _describe(value)
+    if depth > _DEEPEST:
+        raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
+    if isinstance(value, list | tuple):
+        return [to_json_safe(item, depth + 1, finite=finite) for item in value]
+    if isinstance(value, dict):
+        return {
+            clean(key) if isinstance(key, str) else _describe(key): to_json_safe(item, depth + 1, finite=finite)
+            for key, item in value.items()
+        }
+    return _describe(value)
+
+
+def as_text(value: Any) -> str:
+    """Convert a value to text for a model: strings unchanged, other values as JSON."""
+    if isinstance(value, str):
+        return clean(value)
+    return json.dumps(to_json_safe(value), ensure_ascii=False)
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message's content, with its blocks concatenated."""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(block if isinstance(block, str) else str(block.get("text", "")) for block in blocks)
+
+
+def _describe(value: Any) -> str:
+    try:
+        return clean(str(value))
+    except Exception as error:
+        raise ValueError(f"a {type(value).__name__} could not be turned into text: {error!r}") from error
+
+
+REASONING = "<think>"
+"""Begins the reasoning of a model whose server does not separate it from the text."""
+
+
+def after_reasoning(text: str) -> str:
+    """Return the text after reasoning in `<think>`; empty while the reasoning is unclosed."""
+    _, closed, rest = text.rpartition("</think>")
+    if closed:
+        return rest
+    return "" if text.lstrip().startswith(REASONING) else text
+
+
+def common_length(one: Sequence[Any], two: Sequence[Any]) -> int:
+    """Return the number of equal items, or characters of texts, at the beginning of two sequences."""
+    if one[: len(two)] == two:
+        return len(two)
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
+
+
+def excerpt(text: str, most: int = 200) -> str:
+    """Return a text; `…` follows its first `most` characters if it is longer."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def brief_repr(value: Any) -> str:
+    """Return the `repr` of a value as an `excerpt` for an error message."""
+    return excerpt(repr(value))
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for a notebook, texts escaped, others by `repr`; the first cell of each row is its heading."""
+    lines = [f"<table><caption>{html.escape(title)}</caption>"]
+    for heading, *cells in rows:
+        shown = "".join(f"<td>{html.escape(each if isinstance(each, str) else repr(each))}</td>" for each in cells)
+        lines.append(f"<tr><th>{html.escape(str(heading))}</th>{shown}</tr>")
+    return "".join([*lines, "</table>"])
+
+
+# C0 and C1 controls (ESC, CSI, NEL), line and paragraph separators, bidirectional overrides, lone surrogates.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LAYOUT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# Characters that are invisible although Unicode counts them as letters or marks. A variation selector is part of the
+# symbol before it.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\U000e0100-\U000e01ef]"
+    "|(?<![\u2000-\u3300\U0001f000-\U0001faff])[\ufe00-\ufe0f]"
+)
+_NOT_ASCII = re.compile(r"[^\x20-\x7e]")
+
+# Many clients split with `str.splitlines`, which splits at these characters too; JSON can escape them.
+_LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
+
+
+def printable(text: str) -> str:
+    r"""Return the text as one line, with each control character as an escape such as `\n` or `\x1b`."""
+    return text if text.isprintable() else _CONTROLS.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """Like `printable`, but keep line feeds and tabs, and replace CR LF by a line feed."""
+    return text if text.isprintable() else _LAYOUT.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def visible(text: str) -> str:
+    r"""Like `printable`, and each invisible or unusual space is an escape too, for a person who decides on the text.
+
+    So a joiner (`\u200d`), a mark of the direction, a tag character or a no-break space cannot hide in it.
+    """
+    return _NOT_ASCII.sub(_escape_hidden, _INVISIBLE.sub(_escape, text))
+
+
+def visible_json(value: Any, indent: int | None = None) -> str:
+    """Return JSON, or text, in which the characters that `visible` escapes are escapes, which read back as `value`."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _NOT_ASCII.sub(_escape_hidden_in_json, _INVISIBLE.sub(_escape_in_json, text))
+
+
+def json_line(text: str) -> str:
+    """Return JSON without line feeds as one line for clients that split at any line end of Unicode."""
+    return text if text.isascii() else text.translate(_LINE_ENDS)
+
+
+def _escape_hidden(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else _escape(found)
+
+
+def _escape_hidden_in_json(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() or found[0] == "\n" else _escape_in_json(found)
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

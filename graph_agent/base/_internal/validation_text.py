@@ -1,0 +1,168 @@
+"""Describes Pydantic validation errors: one line per fault, with the field, its value and the fix."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.text import excerpt
+from graph_agent.base.errors import ConfigError, did_you_mean
+
+
+class CheckedModel(BaseModel):
+    """A frozen model whose constructor raises `ConfigError`, with the text of `explain`, on an invalid value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    _described_as: ClassVar[str] = "{}"
+    """Description of the object in errors; `{}` is the name of its class."""
+    removed_fields: ClassVar[Mapping[str, str]] = {}
+    """Former field → what replaces it, as the rest of the sentence `the field … was removed: …`."""
+
+    # Type checkers derive the constructor's parameters from the fields, unless they see an `__init__`.
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                where = self._described_as.format(type(self).__name__)
+                raise ConfigError(explain(error, where, type(self))) from None
+
+
+def explain(
+    error: ValidationError,
+    where: str,
+    model: type[BaseModel] | None = None,
+    *,
+    known: Collection[str] = (),
+    hidden: Collection[str] = (),
+) -> str:
+    """Format a validation error of `where` as one line per fault, without the values of secret fields.
+
+    Field names of `model` and nested models, or else `known`, are suggested for unknown ones, `hidden` ones never.
+    """
+    return "\n".join(f"{where}: {line}" for line in _lines(error, model, known, hidden))
+
+
+def _lines(
+    error: ValidationError, model: type[BaseModel] | None, known: Collection[str], hidden: Collection[str]
+) -> Iterator[str]:
+    for fault in error.errors():
+        path, given = fault["loc"], fault["input"]
+        field = ".".join(map(str, path))
+        text = fault["msg"].removeprefix("Value error, ").removesuffix(".")
+        if fault["type"] == "extra_forbidden" and (instead := _removed_at(model, path)) is not None:
+            yield f"the field {field!r} was removed: {instead}"
+        elif fault["type"] == "extra_forbidden":
+            names = [name for name in known or _known_at(model, path[:-1]) if name not in hidden]
+            yield f"unknown field {field!r}; {did_you_mean(str(path[-1]), names)}"
+        elif fault["type"] == "missing":
+            yield f"the field {field!r} is missing."
+        elif not field:
+            yield f"{text}."
+        elif _holds_secrets(_annotation_at(model, path)):
+            yield f"{field}: {text}."
+        else:
+            shown = excerpt(mask_named_secrets(repr(given)))
+            yield f"{field}={shown}: {text}.{_hint(fault['type'], field, given)}"
+
+
+def _hint(kind: str, field: str, given: Any) -> str:
+    if given is None or kind == "string_too_short":
+        return " Leave it out, or give it a value."
+    if kind in ("list_type", "tuple_type") and isinstance(given, str):
+        return f" Write it as a list: [{given!r}]."
+    if kind == "string_type" and isinstance(given, dict) and len(given) == 1:
+        # E.g. `[my_tools: search]` in an agent file.
+        ((name, value),) = given.items()
+        if isinstance(value, str) and ":" in value and "model" not in field:
+            return f" Write the name alone: {value!r}."
+        if isinstance(name, str) and isinstance(value, str):
+            return f" YAML reads a colon before a space as a mapping; write '{name}:{value}'."
+    return ""
+
+
+def _removed_at(model: type[BaseModel] | None, path: Sequence[int | str]) -> str | None:
+    nested = _model_in(_annotation_at(model, path[:-1]))
+    return nested.removed_fields.get(str(path[-1])) if nested is not None and issubclass(nested, CheckedModel) else None
+
+
+def _known_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
+    nested = _model_in(_annotation_at(model, path))
+    return [] if nested is None else [field.alias or name for name, field in nested.model_fields.items()]
+
+
+def _annotation_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> Any:
+    """Return the annotation at a path; skips indexes, mapping keys and union members."""
+    annotation: Any = model
+    for part in path:
+        nested = _model_in(annotation)
+        if nested is not None and (field := _field(nested, part)) is not None:
+            annotation = field.annotation
+    return annotation
+
+
+def _field(model: type[BaseModel], name: int | str) -> FieldInfo | None:
+    by_name = model.model_fields.get(str(name))
+    return by_name or next((field for field in model.model_fields.values() if field.alias == name), None)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _model_in(each)) is not None), None)
+
+
+def _holds_secrets(annotation: Any) -> bool:
+    return annotation in (SecretStr, SecretBytes) or any(_holds_secrets(each) for each in get_args(annotation))
+
+
+def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Add the docstrings of a model's fields to its JSON schema; the model's `json_schema_extra`.
+
+    Without the source of a class its fields have no description.
+    """
+    properties = schema.get("properties", {})
+    for name, text in field_docs(model).items():
+        key = model.model_fields[name].alias or name
+        if key in properties:
+            properties[key].setdefault("description", text)
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields, those of its bases included."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        found |= _docstrings(owner.__module__).get(owner.__qualname__, {}) if issubclass(owner, BaseModel) else {}
+    return {name: text for name, text in found.items() if name in model.model_fields}
+
+
+@cache
+def _docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Class → field → docstring, of the top-level classes of a module."""
+    file = getattr(sys.modules[module], "__file__", None)
+    try:
+        tree = ast.parse(Path(file or "").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return {}
+    return {node.name: _field_docstrings(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _field_docstrings(node: ast.ClassDef) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            found[field.target.id] = cleandoc(below.value.value)
+    return found

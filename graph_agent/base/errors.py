@@ -1,0 +1,212 @@
+"""Defines the errors, grouped by who must act.
+
+GraphAgentError
+├── UserError                the caller changes code, configuration or input
+│   ├── ConfigError          a wrong setting, found at construction
+│   │   └── MissingExtraError    an optional dependency is not installed; an ImportError too
+│   ├── InputError           a wrong input to a run
+│   │   ├── DecisionError    a decision that does not fit the call that waits for approval
+│   │   ├── InputConflictError   an input id that belongs to a different input
+│   │   └── InputSupersededError an input id whose input was replaced by a later one before it was answered
+│   ├── SessionBusyError     a second run of a session that is running
+│   ├── SlowSchemaError      an answer's schema that takes too long to check
+│   ├── SyncInLoopError      a blocking call from a running event loop's thread
+│   └── ScriptError          a scripted model that ran dry or was not used up
+├── RunFailedError           an input failed, and `on_failure="raise"` is set; `kind` names the failure
+│   └── ModelFailedError     a model, or its provider, did not answer
+├── HookError                a hook or middleware failed, or returned an unusable value
+├── CallError                the model chooses another call; the text is the tool result it gets
+│   ├── UnknownToolError
+│   └── ToolArgumentsError
+└── OperatorError            an operator repairs a service
+    ├── AbandonedCallsError  too many blocking calls hang
+    ├── DamagedSessionError  a part of a stored session is lost or unreadable
+    ├── McpServerError       an MCP server does not start, answer or follow the protocol
+    ├── NewerFormatError     a session was stored by a newer version of this package
+    ├── RunHungError         a run was stopped, and its checkpointer keeps it from ending
+    ├── SessionLockError     the lock of a session cannot be acquired or inspected
+    ├── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
+    └── UnreadableValueError a stored value cannot be decoded
+
+A message states what happened, the value given, and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_FEW_NAMES = 8
+
+
+class GraphAgentError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class UserError(GraphAgentError):
+    """The caller must change code, configuration or input."""
+
+
+class ConfigError(UserError, ValueError):
+    """An invalid setting, found when the agent is built."""
+
+
+class MissingExtraError(ImportError, ConfigError):
+    """An optional dependency is not installed; the message has the command that installs it."""
+
+
+class InputError(UserError, ValueError):
+    """An invalid input to a run."""
+
+
+class DecisionError(InputError):
+    """A person's decisions do not fit the calls that wait for approval; the session waits as before."""
+
+
+class InputConflictError(InputError):
+    """The id of an input belongs to a different input of the session; nothing was run or changed."""
+
+
+class InputSupersededError(InputError):
+    """A repeated input has no answer, because a later input of the session came before it was finished."""
+
+
+class SessionBusyError(UserError, RuntimeError):
+    """A second run of a running session was refused before it began."""
+
+
+class SlowSchemaError(UserError):
+    """An answer's JSON schema takes too long to check the answer against."""
+
+
+class SyncInLoopError(UserError, RuntimeError):
+    """A blocking entry point was called from the thread of a running event loop."""
+
+
+class ScriptError(UserError, AssertionError):
+    """A scripted model got more requests than it has replies, or fewer."""
+
+
+class RunFailedError(GraphAgentError):
+    """An input failed, and `on_failure="raise"` is set. The session's status is `FAILED`.
+
+    Args:
+        message: One sentence for a person.
+        kind: The `kind` of the `error` event: `planning`, `hook`, `middleware`, `code`, `empty_answer`,
+            `response_format`, `response_schema`, or a `ModelErrorKind`.
+        answer: The message that ends the input; it names the failure and the work done.
+    """
+
+    def __init__(self, message: str, *, kind: str, answer: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.answer = answer
+
+
+class ModelFailedError(RunFailedError):
+    """A model, or its provider, did not answer; `kind` is one of `ModelErrorKind`."""
+
+
+class HookError(GraphAgentError):
+    """A hook or middleware raised, and its exception is the cause, or it returned an unusable value.
+
+    Args:
+        message: One sentence, `The hook NAME failed: REASON`.
+        kind: The `kind` of the `error` event: `hook`, or `middleware`.
+    """
+
+    def __init__(self, message: str, *, kind: str = "hook") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class CallError(GraphAgentError):
+    """A call that cannot be run; the text of the error is the result that the model gets."""
+
+
+class UnknownToolError(CallError):
+    """The model named a tool that does not exist."""
+
+
+class ToolArgumentsError(CallError):
+    """The model's arguments do not fit the tool's schema."""
+
+
+class OperatorError(GraphAgentError):
+    """A service that this process depends on is unavailable or misbehaves."""
+
+
+class AbandonedCallsError(OperatorError):
+    """A blocking call was not started, because too many cancelled or timed-out calls still run."""
+
+
+class UnreadableValueError(OperatorError, ValueError):
+    """A stored value cannot be decoded; becomes a `DamagedSessionError` where the session is known."""
+
+
+class DamagedSessionError(OperatorError):
+    """A part of a stored session is lost or unreadable, so it is not continued."""
+
+    session_id: str = ""
+    """The session."""
+
+
+class McpServerError(OperatorError):
+    """An MCP server could not be started or reached, or broke the protocol."""
+
+    may_have_run: bool = False
+    """Whether a call that failed with it may have taken effect."""
+
+
+class NewerFormatError(OperatorError):
+    """A session was stored in a format that this version cannot read."""
+
+
+class RunHungError(OperatorError):
+    """A run was stopped, and did not end because its checkpointer does not answer."""
+
+
+class SessionLockError(OperatorError):
+    """The lock of a session could not be acquired or inspected, so no run of the session may begin."""
+
+
+class SessionLostError(OperatorError):
+    """A run was ended because its process no longer holds the session; nothing more of it is stored."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Prefix each `ConfigError` that is raised inside with its location, unless the text has it already.
+
+    Args:
+        where: The location, e.g. `Agent file agent.yaml: tools.0`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if str(error).startswith(where):
+            raise
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def did_you_mean(got: str, known: Iterable[str]) -> str:
+    """Return a sentence tail that lists the known names and suggests the nearest.
+
+    E.g. `"known: search, echo. Did you mean 'search'?"`; `"none are known."` for an empty `known`. The suggestion comes
+    first if more than a few names follow.
+    """
+    names = sorted(known)
+    if not names:
+        return "none are known."
+    near = difflib.get_close_matches(got, names, n=1, cutoff=0.7)
+    if near and len(names) > _FEW_NAMES:
+        return f"did you mean {near[0]!r}? Known: {', '.join(names)}."
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"known: {', '.join(names)}.{hint}"
+
+
+for _each in [each for each in vars().values() if isinstance(each, type) and issubclass(each, Exception)]:
+    if _each.__module__ == __name__:
+        # Tracebacks and traces name the path from which programs import it.
+        _each.__module__ = "graph_agent.errors"

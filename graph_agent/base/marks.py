@@ -1,0 +1,62 @@
+"""Marks tools with LangChain tool metadata that describes their calls to the loop, like MCP's annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as as_tool
+from typing_extensions import TypedDict, Unpack
+
+from graph_agent.base.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from graph_agent.core.approvals.requests import DecisionType
+
+MARKS: dict[str, str] = {
+    "effect": '`"read"` for a tool that changes nothing; `"write"`, the default, for one that may',
+    "idempotent": "running a call again does no more than running it once",
+    "poll": "the same call is meant to be repeated: it is never reported as a loop",
+    "approve": "whether a person must approve each call: `True`, a list of the decisions allowed (`approve`, `edit`, "
+    "`reject`, `respond`), a description, or a mapping of `allowed_decisions` and `description`",
+    "timeout_s": "seconds one call may run; None for no limit",
+    "retry": 'LangGraph\'s `RetryPolicy` by its names, such as `{"max_attempts": 2}`',
+    "max_output_chars": "characters of one output shown to the model",
+    "max_output_lines": "lines of one output shown to the model",
+    "truncate": '`"head_tail"` or `"tail"`: which part of a long output is shown',
+    "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which default limits its outputs get',
+}
+"""The marks, with the meaning of each."""
+
+
+class Marks(TypedDict, total=False):
+    """The types of the marks."""
+
+    effect: Literal["read", "write"]
+    idempotent: bool
+    poll: bool
+    approve: bool | str | Sequence[DecisionType] | Mapping[str, Any]
+    timeout_s: float | None
+    retry: Mapping[str, Any]
+    max_output_chars: int
+    max_output_lines: int
+    truncate: Literal["head_tail", "tail"]
+    kind: Literal["file_read", "shell", "search", "listing"]
+
+
+def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> BaseTool:
+    """Return a tool with marks added, e.g. `marked(weather, effect="read", timeout_s=5)`.
+
+    Args:
+        given: A LangChain tool, or a callable with a docstring and type hints; it is not changed.
+        marks: Keys of `MARKS` with their values; they override the tool's own.
+
+    Raises:
+        ConfigError: On an unknown mark.
+    """
+    for name in marks:
+        if name not in MARKS:
+            raise ConfigError(f"Unknown mark {name!r} on a tool; {did_you_mean(name, MARKS)}")
+    tool = given if isinstance(given, BaseTool) else as_tool(given)
+    return tool.model_copy(update={"metadata": {**(tool.metadata or {}), **marks}})

@@ -1,0 +1,23 @@
+"""Defines what selects a call for approval in the settings: a pattern of names, or a function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from graph_agent.base.types import Call
+
+Rule: TypeAlias = str | Callable[[Call], Any]
+"""A name pattern, or a function that returns whether a call needs approval; it may be asynchronous."""
+
+
+def signature_fault(rule: Callable[..., Any]) -> str | None:
+    """Return why a function cannot be a rule; None if it takes a call as its argument, or its signature is unknown."""
+    try:
+        inspect.signature(rule).bind({})
+    except TypeError as error:
+        return f"an approval function takes one argument, the call, and {rule!r} does not ({error})"
+    except ValueError:
+        pass  # built-in functions may have no signature
+    return None

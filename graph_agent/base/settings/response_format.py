@@ -1,0 +1,253 @@
+"""Reads response formats (the class or JSON schema of an answer), and validates answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+from types import UnionType
+from typing import Any, Protocol, Union, get_args, get_origin
+
+import pydantic
+from langchain_core.messages import AIMessage
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
+from typing_extensions import TypeVar, is_typeddict
+
+from graph_agent.base._internal.failure_log import exception_text, get_logger, log_user_error
+from graph_agent.base._internal.lenient_json import parse_lenient_json
+from graph_agent.base._internal.text import NotFiniteError, after_reasoning, excerpt, to_json_safe
+from graph_agent.base._internal.validation_text import explain
+from graph_agent.base.errors import ConfigError
+
+logger = get_logger("graph_agent.settings.response_format")
+_STRATEGIES = "langchain.agents.structured_output"
+SchemaT = TypeVar("SchemaT", covariant=True)
+
+
+class ResponseStrategy(Protocol[SchemaT]):
+    """A `ToolStrategy` or `ProviderStrategy` of LangChain, for checkers of programs that may lack the package."""
+
+    @property
+    def schema(self) -> type[SchemaT] | UnionType | dict[str, Any]:
+        """The shape of the answer."""
+        ...
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is valid, complete JSON that needs no repair."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_ANNOTATIONS = ("$schema", "$id", "$defs", "definitions", "title", "description")
+"""Keywords of JSON Schema that check nothing; a schema of these alone permits any answer."""
+
+
+@functools.lru_cache(64)
+def client_schema(text: str) -> ResponseSchema:
+    """Return the `ResponseSchema` of a client's JSON schema, as JSON; it may take seconds the first time.
+
+    Raises `ConfigError` as `ResponseSchema`.
+    """
+    return ResponseSchema(json.loads(text))
+
+
+class ResponseSchema:
+    """Parses and validates an answer's text by the requested format.
+
+    The JSON of an answer of one of several classes names its class in the field `response_type`.
+
+    Args:
+        given: A pydantic class, a dataclass, a `TypedDict` class, a `Union` of these, or a JSON schema; or a strategy
+            of LangChain's with one of these.
+
+    Raises:
+        ConfigError: When it is none of these, has no JSON schema, or is an invalid one.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+        self._tag = ""
+        """The field of the JSON that names the class; empty for a single class."""
+        self.is_enforced = _is_provider_strategy(given)
+        """Whether the provider is to enforce the format: it is a `ProviderStrategy`."""
+        given, self._handle_errors = _unwrapped(given)
+        if isinstance(given, dict):
+            # Imported where it is used: jsonschema takes 5 % of the CPU time of a server's start.
+            from jsonschema import Draft202012Validator
+
+            from graph_agent.base._internal.json_schema import SchemaCheck
+
+            if given and not given.keys() & {*Draft202012Validator.VALIDATORS, *_ANNOTATIONS}:
+                raise ConfigError(
+                    f"response_format={excerpt(repr(given))}: this is no JSON schema, as it has no keyword of one; "
+                    "write e.g. {'type': 'object', 'properties': {'total': {'type': 'number'}}, 'required': ['total']}."
+                )
+            self._check = SchemaCheck(given)
+            self.json_schema: dict[str, Any] = given
+            return
+        shapes = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
+        for shape in shapes:
+            if not _is_shape(shape):
+                raise ConfigError(
+                    "response_format takes a pydantic class, a dataclass, a TypedDict class, a Union of these or a "
+                    f"JSON schema, not {shape!r}."
+                )
+            try:
+                self._adapters[shape.__name__] = TypeAdapter(shape)
+                self.json_schema = self._adapters[shape.__name__].json_schema()
+            except (PydanticUserError, NameError) as error:
+                raise ConfigError(f"response_format: {shape.__name__} has no JSON schema: {error}") from None
+        if len(shapes) > 1:
+            self._tag, self.json_schema = _tagged_schema(self._adapters)
+        if len(self._adapters) < len(shapes):
+            raise ConfigError(f"response_format: two classes of {given!r} have one name; rename one.")
+
+    def correction(self, error: ValueError, reply: AIMessage) -> str | None:
+        """Return the message that sends an invalid answer back, by the error of `read`; None if it is not handled.
+
+        Raises `ConfigError` if the strategy's own function fails.
+        """
+        handle, fix = self._handle_errors, f"That does not fit: {error} Send the corrected object."
+        if isinstance(handle, bool | str):
+            return handle if isinstance(handle, str) else fix if handle else None
+        raised = sys.modules[_STRATEGIES].StructuredOutputValidationError("response_format", error, reply)
+        if isinstance(handle, type | tuple):
+            return fix if isinstance(raised, handle) else None
+        try:
+            return str(handle(raised))
+        except Exception as failure:
+            log_user_error(logger, "handle_errors of the ToolStrategy", failure)
+            raise ConfigError(f"ToolStrategy: handle_errors failed: {exception_text(failure)}") from failure
+
+    def read(self, text: str) -> Any:
+        """Parse an answer to plain JSON, from which `instance` makes an object of the class.
+
+        Fields are named by their aliases; fields with a default are included.
+
+        Raises:
+            ValueError: When the text does not match the format; the message is for the model.
+            SlowSchemaError: When the check against a JSON schema takes too long. As it may block for some seconds, call
+                this in a thread from an event loop.
+        """
+        if not text.lstrip().startswith(("{", "[", "`")):
+            # Reasoning may hold a draft of the answer.
+            text = after_reasoning(text)
+        try:
+            value = parse_lenient_json(text)
+        except ValueError:
+            raise ValueError("The reply holds no JSON.") from None
+        try:
+            to_json_safe(value, finite=True)  # Python parses NaN and infinities, which JSON does not have
+            return self._validated(value) if self._adapters else self._checked(value)
+        except NotFiniteError:
+            raise ValueError("A number is NaN, infinite or out of range; it must be finite.") from None
+        except RecursionError:
+            raise ValueError("The reply is nested too deeply.") from None
+
+    def instance(self, value: Any) -> Any:
+        """Return an object of the class for what `read` returned; the value itself for a JSON schema.
+
+        A value that the class rejects is returned unchanged: it was stored under an earlier version of the class.
+        """
+        if not self._adapters or value is None:
+            return value
+        try:
+            name, fields = self._class_of(value)
+            return self._adapters[name].validate_json(json.dumps(fields))
+        except ValueError:
+            return value
+
+    def _class_of(self, value: Any) -> tuple[str, Any]:
+        """Return the name of an answer's class, and its fields; `ValueError` if it names none of several classes."""
+        if not self._tag:
+            return next(iter(self._adapters)), value
+        name = value.get(self._tag) if isinstance(value, dict) else None
+        if not isinstance(name, str) or name not in self._adapters:
+            raise ValueError(f"The field {self._tag!r} must be one of: {', '.join(self._adapters)}.")
+        return name, {field: each for field, each in value.items() if field != self._tag}
+
+    def _validated(self, value: Any) -> Any:
+        name, fields = self._class_of(value)
+        adapter = self._adapters[name]
+        try:
+            # From JSON: in JSON mode, a strict class accepts a date as text.
+            made = adapter.validate_json(json.dumps(fields))
+        except pydantic.ValidationError as error:
+            known = adapter.json_schema().get("properties", {})
+            raise ValueError(explain(error, name, known=known)) from None
+        dumped = to_json_safe(adapter.dump_python(made, mode="json", by_alias=True, round_trip=True, warnings=False))
+        dumped = {self._tag: name, **dumped} if self._tag else dumped
+        # A dump may lack data that the class needs (serializers, excluded fields, differing aliases); the reply has it.
+        return dumped if self.instance(dumped) == made else to_json_safe(value)
+
+    def _checked(self, value: Any) -> Any:
+        from jsonschema import ValidationError
+
+        try:
+            self._check(value)
+        except ValidationError as error:
+            where = "/".join(str(part) for part in error.absolute_path) or "the reply"
+            raise ValueError(f"{where}: {error.message}.") from None
+        return to_json_safe(value)
+
+
+def _is_shape(given: Any) -> bool:
+    if is_typeddict(given):
+        return True
+    return isinstance(given, type) and (issubclass(given, BaseModel) or dataclasses.is_dataclass(given))
+
+
+def _is_provider_strategy(given: Any) -> bool:
+    # Without its module loaded, there is no strategy.
+    strategies = sys.modules.get(_STRATEGIES)
+    return strategies is not None and isinstance(given, strategies.ProviderStrategy)
+
+
+def _unwrapped(given: Any) -> tuple[Any, Any]:
+    """Return the schema of a strategy and its `handle_errors`; anything else unchanged, with True."""
+    # Without its module loaded, there is no strategy.
+    strategies = sys.modules.get(_STRATEGIES)
+    if strategies is None or not isinstance(given, strategies.ToolStrategy):
+        kinds = () if strategies is None else (strategies.ProviderStrategy, strategies.AutoStrategy)
+        return (given.schema if isinstance(given, kinds) else given), True
+    if given.tool_message_content is not None:
+        raise ConfigError(
+            "ToolStrategy: tool_message_content has no use here, because the answer is a message with the JSON and not "
+            "a tool call; leave it out."
+        )
+    schema = given.schema
+    if isinstance(schema, dict):
+        # The strategy takes whichever schema the model chooses, also where an answer fits several.
+        schema = {("anyOf" if key == "oneOf" else key): each for key, each in schema.items()}
+    return schema, given.handle_errors
+
+
+def _tagged_schema(adapters: dict[str, TypeAdapter[Any]]) -> tuple[str, dict[str, Any]]:
+    """Return the JSON schema of an answer of one of several classes, after the field that names the class."""
+    schemas, shared = TypeAdapter.json_schemas([(name, "validation", adapter) for name, adapter in adapters.items()])
+    definitions: dict[str, Any] = shared.get("$defs", {})
+    found = {name: schemas[name, "validation"] for name in adapters}
+    own = {name: definitions.get(str(each.get("$ref")).rpartition("/")[2], each) for name, each in found.items()}
+    if unusable := [name for name, each in own.items() if each.get("type") != "object"]:
+        raise ConfigError(f"response_format: {unusable[0]} has no fields; each class of a Union needs some.")
+    tag = "response_type"
+    while any(tag in each.get("properties", {}) for each in own.values()):
+        tag = f"_{tag}"
+    variants = [
+        {
+            **each,
+            "properties": {tag: {"const": name, "type": "string"}, **each.get("properties", {})},
+            "required": [tag, *each.get("required", ())],
+        }
+        for name, each in own.items()
+    ]
+    schema: dict[str, Any] = {"type": "object", "anyOf": variants}
+    referred = json.dumps([variants, definitions])
+    if used := {name: each for name, each in definitions.items() if f'"#/$defs/{name}"' in referred}:
+        schema["$defs"] = used
+    return tag, schema

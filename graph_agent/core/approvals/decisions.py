@@ -1,0 +1,299 @@
+"""Constructs a person's decisions on calls, and validates an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+from graph_agent.base._internal.text import brief_repr, clean, to_json_safe, visible
+from graph_agent.base.errors import DecisionError, did_you_mean
+from graph_agent.core.approvals.requests import DECISIONS, DecisionType, HeldCall, calls_of_request, joined_calls
+from graph_agent.core.approvals.text import decisions_in_text
+
+DEFAULT_DECIDER = "user"
+"""Name in the history of a person whom the resuming program does not name."""
+_MOST_NAME_CHARS = 200
+EditFault: TypeAlias = Callable[[str, dict[str, Any]], str | None]
+"""Returns why a call (name, arguments) cannot replace another; None if it can."""
+
+
+class Action(TypedDict):
+    """A call in place of the planned one, as in LangChain's `Action`."""
+
+    name: NotRequired[str]
+    """Name of the tool or delegation; absent for that of the planned call."""
+    args: dict[str, Any]
+    """All its arguments."""
+
+
+class _Decision(TypedDict):
+    decided_by: NotRequired[str]
+    """Who decided, if the answer as a whole does not name the person; absent for `user`."""
+
+
+class Approve(_Decision):
+    """Run the call as planned."""
+
+    type: Literal["approve"]
+    always: NotRequired[bool]
+    """Whether later calls of the same name are approved too; absent for no."""
+
+
+class Edit(_Decision):
+    """Run another call in its place."""
+
+    type: Literal["edit"]
+    edited_action: Action
+
+
+class Reject(_Decision):
+    """Do not run the call."""
+
+    type: Literal["reject"]
+    message: NotRequired[str]
+    """The reason, for the model; absent if there is none."""
+
+
+class Respond(_Decision):
+    """Do not run the call, and use a person's text as its result."""
+
+    type: Literal["respond"]
+    message: str
+    """The result."""
+
+
+Decision: TypeAlias = Approve | Edit | Reject | Respond
+"""A person's decision on one call, in LangChain's shape."""
+
+
+def approve(*, always: bool = False) -> Approve:
+    """Return the decision to run a call as planned.
+
+    Args:
+        always: Whether the `Session` object that receives it approves later calls of the same name by itself.
+    """
+    return {"type": "approve", "always": True} if always else {"type": "approve"}
+
+
+def standing_approval(by: str) -> Approve:
+    """Return the approval of a call by an earlier `approve(always=True)`."""
+    return {"type": "approve", "decided_by": f"always ({by[: _MOST_NAME_CHARS - len('always ()')]})"}
+
+
+def edit(arguments: Mapping[str, Any], *, name: str | None = None) -> Edit:
+    """Return the decision to run a call with other arguments.
+
+    Args:
+        arguments: All arguments of the call.
+        name: Another tool, which must be one of the agent's; None for the planned one.
+    """
+    action: Action = {"args": dict(arguments)}
+    return {"type": "edit", "edited_action": action if name is None else {"name": name, **action}}
+
+
+def reject(message: str | None = None) -> Reject:
+    """Return the decision not to run a call.
+
+    Args:
+        message: The reason, for the model; None if there is none.
+    """
+    return {"type": "reject"} if message is None else {"type": "reject", "message": message}
+
+
+def respond(message: str) -> Respond:
+    """Return the decision to use a text as the result of a call, which does not run.
+
+    Args:
+        message: The result.
+    """
+    return {"type": "respond", "message": message}
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A valid decision on a call."""
+
+    call: HeldCall
+    type: DecisionType
+    by: str
+    """Name of the person who decided."""
+    name: str
+    """Name of the call to run; that of `call` except after an edit."""
+    arguments: dict[str, Any]
+    """Arguments of the call to run."""
+    message: str | None = None
+    """Reason of a rejection, or the result of a response; None if there is none."""
+    always: bool = False
+    """Whether later calls of the same name are approved too."""
+
+
+def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault | None = None) -> list[Decided]:
+    """Validate a person's answer to a request.
+
+    Args:
+        answer: `{"decisions": …}` with a list of one decision for each call, in the order of the request, or with a
+            mapping of call id → decision, which may leave calls undecided, or with text (see `decisions_in_text`). The
+            list or the text alone is valid too. A decision alone counts for every call; an edit or a response only if
+            there is one call. `decided_by` names the person; without it, a decision may have a `decided_by`.
+        edit_fault: Checks the call of an edit; None for no check.
+
+    Returns:
+        The decisions, in the order of the calls.
+
+    Raises:
+        DecisionError: When the answer does not fit the request.
+    """
+    by = _decider(answer["decided_by"]) if isinstance(answer, Mapping) and "decided_by" in answer else None
+    by_id = _given_by_id(calls, answer)
+    return [_decided(call, by_id[call["id"]], by, edit_fault) for call in calls if call["id"] in by_id]
+
+
+def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> dict[str, Any]:
+    """Divide one answer to several requests, by interrupt id, into one for each request that it decides on.
+
+    It is as for `read_decisions`, on the calls of all requests in their order (see `joined_calls`). The decisions are
+    not validated yet. Raises `DecisionError` when the answer does not fit the requests.
+    """
+    joined = joined_calls([*requests.values()])
+    by_id, ids = _given_by_id(joined, answer), iter([call["id"] for call in joined])
+    by = {"decided_by": answer["decided_by"]} if isinstance(answer, Mapping) and "decided_by" in answer else {}
+    answers: dict[str, Any] = {}
+    for interrupt_id, request in requests.items():
+        own = {call["id"]: by_id[id_] for call in calls_of_request(request) if (id_ := next(ids)) in by_id}
+        if own:
+            answers[interrupt_id] = {"decisions": own, **by}
+    return answers
+
+
+def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> list[Decision]:
+    """Return decisions as LangChain's middleware requires them: one for each call, in order; `DecisionError` if not."""
+    undecided = {call["id"] for call in calls} - {each.call["id"] for each in decided}
+    if undecided:
+        raise DecisionError(
+            f"These calls have no decision, and must be decided together: {', '.join(sorted(undecided))}."
+        )
+    return [as_decision(each) for each in decided]
+
+
+def as_decision(decided: Decided) -> Decision:
+    """Return a valid decision in LangChain's shape."""
+    match decided.type:
+        case "approve":
+            return approve()
+        case "edit":
+            return edit(decided.arguments, name=decided.name)
+        case "reject":
+            return reject(decided.message)
+        case "respond":
+            return respond(decided.message or "")
+
+
+def _decider(given: Any) -> str:
+    if given is None:
+        return DEFAULT_DECIDER
+    if not isinstance(given, str) or not given.strip() or len(given) > _MOST_NAME_CHARS:
+        raise DecisionError(f"decided_by={given!r}: name the person in 1 to {_MOST_NAME_CHARS} characters.")
+    return clean(given)
+
+
+def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
+    given = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
+    if isinstance(given, str):
+        given = decisions_in_text(given, calls)
+    ids = [call["id"] for call in calls]
+    if isinstance(given, list | tuple):
+        if len(given) != len(calls):
+            raise DecisionError(
+                f"The answer has {len(given)} decisions, and {len(calls)} calls wait: {_listed(calls)}. Give one "
+                "decision for each, in this order, or a mapping of call id to decision."
+            )
+        return dict(zip(ids, given, strict=True))
+    if isinstance(given, Mapping) and "type" in given and "type" not in ids:
+        if len(calls) > 1 and given["type"] in ("edit", "respond"):
+            raise DecisionError(
+                f"One decision {given['type']!r} cannot count for {len(calls)} calls: {_listed(calls)}. Give a "
+                "mapping of call id to decision."
+            )
+        return dict.fromkeys(ids, given)
+    if isinstance(given, Mapping) and given is not answer and given:
+        for id_ in given:
+            if id_ not in ids:
+                raise DecisionError(f"No call {id_!r} waits for a decision; {did_you_mean(str(id_), ids)}")
+        return dict(given)
+    raise DecisionError(
+        f"{brief_repr(answer)} holds no decisions on the calls that wait: {_listed(calls)}. Answer with "
+        '{"decisions": [{"type": "approve"}, …]}, one decision for each call.'
+    )
+
+
+def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
+    decision = _from_inbox(decision)
+    where = f"The decision on call {call['id']!r} ({call['name']})"
+    if not isinstance(decision, Mapping) or "type" not in decision:
+        raise DecisionError(f'{where} is {brief_repr(decision)}; write e.g. {{"type": "approve"}}.')
+    by = _decider(decision.get("decided_by")) if by is None else by
+    kind, allowed = decision["type"], call["allowed_decisions"]
+    if kind not in DECISIONS:
+        raise DecisionError(f"{where} has the type {brief_repr(kind)}; {did_you_mean(str(kind), DECISIONS)}")
+    if kind not in allowed:
+        raise DecisionError(f"{where} is {kind!r}, which its policy does not allow; allowed: {', '.join(allowed)}.")
+    name, arguments = call["name"], call["arguments"]
+    if kind == "edit":
+        name, arguments = _edited(call, decision.get("edited_action"), where)
+        if edit_fault is not None and (fault := edit_fault(name, arguments)) is not None:
+            raise DecisionError(f"{where} is an edit that cannot be run: {fault}")
+        return Decided(call, "edit", by, name, arguments)
+    message = decision.get("message")
+    if message is not None and not isinstance(message, str):
+        raise DecisionError(f"{where} has the message {brief_repr(message)}; write text.")
+    if kind == "respond" and message is None:
+        raise DecisionError(f"{where} is a response without a message, which is the result of the call.")
+    if kind == "approve":
+        return Decided(call, "approve", by, name, arguments, always=decision.get("always") is True)
+    return Decided(call, kind, by, name, arguments, clean(message) if message else None if kind == "reject" else "")
+
+
+def _from_inbox(decision: Any) -> Any:
+    """Return an answer of Agent Inbox, `{"type", "args"}`, as a decision; any other value unchanged.
+
+    Agent Inbox offers `response` for calls that may be rejected, and sends the reason with it.
+    """
+    if not isinstance(decision, Mapping) or "args" not in decision:
+        return decision
+    given = decision["args"]
+    match decision.get("type"):
+        case "accept":
+            return approve()
+        case "ignore":
+            return reject()
+        case "response" if isinstance(given, str):
+            return reject(given)
+        case "edit" if isinstance(given, Mapping) and isinstance(given.get("args"), Mapping):
+            name = given.get("action")
+            return {"type": "edit", "edited_action": {"args": given["args"], **({"name": name} if name else {})}}
+    return decision
+
+
+def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(action, Mapping) or not isinstance(action.get("args"), Mapping):
+        raise DecisionError(
+            f'{where} is an edit without the new call; write "edited_action": {{"name": {call["name"]!r}, '
+            '"args": {…}}, with all arguments.'
+        )
+    name = action.get("name", call["name"])
+    if not isinstance(name, str):
+        raise DecisionError(f"{where} has the tool name {brief_repr(name)}; write text.")
+    try:
+        arguments = dict(action["args"])
+        json.dumps(arguments)  # other values would become their `str()`
+        return clean(name), to_json_safe(arguments, finite=True)
+    except (TypeError, ValueError) as error:
+        raise DecisionError(f"{where} has arguments that cannot be used: {error}.") from None
+
+
+def _listed(calls: Sequence[HeldCall]) -> str:
+    return ", ".join(f"{visible(call['id'])} ({visible(call['name'])})" for call in calls)

@@ -1,0 +1,116 @@
+"""Selects the calls that a person must approve, by patterns, functions and marks."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
+from graph_agent.base._internal.text import clean
+from graph_agent.base.errors import ConfigError, did_you_mean
+from graph_agent.base.settings.approval_rule import Rule
+from graph_agent.base.types import Call
+from graph_agent.core.approvals.requests import DECISIONS, DecisionType
+
+logger = get_logger("graph_agent.approvals.policy")
+
+_FAILED = "The approval policy failed for this call, so a person must decide."
+_KEYS = {"allowed_decisions", "description"}
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The way in which a person approves a call."""
+
+    allowed: tuple[DecisionType, ...] = DECISIONS
+    """The decisions that a person may take."""
+    description: str | None = None
+    """Text for the person; None if there is none."""
+
+
+def read_review(value: Any, where: str) -> Review | None:
+    """Convert a mark's value, or the result of a policy function; raise `ConfigError` for any other value.
+
+    True is for approval with every decision; False or None for no approval; a text is a description, a list is of
+    decisions; a mapping has `allowed_decisions` and `description`, each optional.
+    """
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Review()
+    if isinstance(value, str):
+        return Review(description=clean(value))
+    if isinstance(value, Mapping):
+        for key in value:
+            if key not in _KEYS:
+                raise ConfigError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), _KEYS)}")
+        description = value.get("description")
+        if description is not None and not isinstance(description, str):
+            raise ConfigError(f"{where}: description={description!r}: write text.")
+        allowed = value.get("allowed_decisions", DECISIONS)
+        return Review(_decisions(allowed, where), clean(description) if description is not None else None)
+    if isinstance(value, list | tuple):
+        return Review(_decisions(value, where))
+    raise ConfigError(
+        f"{where}={value!r}: write True, False, a description, or a list of decisions out of {', '.join(DECISIONS)}."
+    )
+
+
+def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"{where}: the decisions are {given!r}; list one or more of {', '.join(DECISIONS)}.")
+    for one in given:
+        if one not in DECISIONS:
+            raise ConfigError(f"{where}: unknown decision {one!r}; {did_you_mean(str(one), DECISIONS)}")
+    return cast("tuple[DecisionType, ...]", tuple(dict.fromkeys(given)))
+
+
+reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
+"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
+
+
+async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | None:
+    """Return the review of a call, references resolved, by its mark and the rules; None if it needs no approval.
+
+    A call that several rules select is decided by the decisions that all of them allow; if there are none, it can only
+    be rejected. A rule that raises selects the call.
+    """
+    found = [_checked(lambda: read_review(mark, f"the mark approve of the tool {call['name']!r}"))]
+    for rule in rules:
+        if isinstance(rule, str):
+            found.append(Review() if fnmatchcase(call["name"], rule) else None)
+        else:
+            found.append(await _apply(rule, call))
+    reviews = [review for review in found if review is not None]
+    if not reviews:
+        return None
+    allowed: tuple[DecisionType, ...] = tuple(
+        one for one in DECISIONS if all(one in review.allowed for review in reviews)
+    )
+    description = next((review.description for review in reviews if review.description is not None), None)
+    return Review(allowed or ("reject",), description)
+
+
+def _checked(read: Callable[[], Review | None]) -> Review | None:
+    try:
+        return read()
+    except ConfigError as error:
+        log_failure(logger, "An approval policy", error)
+        return Review(description=_FAILED)
+
+
+async def _apply(rule: Callable[[Call], Any], call: Call) -> Review | None:
+    try:
+        # A copy, so that the function cannot change the call.
+        value = rule(copy.deepcopy(call))
+        if inspect.isawaitable(value):
+            value = await value
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a policy may raise anything; the call must not run then
+        log_user_error(logger, f"The approval policy {getattr(rule, '__name__', repr(rule))}", error)
+        return Review(description=_FAILED)
+    return _checked(lambda: read_review(value, f"the result of the approval policy {rule!r}"))

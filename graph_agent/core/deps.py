@@ -1,0 +1,362 @@
+"""Holds the dependencies of the nodes: parts of one agent, those of one run, and the `Task` of one node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
+from langgraph.runtime import Runtime
+
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.failure_log import log_fields
+from graph_agent.base._internal.lru import BoundedCache
+from graph_agent.base.settings.config import AgentContext, LoopConfig, Planner, coerce_context, effective_config
+from graph_agent.base.settings.response_format import ResponseSchema, client_schema
+from graph_agent.base.types import Call, Usage
+from graph_agent.base.usage import BUDGET_LEFT, STEPS_FOR_A_WAVE, BudgetUsage, cost_of, tighten_limits, work_s
+from graph_agent.core.hooks.pipeline import MiddlewareNodes
+from graph_agent.core.hooks.protocol import LoopHook, sees_answers
+from graph_agent.core.runs.run import Run, run_of
+from graph_agent.core.state.call_events import CallResult
+from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
+from graph_agent.core.tools.toolbox import Toolbox
+from graph_agent.core.waves.schema import PlanningResult
+from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.pool import ModelPool
+from graph_agent.models.prompts import Prompts
+from graph_agent.models.prompts.system_prompt import Content, joined, tools_in_text
+from graph_agent.models.structured import StructuredPlanner
+
+ToolCallWrapper = Callable[
+    [Call, RunnableConfig, Runtime[Any], Callable[[Call, BaseTool | None], Awaitable[CallResult]]],
+    Awaitable[CallResult],
+]
+"""Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs it."""
+
+
+class Slots:
+    """Bounds how many calls of one wave are in flight."""
+
+    def __init__(self) -> None:
+        # Shared by the tasks of a wave, by checkpoint id; an entry is dropped when no task refers to it.
+        self._waves: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of_wave(self, runtime: Runtime[Any], limit: int) -> asyncio.Semaphore:
+        """Return the semaphore that a call of one wave holds while it runs.
+
+        Args:
+            runtime: The calling task's runtime; the tasks of one wave share its checkpoint id.
+            limit: Maximum of calls in flight; the value of the first caller is used.
+        """
+        wave = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
+        return self._waves.setdefault(wave, asyncio.Semaphore(limit))
+
+
+@dataclass(frozen=True)
+class AgentDeps:
+    """The parts of one agent, made once and shared by all its runs."""
+
+    models: ModelPool
+    """Every model this agent may use; `client`, `planner` and `tool_calling` belong to the current one."""
+    client: ModelClient
+    planner: StructuredPlanner
+    """Requests structured plans, in wave mode."""
+    toolbox: Toolbox
+    prompts: Prompts
+    config: LoopConfig
+    tool_calling: Mode
+    """The tool calling mode of the model."""
+    system_prompt: Content | Callable[[], Content]
+    """Returns the system prompt; empty if there is none. Called at each request, as the text may contain the date."""
+    response: ResponseSchema | None = None
+    plan_schema: type[PlanningResult] = PlanningResult
+    """Schema of structured plans; a subclass may type `slots`."""
+    cache: BaseCache[Any] | None = None
+    """Cache of plans, for runs with a `plan_cache_ttl_s`."""
+    agentic_loop: bool | None = None
+    """The planner that `AGENTIC_LOOP_ENABLED` sets for every session: True `wave`, False `dag`, None if unset."""
+    context_schema: type[AgentContext] = AgentContext
+    """Type of a run's context; under a parent graph, the context may be the parent's own mapping."""
+    warnings: Callable[[], Sequence[str]] = tuple
+    """Returns the agent's present problems, e.g. a server that is down; an input has a `warning` event for each."""
+    hooks: tuple[LoopHook, ...] = ()
+    """Hooks that see planning replies, in order."""
+    rewriters: tuple[LoopHook, ...] = ()
+    """Hooks that rewrite the tool results of requests, in order."""
+    wrap_tool_call: ToolCallWrapper | None = None
+    """Wrapper of each tool call; None to run calls directly."""
+    runs_added_tools: bool = False
+    """Whether middleware may add tools to requests and run their calls."""
+    whole_replies: bool = False
+    """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
+    hook_set: MiddlewareNodes | None = None
+    """Hooks that are nodes of the graph; None if there are none."""
+    client_tool_choice: str | None = None
+    """Tool choice for the caller's own tools; None for the model's choice."""
+    parallel_client_calls: bool = True
+    """Whether several of the caller's own tools may be called at once."""
+    slots: Slots = field(default_factory=Slots)
+    variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
+    """Dependencies of runs with a context of their own, by the context (see `deps_of_run`)."""
+    _clients: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
+    # Not copied by `replace`, so that a copy with other parts begins with an empty cache.
+    _instructions: BoundedCache[tuple[Any, ...], str] = field(init=False, repr=False, default_factory=BoundedCache)
+
+    def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: LoopState) -> LoopConfig:
+        """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
+
+        Args:
+            config: The node's config, which holds the budget of a delegated run.
+        """
+        own = effective_config(
+            self.config, runtime.context, self.context_schema, loop.get("config_overrides"), loop.get("approve", ())
+        )
+        remaining = config["configurable"].get(BUDGET_LEFT)
+        return tighten_limits(own, remaining) if remaining else own
+
+    def offering(self, client: ModelClient) -> ModelClient:
+        """Return a client that offers the caller's tools too, and the delegates with their current descriptions."""
+        if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
+            return client
+        if client not in self._clients:
+            schemas = self.toolbox.schemas
+            self._clients[client] = client.with_overrides(schemas, {}, tool_choice=self.client_tool_choice)
+        return self._clients[client]
+
+    def without(self, names: Collection[str]) -> AgentDeps:
+        """Return the agent without some of its tools and delegates; the agent itself if none would remain.
+
+        Some providers refuse a history with calls in a request without tools.
+        """
+        if not names or set(self.toolbox.names) <= set(names):
+            return self
+        narrower = self.toolbox.without(names)
+        return replace(self, client=self.client.without(names), toolbox=narrower)
+
+    def mode(self, settings: LoopConfig) -> Mode:
+        """Return the tool calling mode under a run's settings; `wave` if the operator has disabled the agentic loop."""
+        if self.agentic_loop is False:
+            return "wave"
+        return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
+
+    @property
+    def steps_for_a_wave(self) -> int:
+        """Supersteps that LangGraph must still allow for another plan, its wave and the answer."""
+        return STEPS_FOR_A_WAVE + (self.hook_set.supersteps if self.hook_set else 0)
+
+    def caches_plans(self, settings: LoopConfig) -> bool:
+        """Whether plans are kept in the agent's cache."""
+        return self.cache is not None and settings.plan_cache_ttl_s is not None
+
+    async def prepare(self) -> None:
+        """Load the delegates' descriptions, and offer changed ones to the model."""
+        if await self.toolbox.refresh():
+            self.client.offer(self.toolbox.schemas)
+            self._clients.clear()
+            self._instructions.clear()
+
+    def may_answer_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether a planning reply without calls may be the answer.
+
+        An agent without tools plans for its hooks only, and gains nothing from a second request.
+        """
+        return settings.finalize != "compose" or not self.toolbox
+
+    def streams_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether planning replies are streamed as produced: they may be the answer, and no guard sees them first."""
+        return self.may_answer_while_planning(settings) and not self.withholds(settings)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether middleware or a hook may rewrite an answer after its last token."""
+        return self.whole_replies or any(map(sees_answers, self.hooks))
+
+    def withholds(self, settings: LoopConfig) -> bool:
+        """Whether no token of an answer may be shown before middleware and hooks have seen the whole."""
+        return self.guarded and not settings.stream_before_guards
+
+    @property
+    def plans(self) -> bool:
+        """Whether phase 1 is needed: there are tools, delegates or hooks, or middleware may add tools."""
+        return bool(self.toolbox) or bool(self.hooks) or self.runs_added_tools
+
+    def prompt(self, added: str) -> Content:
+        """Return the system prompt of a request: the agent's own one, and a text that is added to it."""
+        own = self.system_prompt
+        if isinstance(own, str):
+            return f"{own}\n\n{added}" if own and added else own or added
+        return joined([own() if callable(own) else own, added])
+
+    def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
+        """Return the framework's instructions, which are added to the agent's own system prompt.
+
+        Args:
+            planner: The session's planner; used in wave mode only.
+        """
+        style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
+        answers = self.may_answer_while_planning(settings)
+        key = (style, mode, settings.max_calls_per_wave, answers, tuple(self.toolbox.names))
+
+        def make() -> str:
+            schema = self.response.json_schema if self.response and answers else None
+            most, text = settings.max_calls_per_wave, mode == "text"
+            sections = [
+                self.prompts.render("planner", style=style, max_calls=most, answers=answers, schema=schema, text=text)
+            ]
+            if mode != "native":
+                sections.append(tools_in_text(self.prompts, self.toolbox.schemas, plan=mode == "wave"))
+            return "\n\n".join(filter(None, sections))
+
+        return self._instructions.get(key, make)
+
+
+_MAX_VARIANTS = 64
+_MAX_VARIANT_CHARS = 2_000_000
+"""Characters of the keys in `AgentDeps.variants`; a single larger one is still kept."""
+
+
+def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
+    """Return the agent's dependencies with the tools, instructions and response schema of a run's context, if any.
+
+    Args:
+        runtime: The runtime of one of the run's nodes.
+
+    Raises:
+        ConfigError: When a caller's tool has the name of another, or the response schema is invalid.
+    """
+    context = coerce_context(runtime.context, deps.context_schema)
+    if context is None:
+        return deps
+    tools = [context.client_tools, context.client_calls]
+    if not (any(tools) or context.instructions or context.response_schema):
+        return deps
+    choice = [context.client_tool_choice, context.parallel_client_calls]
+    key = json.dumps([*tools, *choice, context.instructions, context.response_schema], sort_keys=True)
+    if key not in deps.variants:
+        _make_room(deps.variants, len(key))
+        deps.variants[key] = _variant(deps, context)
+    return deps.variants[key]
+
+
+def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
+    while variants and (len(variants) >= _MAX_VARIANTS or sum(map(len, variants)) + chars > _MAX_VARIANT_CHARS):
+        variants.pop(next(iter(variants)))
+
+
+def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
+    if context.client_tools or context.client_calls:
+        toolbox = deps.toolbox.with_client_tools(context.client_tools, context.client_calls)
+        deps = replace(
+            deps,
+            toolbox=toolbox,
+            client_tool_choice=context.client_tool_choice,
+            parallel_client_calls=context.parallel_client_calls,
+        )
+        deps = replace(deps, client=deps.offering(deps.client)).without(toolbox.withdrawn)
+    if context.instructions:
+        prompt = partial(deps.prompt, context.instructions)
+        deps = replace(deps, system_prompt=prompt if callable(deps.system_prompt) else prompt())
+    if context.response_schema is not None:
+        deps = replace(deps, response=client_schema(json.dumps(context.response_schema)))
+    return deps
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One execution of a node: what its functions work with, derived once."""
+
+    config: RunnableConfig
+    runtime: Runtime[Any]
+    deps: AgentDeps
+    """The agent, with the tools, instructions and response schema of the run's context."""
+    run: Run
+    state: Mapping[str, Any]
+    """The state that the node reads; for a call, the fields that its node needs."""
+    loop: LoopState
+    """The loop state at the start of the task."""
+    settings: LoopConfig
+    """The effective configuration at the start of the task."""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], deps: AgentDeps) -> Self:
+        """Return the task of a node from the node's arguments.
+
+        Raises:
+            ConfigError: As `deps_of_run`.
+        """
+        deps, loop, run = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP), run_of(config)
+        if telemetry.observer is not None:
+            telemetry.observer.enter(run)
+        # A node runs in a context of its own.
+        log_fields.set({"session_id": run.session_id, "input_id": loop["last_input_id"], "step": loop["step"]})
+        return cls(config, runtime, deps, run, state, loop, deps.settings(runtime, config, loop))
+
+    @property
+    def step(self) -> int:
+        """The step at the start of the task."""
+        return self.loop["step"]
+
+    @property
+    def id(self) -> str:
+        """LangGraph's id of the task; empty outside a graph."""
+        return self.runtime.execution_info.task_id if self.runtime.execution_info else ""
+
+    @property
+    def wave(self) -> str:
+        """Id of the checkpoint that the task runs from, which the tasks of one wave share; empty outside a graph."""
+        return self.runtime.execution_info.checkpoint_id if self.runtime.execution_info else ""
+
+    @property
+    def records(self) -> bool:
+        """Whether the effect ledger records each writing call of the wave before it runs."""
+        return self.loop.get("ledger", False)
+
+    def settings_with(self, loop: LoopState) -> LoopConfig:
+        """Return the effective configuration after changes of the loop state."""
+        return self.deps.settings(self.runtime, self.config, loop)
+
+
+def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> BudgetUsage:
+    """Return the usage of the input so far.
+
+    Args:
+        usage: Tokens and model calls of the input.
+        history: The conversation; its newest reply is the estimate for the next model call.
+    """
+    # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
+    last = _newest_reply(history) if usage["model_calls"] else None
+    used = last.usage_metadata if last is not None else None
+    return BudgetUsage(
+        seconds=run.worked_s(loop.get("worked_s", 0.0)),
+        tokens=usage["total_tokens"],
+        cost=usage.get("cost", 0.0),
+        last_tokens=used["total_tokens"] if used else 0,
+        last_cost=cost_of(last, settings.prices) if last is not None else 0.0,
+    )
+
+
+def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
+    return next((message for message in reversed(history) if isinstance(message, AIMessage)), None)
+
+
+def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
+    """Return the seconds that planning and calls may still take; None without a deadline."""
+    if settings.deadline_s is None:
+        return None
+    return max(0.0, work_s(settings.deadline_s, settings) - run.worked_s(loop.get("worked_s", 0.0)))
+
+
+def answer_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
+    """Return the seconds that the answer may still take; None without a deadline."""
+    if settings.deadline_s is None:
+        return None
+    return max(0.0, settings.deadline_s - run.worked_s(loop.get("worked_s", 0.0)))

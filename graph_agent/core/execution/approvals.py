@@ -1,0 +1,266 @@
+"""Selects the calls that a person must approve before they run, and relays the approvals of delegates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import ToolCall
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from graph_agent.base._compat import count_resume_values, newest_resume_value
+from graph_agent.base.errors import DecisionError
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.types import Call
+from graph_agent.core.approvals.decisions import read_decisions
+from graph_agent.core.approvals.policy import Review, review_of, reviewed_together
+from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.core.delegation import DelegationResult
+from graph_agent.core.deps import AgentDeps, Task
+from graph_agent.core.execution.ledger import checkpoint_of
+from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.core.state.channels import RemoteTask
+from graph_agent.core.state.events import StoredEvent, decision_event, is_own, request_event
+from graph_agent.core.tools.read_result import READ_RESULT
+from graph_agent.models.parsing.call import delegate_name
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """A person's approval of one call with exactly these arguments."""
+
+    call: Call
+    edited: str | None = None
+    """Name of the call that a person replaced by this one; None if it was approved as planned."""
+
+    def covers(self, call: Call, review: Review) -> bool:
+        """Whether a call needs no further decision.
+
+        An edit approves the new call only if its own policy allows edits, and only for the same tool: another tool's
+        call was reviewed by the rules of the first.
+        """
+        if not _equal(call, self.call):
+            return False
+        return self.edited is None or (self.edited == call["name"] and "edit" in review.allowed)
+
+
+async def held_calls(
+    calls: Sequence[Call], wave: Sequence[StoredEvent], deps: AgentDeps, settings: LoopConfig
+) -> list[HeldCall]:
+    """Return the calls that a person must decide on before they may run.
+
+    A call that a person was asked about stays in the list until it is decided, even if the policy has changed.
+
+    Args:
+        calls: Calls that could run, references resolved.
+    """
+    if settings.approve is None:
+        return []
+    requested, grants = _history(wave)
+    held: list[HeldCall] = []
+    reviewed_together.set(calls)  # until the end of this node's task
+    for call in calls:
+        if "fault" in call or not _may_run(call["name"], deps):
+            continue
+        review = await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), settings.approval_rules)
+        grant, before = grants.get(call["id"]), requested.get(call["id"])
+        if review is None and before is not None and grant is None and _equal(call, _call_of(before)):
+            held.append(before)
+        elif review is not None and not (grant is not None and grant.covers(call, review)):
+            held.append(_held(call, review))
+    return held
+
+
+async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
+    """Return why middleware may not run a call in the place of the planned one; None if it may.
+
+    A replacement that needs approval runs only if the planned call, of the same tool, needed it and so was approved.
+
+    Args:
+        replacement: The call that middleware wants to run.
+    """
+    rules = task.settings.approval_rules
+    if task.settings.approve is None or replacement is planned or _equal(planned, replacement):
+        return None
+
+    async def needs_review(call: Call) -> bool:
+        return await review_of(call, task.deps.toolbox.marks(call["name"]).get("approve"), rules) is not None
+
+    was_approved = replacement["name"] == planned["name"] and await needs_review(planned)
+    if was_approved or not await needs_review(replacement):
+        return None
+    return (
+        f"Not run: middleware changed this call of {planned['name']!r} into another call of {replacement['name']!r}, "
+        "which needs a person's approval. Plan that call itself, so that it can be approved."
+    )
+
+
+def _may_run(name: str, deps: AgentDeps) -> bool:
+    """Whether the agent itself runs calls of this name; calls of client tools are executed by the caller."""
+    toolbox = deps.toolbox
+    if name in toolbox.client_tools or name == READ_RESULT:
+        return False
+    # Middleware may run tools that the agent does not know.
+    return deps.runs_added_tools or name in toolbox.tools or name in toolbox.delegates
+
+
+def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
+    """Return a wave's calls as last requested, and the approvals since, by call id."""
+    requested: dict[str, HeldCall] = {}
+    grants: dict[str, _Grant] = {}
+    for entry in wave:
+        if is_own(entry, "approval_request"):
+            requested |= {call["id"]: call for call in entry["calls"]}
+        elif is_own(entry, "approval_decision") and entry["id"] in requested:
+            asked = _call_of(requested[entry["id"]])
+            if entry["decision"] == "approve":
+                grants[entry["id"]] = _Grant(asked)
+            elif entry["decision"] == "edit":
+                name = entry.get("edited_name", asked["name"])
+                edited = Call(id=asked["id"], name=name, arguments=entry["arguments"])
+                grants[entry["id"]] = _Grant(edited, edited=asked["name"])
+    return requested, grants
+
+
+def _call_of(held: HeldCall) -> Call:
+    return {"id": held["id"], "name": held["name"], "arguments": held["arguments"]}
+
+
+def _held(call: Call, review: Review) -> HeldCall:
+    held: HeldCall = {
+        "id": call["id"],
+        "name": call["name"],
+        "arguments": call["arguments"],
+        "allowed_decisions": list(review.allowed),
+    }
+    return held if review.description is None else {**held, "description": review.description}
+
+
+def _equal(one: Call, other: Call) -> bool:
+    if one["name"] != other["name"]:
+        return False
+    # As JSON: in Python 1, 1.0 and True are equal.
+    return json.dumps(one["arguments"], sort_keys=True) == json.dumps(other["arguments"], sort_keys=True)
+
+
+def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
+    """Return the value of the interrupt that asks a delegate's question.
+
+    An approval request keeps its shape; its descriptions name the delegate, for interfaces that show nothing else.
+    """
+    delegate = delegate_name(call["name"])
+    value: dict[str, Any] = {}
+    if task["question"]:
+        value = {"type": "delegation_input", "id": call["id"], "question": task["question"]}
+    if (request := task.get("request")) is None:
+        return {**value, "delegate": delegate}
+    actions = [_with_delegate(action, delegate) for action in request["action_requests"]]
+    path = _path(delegate, request)
+    return {**value, **request, "action_requests": actions, "delegate": path, "delegation": call["id"]}
+
+
+def approval_events(
+    call: Call, task: RemoteTask | None, answer: Any, result: DelegationResult, step: int
+) -> list[StoredEvent]:
+    """Return the approval events that one run of a delegation adds to the history.
+
+    Args:
+        task: The task that the run continued; None for the first run.
+        answer: The person's answer to it; None if there is none.
+    """
+    delegate = delegate_name(call["name"])
+    events = [_of_delegate(entry, call, step) for entry in result.approvals]
+    waiting = result.waiting
+    repeated = waiting is not None and is_repeated(waiting, task)
+    if task is not None and task.get("recorded_here") and "request" in task and not repeated and answer is not None:
+        source = {"delegate": _path(delegate, task["request"]), "delegation": call["id"]}
+        try:
+            decided = read_decisions(calls_of_request(task["request"]), answer)
+        except DecisionError:
+            decided = []  # the delegate has its own rules for answers
+        events += [decision_event(each, step, **source) for each in decided]
+    if waiting is not None and waiting.get("recorded_here") and "request" in waiting and not repeated:
+        source = {"delegate": _path(delegate, waiting["request"]), "delegation": call["id"]}
+        events.append(request_event(calls_of_request(waiting["request"]), step, **source))
+    return events
+
+
+def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
+    """Whether a delegate asks its last question again, because the answer did not fit.
+
+    Args:
+        before: The task that the answer was for; None if there is none.
+    """
+    request = waiting.get("request", {})
+    if "error" in request:
+        return True
+    if before is None or not waiting["question"]:
+        return False
+    # A remote agent may give its reason as text only.
+    return "call_ids" in request and request == before.get("request")
+
+
+def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
+    """Whether a delegate's own events lack an approval request, because a middleware of it asks."""
+    ids = [call["id"] for call in calls_of_request(request)]
+    recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
+    return "call_ids" not in request and (not recorded or recorded[-1] != ids)
+
+
+def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:
+    path = _path(delegate_name(call["name"]), entry)
+    return {**entry, "step": step, "delegate": path, "delegation": call["id"]}
+
+
+def _path(delegate: str, inner: Mapping[str, Any]) -> str:
+    nested = inner.get("delegate")
+    return f"{delegate}/{nested}" if isinstance(nested, str) else delegate
+
+
+def _with_delegate(action: Mapping[str, Any], delegate: str) -> dict[str, Any]:
+    described = action.get("description")
+    return {**action, "description": f"Delegate {delegate}: {described}" if described else f"Delegate {delegate}"}
+
+
+async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware: str) -> list[StoredEvent]:
+    """Return the events of the request that a task has asked, and of the decisions that answered it.
+
+    Call it when the middleware has accepted the answer. Of several requests of one task, only the newest has events.
+
+    Args:
+        planned: The calls that the request may be about, as planned; LangChain's requests have no ids.
+        middleware: Name of the middleware.
+    """
+    saver, at = checkpoint_of(task)
+    if not count_resume_values(task.config) or saver is None or at is None:
+        return []
+    found = await load(saver, at)
+    writes = found.pending_writes or [] if found is not None else []
+    asked = [one for id_, channel, value in writes if (id_, channel) == (task.id, INTERRUPT) for one in value]
+    request = request_of(asked[-1]) if asked else None
+    if request is None:
+        return []
+    calls = _with_ids(calls_of_request(request), planned)
+    answer = newest_resume_value(task.config)
+    try:
+        decided = read_decisions(calls, answer)
+    except DecisionError:
+        return []  # another middleware, whose answers have another form
+    return [
+        request_event(calls, task.step, middleware=middleware),
+        *(decision_event(each, task.step, middleware=middleware) for each in decided),
+    ]
+
+
+def _with_ids(calls: Sequence[HeldCall], planned: Sequence[ToolCall]) -> list[HeldCall]:
+    """Return the calls with the ids of the planned calls of equal name and arguments, in order."""
+    left = [*planned]
+    found: list[HeldCall] = []
+    for call in calls:
+        same = next((one for one in left if (one["name"], one["args"]) == (call["name"], call["arguments"])), None)
+        if same is not None:
+            left.remove(same)
+        found.append({**call, "id": same["id"]} if same is not None and same["id"] else call)
+    return found

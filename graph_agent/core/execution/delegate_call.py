@@ -1,0 +1,218 @@
+"""Implements parts of the `delegate` node: progress events, state updates, and middleware."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any, Literal
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import Runtime
+
+from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.types import NO_USAGE, Call, Usage
+from graph_agent.base.usage import add_usage
+from graph_agent.core.delegation import DelegationResult
+from graph_agent.core.deps import Task, ToolCallWrapper
+from graph_agent.core.execution.approvals import approval_events, is_repeated
+from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_event
+from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
+from graph_agent.core.state.events import SUCCESSES, StoredEvent, event, stored_value
+from graph_agent.core.tools.invoke import belongs_to_run
+from graph_agent.core.tools.output import fenced, shown_address, source_of, textless
+from graph_agent.core.tools.truncation import truncate_output
+from graph_agent.models.parsing.call import delegate_name
+
+MOST_LINES = 200
+"""Maximum progress lines of one delegation in the history; the custom stream has all of them."""
+
+
+class ProgressReporter:
+    """Emits a delegate's progress on the custom stream and collects it as events."""
+
+    def __init__(self, call: Call, step: int, runtime: Runtime[Any]) -> None:
+        self._call = call
+        self._step = step
+        self._runtime = runtime
+        # The stream writer reads its namespace from the context; a delegate's run has a different context.
+        self._context = copy_context()
+        self.events: list[StoredEvent] = []
+
+    def __call__(self, text: str) -> None:
+        """Emit one line of progress."""
+        fields = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
+        self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **fields})
+        if len(self.events) < MOST_LINES:
+            self.events.append(event("delegation_progress", self._step, **fields))
+
+    def pass_on(self, part: Any) -> None:
+        """Emit a stream part of the delegate's run on the custom stream."""
+        self._context.run(self._runtime.stream_writer, part)
+
+
+class UsageTally:
+    """Accumulates the usage of a delegation, including attempts that raise or are cancelled."""
+
+    def __init__(self) -> None:
+        self.usage: Usage = NO_USAGE
+
+    def __call__(self, usage: Usage) -> None:
+        """Add usage."""
+        self.usage = add_usage(self.usage, usage)
+
+
+def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
+    """Return the remote task of a call that waits for a person; None if there is none."""
+    return remote["open"].get(call["id"]) if remote else None
+
+
+def delegation_update(
+    call: Call,
+    result: DelegationResult,
+    settings: LoopConfig,
+    step: int,
+    progress: list[StoredEvent],
+    *,
+    waited: RemoteTask | None,
+    answer: Any,
+    times: Mapping[str, float],
+) -> list[tuple[str, Any]]:
+    """Return the state update of a delegation: its result's message and events, or its task that waits for a person.
+
+    Args:
+        settings: The run's limits for output shown to the model.
+        waited: The call's task that was waiting for a person; None if there is none.
+        answer: The person's answer; None if there is none.
+        times: The fields of `CallTimer`.
+    """
+    name, id_ = delegate_name(call["name"]), call["id"]
+    progress = [*progress, *approval_events(call, waited, answer, result, step)]
+    contexts = {name: result.context_id} if result.context_id else {}
+    # The channel stores its first write unreduced, so each write is complete; a removal always follows another write.
+    waits: RemoteTask | None = result.waiting
+    if waits is not None and is_repeated(waits, waited):
+        waits = {**waits, "refused": True}
+    tasks: dict[str, RemoteTask | None] = {id_: waits} if waited is not None or waits is not None else {}
+    remote: tuple[str, RemoteChange] = ("remote", {"contexts": contexts, "open": tasks})
+    if result.waiting is not None:
+        if "request" not in result.waiting:
+            progress.append(event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"]))
+        return [remote, ("events", progress), ("usage", result.usage), ("wave_finished", True)]
+    shown, _ = truncate_output(result.content, settings, {}, call)
+    if result.untrusted:
+        shown = fenced(shown, source_of(name))
+    status: Literal["success", "error"] = "success" if result.status in SUCCESSES else "error"
+    message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
+    response = result_event(id_, call["name"], result.status, result.content, step)
+    response |= times
+    response |= result.stored if result.value is None else stored_value(result.content, result.value)
+    if result.usage != NO_USAGE:
+        response["usage"] = result.usage
+    if result.untrusted:
+        response["untrusted"] = True
+    if result.history:
+        response["history"] = result.history
+    if result.background is not None:
+        response["background"] = result.background["session_id"]
+        remote[1]["background"] = {id_: result.background}
+    update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*progress, response])]
+    # Most delegates have no remote state, and an unwritten field takes no space.
+    if contexts or waited is not None or result.background is not None:
+        update.append(remote)
+    return [*update, ("usage", result.usage), ("wave_finished", True)]
+
+
+class _WaitingError(GraphBubbleUp):
+    """The delegate waits for a person and has no result yet. Middleware lets it pass like an interrupt."""
+
+
+async def run_through_middleware(
+    task: Task,
+    around: ToolCallWrapper,
+    call: Call,
+    run: Callable[[Call], Awaitable[DelegationResult]],
+    failed: Callable[[BaseException], DelegationResult],
+) -> DelegationResult:
+    """Run a delegation through tool-call middleware, which may run it again or answer in its place.
+
+    Args:
+        run: Runs the delegation; the middleware receives the delegate's exceptions.
+        failed: Converts a delegate's exception to a result.
+
+    Raises:
+        GraphBubbleUp: If the delegate or the middleware interrupts the graph to ask a person.
+    """
+    results: list[DelegationResult] = []
+
+    async def run_once(call: Call, tool: BaseTool | None = None) -> CallResult:
+        if tool is not None:
+            return CallResult(f"{call['name']} did not run: it is a delegation, and no tool can run it.", "skipped")
+        try:
+            result = await run(call)
+        except BaseException as error:
+            if belongs_to_run(error):
+                raise
+            result = replace(failed(error), raised=error)
+        results.append(result)
+        if result.waiting is not None:
+            raise _WaitingError
+        return result
+
+    try:
+        output = await around(call, task.config, task.runtime, run_once)
+    except _WaitingError:
+        return results[-1]
+    return _result_of(output, results)
+
+
+def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> DelegationResult:
+    """Return what middleware returned as a result of the delegation.
+
+    Args:
+        output: The output of the middleware, which a message does not hold completely.
+        results: The results of the delegation's runs, oldest first.
+    """
+    for result in reversed(results):
+        same = (output.status in SUCCESSES) == (result.status in SUCCESSES)
+        if same and (output.content, output.artifact) == (result.content, result.artifact):
+            return result
+    changed = DelegationResult(output.content, output.status, artifact=output.artifact, stored=output.stored)
+    if not results:
+        return changed
+    newest = results[-1]
+    return replace(
+        changed,
+        # The value of an unchanged content.
+        value=next((one.value for one in reversed(results) if one.content == output.content), None),
+        # A changed result of an untrusted delegate stays untrusted.
+        untrusted=any(one.untrusted for one in results),
+        context_id=newest.context_id,
+        history=newest.history,
+    )
+
+
+def checked_result(returned: object) -> DelegationResult:
+    """Return a delegate's result as plain JSON.
+
+    Raises:
+        TypeError: If it is not a `DelegationResult`, or a field is of another type.
+        ValueError: If a value is nested too deeply.
+    """
+    if not isinstance(returned, DelegationResult):
+        raise TypeError(f"run() returned {type(returned).__name__}; return a DelegationResult")
+    if not isinstance(returned.content, str | list):
+        raise TypeError(f"content={returned.content!r} is neither text nor a list of content blocks")
+    if returned.status not in OUTCOMES:
+        raise TypeError(f"status={returned.status!r} is none of {', '.join(OUTCOMES)}")
+    if kind := shown_address(returned.content) or textless([returned.content, returned.value]):
+        raise TypeError(f"its result holds an object of type {kind}, which has no text of its own")
+    for name in ("history", "approvals"):
+        if not all(isinstance(entry, Mapping) for entry in getattr(returned, name)):
+            raise TypeError(f"{name} holds an entry that is no event")
+    names = ("content", "value", "artifact", "history", "approvals")
+    plain: dict[str, Any] = {name: to_json_safe(getattr(returned, name)) for name in names}
+    return replace(returned, **plain, stored=to_json_safe(dict(returned.stored)))

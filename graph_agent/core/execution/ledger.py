@@ -1,0 +1,322 @@
+"""Prevents repeated writes: a writing call that an earlier run may have started is not run again.
+
+A run that resumes a wave repeats its unfinished calls. That is safe for a call that reads, that its tool marks as
+idempotent, or that waits for a person. Any other call may have taken effect, so its result is *unknown* unless the call
+certainly never started:
+
+- An effect ledger (`LoopConfig.effect_ledger`) stores a note for each writing call with the wave's checkpoint right
+  before the call runs.
+- A run that stops at a step's end, because of a drain or a breakpoint, stores a note for each call it has not started.
+- A checkpoint edited or copied by a person dispatches its calls again. A call that may have started before still counts
+  as started, and a finished call keeps its result. A checkpoint that a person went back to has no started calls.
+
+Before such a call runs, a note is stored that it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, PendingWrite
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.types import Checkpointer
+
+from graph_agent.base._compat import checkpointer_of, count_resume_values
+from graph_agent.base.types import Call
+from graph_agent.core.approvals.requests import is_single_call
+from graph_agent.core.deps import Task
+from graph_agent.core.runs.own_checkpoint import (
+    BY_A_PERSON,
+    edit_ancestors,
+    load,
+    load_running,
+    put_writes,
+    running_checkpoint,
+)
+from graph_agent.core.runs.run import RUN, Run
+from graph_agent.core.state.schema import INITIAL_LOOP, PlanState
+
+Write = tuple[str, Any]
+"""A state field, and the value written to it."""
+_RESULT_FIELDS = ("messages", "events", "usage", "wave_finished")
+_INTERNAL = ("__", "branch:", "graph_agent_")
+"""Prefixes of the channels of LangGraph and of this ledger."""
+
+STARTED = "graph_agent_started"
+"""Channel name of the ledger's notes in a checkpoint's writes; no state field has this name."""
+UNTOUCHED = "graph_agent_untouched"
+"""Channel name of the notes of calls that were not started."""
+ANSWERED = "graph_agent_answered"
+"""Channel name of the notes of resumed tasks: `<task id>:<number of answers>:<run id>` each."""
+REFUSED = "graph_agent_refused"
+"""Channel name of the notes of answers that were refused before the call ran, each equal to its `ANSWERED` note."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaveRecovery:
+    """The state in which earlier runs left a wave."""
+
+    noted: frozenset[str] = frozenset()
+    """Ids of the calls that the ledger contains as started."""
+    asking: frozenset[str] = frozenset()
+    """Ids of the tasks that wait for a person."""
+    answer_counts: dict[str, int] = field(default_factory=dict)
+    """Task id → number of answers at its last question; absent if it has asked once."""
+    answered: frozenset[str] = frozenset()
+    """`<task id>:<number of answers>` of the tasks that a run continued with an answer."""
+    undecided: frozenset[str] = frozenset()
+    """Ids of the calls that a person has not decided on, and that middleware asks about before it runs them."""
+    untouched: frozenset[str] = frozenset()
+    """Ids of the calls that a run had not started when it stopped at the end of a superstep."""
+    possibly_started: frozenset[str] | None = None
+    """Ids of the calls that may have started without a note; None if any call may have."""
+    awaiting_first_answer: frozenset[str] = frozenset()
+    """Ids of the calls that waited for a person's first answer when the checkpoint was edited."""
+    finished: Mapping[str, list[Write]] = field(default_factory=dict)
+    """Writes of the calls that had finished before the checkpoint was edited, by call id."""
+
+    def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
+        """Whether a call has certainly not started.
+
+        Args:
+            ledger: Whether the ledger records the call before it runs.
+        """
+        if id_ in self.noted:
+            return False
+        if ledger or id_ in self.untouched:
+            return True
+        return self.possibly_started is not None and id_ not in self.possibly_started
+
+
+async def may_start(task: Task, call: Call) -> bool:
+    """Whether a writing call, planned in this run or an earlier one, can run now; False if one may have started it."""
+    if call["id"] in task.run.planned:
+        return True
+    recovery = await _wave_recovery(task)
+    if task.id in recovery.asking:
+        return await _may_continue(task, recovery)
+    unstarted = recovery.is_certainly_unstarted(call["id"], ledger=task.records)
+    return call["id"] in recovery.awaiting_first_answer or unstarted
+
+
+async def finished_before(task: Task, call: Call) -> list[Write] | None:
+    """Return the writes of a call that had finished before a person edited the checkpoint; None for any other call."""
+    if call["id"] in task.run.planned:
+        return None
+    return (await _wave_recovery(task)).finished.get(call["id"])
+
+
+async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
+    """Whether a call that asked a person can run; without a further answer it only repeats its question."""
+    answers = count_resume_values(task.config)
+    if answers <= recovery.answer_counts.get(task.id, 0):
+        return True
+    if f"{task.id}:{answers}" in recovery.answered:
+        # An earlier run continued with this answer; its progress is unknown.
+        return False
+    await _note_answer(task, ANSWERED, answers)
+    task.run.answered_tasks[task.id] = answers
+    return True
+
+
+async def note_refused(task: Task) -> None:
+    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given."""
+    if (answers := task.run.answered_tasks.get(task.id)) is not None:
+        await _note_answer(task, REFUSED, answers)
+
+
+async def _note_answer(task: Task, kind: str, answers: int) -> None:
+    saver, at = checkpoint_of(task)
+    if saver is not None and at is not None:
+        note = f"{task.id}:{answers}:{task.run.id}"
+        await put_writes(saver, at, [(kind, [note])], f"{kind}:{task.run.id}:{note}")
+
+
+async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
+    """Whether an earlier run may have started a call. Call this before `note_started`.
+
+    Args:
+        call: The call, planned in this run or an earlier one.
+        writes: Whether the call may write; there are no notes of reading calls.
+    """
+    if call["id"] in task.run.planned:
+        return False
+    recovery = await _wave_recovery(task)
+    return not recovery.is_certainly_unstarted(call["id"], ledger=writes and task.records)
+
+
+async def note_started(task: Task, call: Call) -> None:
+    """Store a note that a call has started, and wait for the write. Calls that start together share one write."""
+    saver, at = checkpoint_of(task)
+    if saver is None or at is None:
+        return
+    batches = task.run.shared(f"started:{task.wave}", lambda: _StartedCalls(saver, at))
+    await batches.note(call["id"])
+
+
+class _StartedCalls:
+    """Batches the notes of one wave's started calls."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], at: RunnableConfig) -> None:
+        self._saver = saver
+        self._at = at
+        self._ids: list[str] = []
+        self._next: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+
+    async def note(self, id_: str) -> None:
+        self._ids.append(id_)
+        if self._next is None:
+            self._next = asyncio.create_task(self._write())
+        # A cancelled call must not cancel the shared write.
+        await asyncio.shield(self._next)
+
+    async def _write(self) -> None:
+        async with self._writing:
+            # The wave's other tasks add their notes in the same iteration of the event loop.
+            await asyncio.sleep(0)
+            ids, self._ids, self._next = self._ids, [], None
+            # A separate task id, because LangGraph treats a task with writes as finished.
+            await put_writes(self._saver, self._at, [(STARTED, ids)], f"{STARTED}:{uuid.uuid4().hex}")
+
+
+def checkpoint_of(task: Task) -> tuple[BaseCheckpointSaver[Any] | None, RunnableConfig | None]:
+    """Return the saver of a task, and the config of the checkpoint that it runs from; None in a run without any."""
+    return checkpointer_of(task.config), running_checkpoint(task.config, task.runtime)
+
+
+async def _wave_recovery(task: Task) -> WaveRecovery:
+    return await task.run.once(f"recovery:{task.wave}", lambda: _load_recovery(task))
+
+
+async def _load_recovery(task: Task) -> WaveRecovery:
+    saver, at = checkpoint_of(task)
+    if saver is None or at is None:
+        return WaveRecovery()
+    found = await load_running(saver, at)
+    return wave_recovery(found, await edit_ancestors(saver, found))
+
+
+async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
+    """Store a note of the ready calls that a run has not started, after it stopped at the end of a superstep.
+
+    Args:
+        checkpointer: The graph's checkpointer; a subgraph's run uses its parent's.
+    """
+    saver = checkpointer if isinstance(checkpointer, BaseCheckpointSaver) else checkpointer_of(config)
+    if saver is None:
+        return
+    configurable = config["configurable"]
+    thread = {"thread_id": configurable.get("thread_id", ""), "checkpoint_ns": configurable.get("checkpoint_ns", "")}
+    if (newest := await load(saver, {"configurable": thread})) is not None:
+        stopped_at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
+        await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
+
+
+def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:
+    """Read the state of a wave from its checkpoint; the empty state for None.
+
+    Args:
+        before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
+    """
+    if stopped is None:
+        return WaveRecovery()
+    writes = stopped.pending_writes or []
+    notes = [write for at in (stopped, *before) for write in at.pending_writes or []]
+    return WaveRecovery(
+        noted=_ids(STARTED, notes),
+        asking=frozenset(task for task, channel, _ in writes if channel == INTERRUPT),
+        answer_counts={
+            task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
+        },
+        answered=frozenset(note.rpartition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED, writes)),
+        undecided=_undecided(writes),
+        untouched=_ids(UNTOUCHED, notes),
+        possibly_started=_possibly_started(stopped, before),
+        # A call started since the edit may have run without a question.
+        awaiting_first_answer=next((ids for edited in before if (ids := _awaiting_first_answer(edited))), frozenset())
+        - _ids(STARTED, writes),
+        finished=finished_writes([write for edited in reversed(before) for write in edited.pending_writes or []]),
+    )
+
+
+def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
+    """Return the ids of the calls of a wave that a person went back to; the branch before may have run them.
+
+    Args:
+        stopped: The checkpoint of the wave; None if there is none.
+        before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
+    """
+    origin = before[-1] if before else stopped
+    if origin is None or origin.metadata.get("source") not in BY_A_PERSON:
+        return frozenset()
+    waiting = origin.checkpoint["channel_values"].get("loop", INITIAL_LOOP)["waiting"]
+    return _dispatched(origin) | {call["id"] for call in waiting}
+
+
+def is_own_field(channel: str) -> bool:
+    """Whether a channel of a task's writes is an own state field of the agent (see `state_schema`)."""
+    return channel not in PlanState.__annotations__ and not channel.startswith(_INTERNAL)
+
+
+def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
+    """Return the writes of the tasks that had finished a call when a run stopped, by call id."""
+    tasks: dict[str, list[Write]] = {}
+    for task, channel, value in pending:
+        if channel in _RESULT_FIELDS or is_own_field(channel):
+            tasks.setdefault(task, []).append((channel, value))
+    return {
+        message.tool_call_id: writes
+        for writes in tasks.values()
+        # A person's edit is stored in the same form, but does not write `wave_finished`.
+        if any(channel == "wave_finished" for channel, _ in writes)
+        for channel, value in writes
+        if channel == "messages"
+        for message in value
+        if isinstance(message, ToolMessage)
+    }
+
+
+def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
+    return frozenset(id_ for _, channel, ids in notes if channel == kind for id_ in ids)
+
+
+def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
+    """Return the calls of tasks whose first question is that of LangChain's approvals for single calls."""
+    answered = {task for task, channel, _ in writes if channel == RESUME}
+    answered |= {note.partition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED, writes)}
+    return frozenset(
+        str(one.value["tool_call_id"])
+        for task, channel, asked in writes
+        if channel == INTERRUPT and task not in answered
+        for one in asked
+        if is_single_call(one.value)
+    )
+
+
+def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
+    origin = before[-1] if before else stopped
+    if origin.metadata.get("source") in BY_A_PERSON:
+        # Every run from here is a resume, and stores notes of the calls it starts.
+        return frozenset()
+    return _dispatched(origin) if before else None
+
+
+def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
+    """Return a checkpoint's unfinished calls if each waits for a person's first answer; otherwise an empty set.
+
+    Interrupts carry task ids, not call ids; which call waits is known only if all do.
+    """
+    recovery = wave_recovery(edited)
+    unfinished = _dispatched(edited) - finished_writes(edited.pending_writes or []).keys()
+    return unfinished if len(unfinished) == len(recovery.asking) and not recovery.answer_counts else frozenset()
+
+
+def _dispatched(at: CheckpointTuple) -> frozenset[str]:
+    return frozenset(call["id"] for call in at.checkpoint["channel_values"].get("ready") or [])

@@ -1,0 +1,367 @@
+"""Determines the open calls of the newest plan, and settles those that an earlier run left open.
+
+At a breakpoint a person may edit the planned calls: change one, remove it, add another, or answer it. The messages
+determine the calls that run; `needs` and faults from the plan apply only to unchanged calls. New input settles open
+calls with their stored result, or with a skipped or unknown one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from graph_agent.base.types import Call
+from graph_agent.core.deps import Task
+from graph_agent.core.execution.ledger import (
+    Write,
+    calls_gone_back_to,
+    checkpoint_of,
+    finished_writes,
+    is_own_field,
+    wave_recovery,
+)
+from graph_agent.core.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
+from graph_agent.core.state.call_events import (
+    failed_ids,
+    is_structured,
+    plan_ids,
+    recorded_ids,
+    result_event,
+    result_value,
+    results_of_wave,
+    since_plan,
+)
+from graph_agent.core.state.events import StoredEvent, event, is_own
+from graph_agent.core.state.messages import is_settled, open_calls, order_results, with_results
+from graph_agent.core.state.schema import LoopState
+from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve
+from graph_agent.core.waves.schema import Selection, select
+from graph_agent.models.parsing.call import calls_of
+
+FIELDS = ("messages", "events", "ready", "loop")
+"""The state fields that `current_wave` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentWave:
+    """The calls of the newest plan that are not finished."""
+
+    message: AIMessage | None
+    """The message with the calls; None without one."""
+    order: list[str]
+    """Distinct, nonempty call ids, in the message's order."""
+    open: list[Call]
+    """The calls without a result, references not resolved."""
+    ready: dict[str, Call]
+    """Open calls that can run now, references resolved, by id."""
+    answered: dict[str, tuple[Call, ToolMessage]]
+    """Calls answered by a person without a recorded event, by id."""
+    removed: list[Call]
+    """Planned calls missing from the message without a recorded event; their arguments are empty."""
+    edited: bool
+    """Whether the message's calls differ from the planned ones."""
+
+    def next_calls(self, waiting: Collection[str]) -> list[Call]:
+        """Return the calls that get a task after an edit: those that can run, and those with an answer to record.
+
+        Args:
+            waiting: Ids of the calls that `plan` holds back until others finish.
+        """
+        found = {id_: call for id_, (call, _) in self.answered.items()}
+        found |= {id_: call for id_, call in self.ready.items() if id_ not in waiting}
+        return [found[id_] for id_ in self.order if id_ in found]
+
+
+def current_wave(state: Mapping[str, Any]) -> CurrentWave:
+    """Compare the newest plan with the messages; older history is not read.
+
+    Args:
+        state: The `FIELDS`; each may be missing.
+    """
+    message, results = newest_calls(state.get("messages", ()))
+    events = since_plan(state.get("events", ()))
+    ready: list[Call] = state.get("ready") or []
+    waiting: list[Call] = state["loop"]["waiting"] if "loop" in state else []
+    planned = {call["id"]: call for call in [*ready, *waiting]}
+    ready_ids = {call["id"] for call in ready} - {call["id"] for call in waiting}
+    recorded = recorded_ids(events)
+    message_calls = calls_of(message) if message is not None else []
+    calls: dict[str, Call] = {}
+    for call in message_calls:
+        if call["id"]:
+            calls.setdefault(call["id"], call)
+    answered = {
+        id_: (call, results[id_])
+        for id_, call in calls.items()
+        if id_ in results and id_ not in recorded and id_ in planned
+    }
+    structured = is_structured(events)
+    # Elsewhere nothing refers to a call.
+    names = plan_ids(events) if structured else {}
+    values = results_of_wave(events) | {
+        names.get(id_, id_): result_value(result.content)
+        for id_, (_, result) in answered.items()
+        if result.status == "success"
+    }
+    failed = failed_ids(events) | {
+        names.get(id_, id_) for id_, (_, result) in answered.items() if result.status == "error"
+    }
+    open_calls: list[Call] = []
+    runnable: dict[str, Call] = {}
+    edited = len(calls) < len(message_calls)
+    for id_, call in calls.items():
+        if id_ in results:
+            continue
+        known = planned.get(id_)
+        if known is not None and _is_unchanged(call, known, values if structured else None):
+            open_calls.append({**known, "arguments": call["arguments"]})
+            if id_ in ready_ids:
+                runnable[id_] = known
+        else:
+            edited = True
+            changed = Call({**call, "plan_id": names[id_]}) if id_ in names else call
+            needs = _needs(call, known, {names.get(each, each) for each in calls}) if structured else []
+            open_calls.append({**changed, "needs": needs} if needs else changed)
+    rest = [call for call in open_calls if call["id"] not in runnable]
+    chosen = select(rest, values, failed) if structured else Selection(rest, [], [])
+    runnable |= {call["id"]: call for call in chosen.ready}
+    removed = [
+        Call(id=call["id"], name=call["name"], arguments={})
+        for entry in events[:1]
+        for call in entry.get("calls", ())
+        if call["id"] not in calls and call["id"] not in recorded and call["id"] in planned
+    ]
+    return CurrentWave(message, list(calls), open_calls, runnable, answered, removed, edited or bool(removed))
+
+
+def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict[str, ToolMessage]]:
+    """Return the model's newest message (None if there is none) and the results after it, by call id."""
+    results: dict[str, ToolMessage] = {}
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return message, results
+        if isinstance(message, ToolMessage):
+            results[message.tool_call_id] = message
+    return None, results
+
+
+def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> bool:
+    """Whether a call equals its plan; `values` are the results that its references may have resolved to."""
+    if call["name"] != known["name"] or "fault" in call:
+        return False
+    if call["arguments"] == known["arguments"]:
+        return True
+    try:
+        return values is not None and resolve(call["arguments"], values) == known["arguments"]
+    except BadReferenceError:
+        return False
+
+
+def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
+    """Return the needs of an edited call: the calls in its references, and its planned needs that still exist.
+
+    Args:
+        calls: Plan ids of the calls that exist.
+    """
+    kept = [need for need in known.get("needs", ()) if need in calls] if known is not None else []
+    try:
+        return list(dict.fromkeys([*kept, *referenced_ids(call["arguments"])]))
+    except BadReferenceError:
+        return kept  # the same error becomes its result
+
+
+NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
+READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
+UNDECIDED = "Not run: the run was interrupted while this call waited for a person's approval."
+NOT_STARTED = "Not run: the run was interrupted before this call had started."
+REMOVED = "Not run: a person took this call out of the plan."
+REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
+UNKNOWN = (
+    "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
+    "effect; check before repeating it."
+)
+SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN})
+"""Texts of the results that the next input gives to the open calls of an unfinished one."""
+
+
+async def settle(
+    task: Task, messages: list[AnyMessage], loop: LoopState, *, runs_again: Callable[[str], bool] | None = None
+) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
+    """Add a result for each open call, and place every result right after its call.
+
+    A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
+    run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
+    call that never started is *skipped*. Any other call may have run and is *unknown*, and so is one of a wave that a
+    person went back to, as the branch before may have run it.
+
+    Args:
+        loop: The loop state as of the stopped run.
+        runs_again: Whether a call may run twice, by name. Calls of the newest message then stay open if they never
+            started or may run twice, because their input continues after an edit. None for new input.
+
+    Returns:
+        The conversation with the results in place, their events, and the writes to own state fields of calls that had
+        finished; the same list if there is nothing to settle.
+    """
+    if is_settled(messages):
+        return messages, [], []
+    step, writes = loop["step"], task.deps.toolbox.writes
+    messages, events = results_in_order(messages, step)
+    found = open_calls(messages)
+    if not found:
+        return messages, events, []
+    stopped, before = await _stopped_at(task)
+    stored = [*reversed(before), stopped] if stopped else []
+    ended = finished_writes([write for at in stored for write in at.pending_writes or []])
+    finished, recorded = _finished(ended)
+    waited, asked = {call["id"] for call in loop["waiting"]}, {call["id"] for call in loop.get("awaiting_approval", ())}
+    if asked and stopped is not None:
+        events.extend(_stored_decisions(stopped))
+    recovery = wave_recovery(stopped, before)
+    # New input does not repeat a wave that a person went back to.
+    gone_back_to = calls_gone_back_to(stopped, before) if runs_again is None else frozenset[str]()
+    results: dict[tuple[int, str], ToolMessage] = {}
+    own_writes: list[Write] = []
+    last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
+    for group in found:
+        # Ids may repeat in a session; only the newest calls can have been running.
+        newest = group is found[-1]
+        for call in group.calls:
+            id_ = call["id"] or ""
+            if newest and id_ in finished:
+                results[group.at, id_] = finished[id_]
+                events.extend(recorded.get(id_, []))
+                own_writes += [write for write in ended[id_] if is_own_field(write[0])]
+                continue
+            # The ledger has no notes of calls that read.
+            ledger = writes(call["name"]) and loop.get("ledger", False)
+            not_run = None
+            if not newest or id_ in gone_back_to:
+                pass
+            elif id_ in recovery.undecided or id_ in waited & asked:
+                not_run = UNDECIDED
+            elif id_ in waited:
+                not_run = NEVER_STARTED
+            elif recovery.is_certainly_unstarted(id_, ledger=ledger):
+                not_run = NOT_STARTED
+            if runs_again is not None and group.at == last and (not_run or runs_again(call["name"])):
+                continue
+            reason = not_run or (UNKNOWN if writes(call["name"]) else READING)
+            results[group.at, id_], result = result_without_output(
+                id_, call["name"], "skipped" if not_run else "unknown", reason, step
+            )
+            events.append(result)
+    return with_results(messages, results), events, own_writes
+
+
+def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
+    """Return the conversation ordered by `order_results`, and a warning event if results were dropped."""
+    ordered = order_results(messages)
+    dropped = len(messages) - len(ordered)
+    if not dropped:
+        return ordered, []
+    left_out = f"Results that answer no call, or one that has its result, were left out: {dropped}."
+    return ordered, [event("warning", step, message=left_out)]
+
+
+def result_without_output(id_: str, name: str, status: str, text: str, step: int) -> tuple[ToolMessage, StoredEvent]:
+    """Return the message and the event of a call that has no output; `text` states why."""
+    message = ToolMessage(text, tool_call_id=id_, name=name, status="error")
+    return message, result_event(id_, name, status, text, step)
+
+
+def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
+    """Return the results and events of calls that had finished when a run stopped, by call id."""
+    messages: dict[str, ToolMessage] = {}
+    events: dict[str, list[StoredEvent]] = {}
+    for id_, writes in finished.items():
+        for channel, value in writes:
+            if channel == "messages":
+                messages[id_] = next(item for item in value if item.tool_call_id == id_)
+            elif channel == "events":
+                events[id_] = value
+    return messages, events
+
+
+def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
+    """Return the decisions that a person had taken when the run stopped, and that no plan has read."""
+    writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
+    return [entry for value in writes for entry in value if is_own(entry, "approval_decision")]
+
+
+async def removed_events(
+    task: Task, calls: Sequence[Call], loop: LoopState, *, wave_finished: bool
+) -> list[StoredEvent]:
+    """Return the events of planned calls that a person has removed; the conversation has no result for them.
+
+    Args:
+        loop: The loop state as of the stopped run.
+        wave_finished: Whether the rest of their wave has run since.
+    """
+    if not calls:
+        return []
+    writes = task.deps.toolbox.writes
+    recovery = wave_recovery(*await _stopped_at(task, wave_finished=wave_finished))
+    _, recorded = _finished(recovery.finished)
+    waited = {call["id"] for call in loop["waiting"]}
+    events: list[StoredEvent] = []
+    for call in calls:
+        ledger = writes(call["name"]) and loop.get("ledger", False)
+        certain = call["id"] in waited or recovery.is_certainly_unstarted(call["id"], ledger=ledger)
+        reason, status = (REMOVED, "skipped") if certain else (REMOVED_LATE, "unknown")
+        own = result_event(call["id"], call["name"], status, reason, loop["step"])
+        events += recorded.get(call["id"], [own])
+    return events
+
+
+async def _stopped_at(
+    task: Task, *, wave_finished: bool = False
+) -> tuple[CheckpointTuple | None, list[CheckpointTuple]]:
+    """Return the checkpoint of the newest wave, and the checkpoints it was edited from, newest first.
+
+    Args:
+        wave_finished: Whether this run has run the wave; otherwise an earlier run has.
+    """
+    saver, _ = checkpoint_of(task)
+    stopped = await _before_input(task, wave_finished=wave_finished)
+    return stopped, await edit_ancestors(saver, stopped) if saver is not None else []
+
+
+async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple | None:
+    """Return the checkpoint at which the session stopped before this input; None without one or without a saver."""
+    saver, running = checkpoint_of(task)
+    if saver is None or running is None:
+        return None
+    at = await load_running(saver, running)
+    if at is None:
+        # Under durability="exit" nothing of this run is stored yet; the newest checkpoint is the end of the last run.
+        newest = {key: value for key, value in running["configurable"].items() if key != "checkpoint_id"}
+        return await load(saver, {"configurable": newest})
+    if wave_finished:
+        return await _parent(saver, at)
+    if at.metadata.get("source") == "loop":
+        edited = await _parent(saver, at)
+        if edited is not None and edited.metadata.get("source") in BY_A_PERSON:
+            return edited  # the edit left no call to run, so this run started at `plan`
+    # Each input creates a checkpoint, and another one follows before `plan` runs. An input whose plan never finished
+    # has no further checkpoint, so the search continues before it.
+    while at is not None:
+        given = at if at.metadata.get("source") == "input" else await _parent(saver, at)
+        if given is None or given.metadata.get("source") != "input":
+            return at
+        at = await _parent(saver, given)
+    return None
+
+
+async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
+    """Return the checkpoint that the superstep before this one began at; None if it is not stored."""
+    parent = await load(saver, at.parent_config) if at.parent_config is not None else None
+    # A copy (`update_state` as `__copy__`) has the parent of its original, but the superstep after it.
+    if parent is None or at.metadata.get("source") == "fork":
+        return parent
+    # Where supersteps were not stored (durability="exit") or were pruned, the parent is an earlier checkpoint.
+    return parent if parent.metadata.get("step", 0) == at.metadata.get("step", 0) - 1 else None

@@ -1,0 +1,1 @@
+"""Exports the protocol of loop hooks and the built-in hooks."""

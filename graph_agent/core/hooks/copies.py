@@ -1,0 +1,118 @@
+"""Copies requests for hooks, which then cannot change the agent or other hooks, and handles failed hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from langchain_core.messages import BaseMessage
+from langgraph.errors import GraphBubbleUp
+
+from graph_agent.base._internal.failure_log import get_logger, log_user_error
+from graph_agent.base.errors import HookError
+from graph_agent.core.hooks.protocol import HookRequest
+from graph_agent.core.tools.invoke import belongs_to_run
+from graph_agent.models.errors import public_exception_text
+
+T = TypeVar("T")
+
+_LAZY = ("messages", "tools")
+"""Fields that may be long and that most hooks do not read; copied at first access."""
+
+
+def copied(value: T) -> T:
+    """Copy lists, dicts and messages recursively; other objects are not copied."""
+    return _copy(value)  # type: ignore[no-any-return]  # a copy has the type of its original
+
+
+def _copy(value: Any) -> Any:
+    # Not `copy.deepcopy`, which is slower and would copy clients and models that hooks pass along.
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    if isinstance(value, BaseMessage):
+        copy = value.model_copy()
+        own = vars(copy)
+        for name, item in own.items():
+            if isinstance(item, dict | list):
+                own[name] = _copy(item)
+        return copy
+    return value
+
+
+class LazyRequestCopy(HookRequest):
+    """A copy of a request whose messages and tools are copied at first access."""
+
+    __slots__ = ("_request",)
+
+    @classmethod
+    def of(cls, request: HookRequest) -> HookRequest:
+        """Copy a request."""
+        copy = object.__new__(cls)
+        object.__setattr__(copy, "_request", request)
+        for field in fields(HookRequest):
+            if field.name not in _LAZY:
+                object.__setattr__(copy, field.name, copied(getattr(request, field.name)))
+        return copy
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for a slot that is not set yet, and for unknown attributes.
+        if name not in _LAZY:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        copy = copied(getattr(self._request, name))
+        object.__setattr__(self, name, copy)
+        return copy
+
+
+logger = get_logger("graph_agent.hooks.copies")
+_RAISED_BY = "_graph_agent_raised_by"
+"""Attribute of exceptions with the name of the hook that raised them."""
+
+
+def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> HookError:
+    """Return the error that ends the input after a hook's exception, which is logged with its traceback.
+
+    Args:
+        error: The exception, which becomes the cause; a `HookError` about an unusable value becomes the reason.
+    """
+    if isinstance(error, HookError):
+        return HookError(f"The hook {hook} failed: {error}", kind=kind)
+    log_user_error(logger, f"The hook {hook}", error)
+    failed = HookError(f"The hook {hook} failed: {public_exception_text(error)}", kind=kind)
+    failed.__cause__ = error
+    return failed
+
+
+def mark_raised(error: BaseException, hook: str) -> None:
+    """Record on an exception which hook raised it; hooks around that one receive the exception itself."""
+    setattr(error, _RAISED_BY, hook)
+
+
+def hook_that_raised(error: BaseException) -> str | None:
+    """Return the name that `mark_raised` has recorded; None for another exception."""
+    name: str | None = getattr(error, _RAISED_BY, None)
+    return name
+
+
+def fail_or_skip(hook: Any, error: BaseException, warn: Callable[[str], None]) -> None:
+    """Raise for a failed hook, or warn that it is skipped, according to its `on_error`.
+
+    Args:
+        error: The hook's exception, which is being handled.
+        warn: Called with a warning for the user.
+
+    Raises:
+        HookError: If the hook declares `on_error = "fail"`.
+        BaseException: The error itself, if it belongs to the run, such as a cancellation.
+    """
+    # An interrupt is a fault here: resuming would repeat the model call.
+    if belongs_to_run(error) and not isinstance(error, GraphBubbleUp):
+        raise error
+    failed = hook_error(type(hook).__name__, error, kind="hook")
+    if getattr(hook, "on_error", "fail") != "skip":
+        raise failed
+    warn(f"{failed}; it is skipped.")

@@ -1,0 +1,80 @@
+"""Compresses long tool results in requests; the history keeps them whole."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+
+from langchain_core.messages import ToolMessage
+
+from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.core.hooks.protocol import LoopHook, OnError
+from graph_agent.core.tools.truncation import truncate
+
+Compress = Callable[[str], str | Awaitable[str]]
+"""A result's text → its compressed text."""
+
+_MAX_CACHED = 1_000
+"""Maximum cached compressed texts; an evicted one is compressed again when needed."""
+
+
+class HistoryCompression(LoopHook):
+    """Compresses each long tool result in all requests: plans and answers, of this input and of later ones.
+
+    The session's history keeps every result whole. A result is compressed once per process. The model never reads a
+    long result whole, except for the newest `keep_newest` results; the configuration's limits `max_output_chars` and
+    `offload_over_chars` cut results in the history as well.
+
+    Args:
+        compress: Returns the compressed text of a result; a function (run in a thread) or a coroutine function. None
+            keeps the beginning and the end, with a line between them that states the number of missing characters.
+        over_chars: Characters above which a result is compressed, and the length of the default's compressed text.
+        keep_newest: Number of newest results that are not compressed.
+        on_error: As for every hook.
+    """
+
+    def __init__(
+        self,
+        compress: Compress | None = None,
+        *,
+        over_chars: int = 4_000,
+        keep_newest: int = 0,
+        on_error: OnError = "fail",
+    ) -> None:
+        if over_chars < 1 or keep_newest < 0:
+            raise ValueError(f"over_chars={over_chars}, keep_newest={keep_newest}: give 1 or more, and 0 or more.")
+        self.on_error = on_error
+        self._compress = compress or self._cut
+        self._over_chars = over_chars
+        self._keep_newest = keep_newest
+        self._cache: dict[bytes, str] = {}
+
+    async def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
+        """Compress the long results concurrently."""
+        old = results[: len(results) - self._keep_newest]
+        long = [result for result in old if len(result.text) > self._over_chars and result.id]
+        short = await asyncio.gather(*(self._compressed(result.text) for result in long))
+        return {str(result.id): text for result, text in zip(long, short, strict=True)}
+
+    async def _compressed(self, text: str) -> str:
+        key = hashlib.blake2b(text.encode(errors="surrogatepass")).digest()
+        if (cached := self._cache.get(key)) is not None:
+            return cached
+        short: object
+        if inspect.iscoroutinefunction(self._compress):
+            short = await self._compress(text)
+        else:
+            short = await call_in_thread(self._compress, text)
+            short = await short if isinstance(short, Awaitable) else short
+        if not isinstance(short, str):
+            raise TypeError(f"compress returned {short!r}; return text")
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.pop(next(iter(self._cache)), None)
+        self._cache[key] = short
+        return short
+
+    def _cut(self, text: str) -> str:
+        return truncate(text, max_chars=self._over_chars, max_lines=sys.maxsize).text

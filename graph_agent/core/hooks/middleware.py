@@ -1,0 +1,437 @@
+"""Separates middleware into its wrap methods, hooks, tools and state, and wraps it around tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from traceback import walk_tb
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, PIIMiddleware
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime
+from langgraph.types import Command, interrupt
+
+from graph_agent.base._compat import (
+    can_jump_to,
+    chain_tool_calls,
+    dual_runnable,
+    is_overridden,
+    read_state,
+    trace_policy_of,
+    with_context,
+)
+from graph_agent.base._internal.failure_log import get_logger, log_user_error
+from graph_agent.base._internal.sync_bridge import call_in_thread, in_blocking_run
+from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.errors import ConfigError, HookError
+from graph_agent.base.settings.config import user_context
+from graph_agent.base.types import Call
+from graph_agent.core.hooks.copies import copied, hook_that_raised, mark_raised
+from graph_agent.core.hooks.pipeline import (
+    AFTER_AGENT,
+    AFTER_MODEL,
+    BEFORE_AGENT,
+    BEFORE_MODEL,
+    MiddlewareNode,
+    MiddlewareNodes,
+)
+from graph_agent.core.state.call_events import CallResult
+from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
+from graph_agent.core.state.events import SUCCESSES, ResultStatus
+from graph_agent.core.tools.invoke import (
+    CommandScope,
+    as_command,
+    belongs_to_run,
+    read_output,
+    tool_runtime,
+    with_value_of,
+)
+from graph_agent.models.errors import public_exception_text
+
+_POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
+
+
+def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, MiddlewareNode]:
+    """Return the hooks that a middleware defines, by point.
+
+    Args:
+        rewrites: Whether it may rewrite replies.
+    """
+    found: dict[str, MiddlewareNode] = {}
+    for point in _POINTS:
+        sync = getattr(middleware, point) if is_overridden(middleware, AgentMiddleware, point) else None
+        coroutine = (
+            getattr(middleware, f"a{point}") if is_overridden(middleware, AgentMiddleware, f"a{point}") else None
+        )
+        if sync is None and coroutine is None:
+            continue
+        found[point] = MiddlewareNode(
+            middleware.name,
+            point,
+            _Method(sync, coroutine, middleware.name),
+            tuple(can_jump_to(middleware, point)),
+            rewrites,
+            trace_policy_of(middleware),
+        )
+    return found
+
+
+def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
+    """Return the hooks of all middleware in their order, the `after_` hooks in reverse; None if there are none."""
+    if not any(hooks):
+        return None
+
+    def of(point: str) -> tuple[MiddlewareNode, ...]:
+        return tuple(each[point] for each in hooks if point in each)
+
+    return MiddlewareNodes(of(BEFORE_AGENT), of(BEFORE_MODEL), of(AFTER_MODEL)[::-1], of(AFTER_AGENT)[::-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """One hook of one middleware, blocking, asynchronous, or both.
+
+    Parameters such as `runtime` and `config` are injected as LangGraph does for nodes.
+    """
+
+    sync: Any
+    coroutine: Any
+    name: str
+
+    async def __call__(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        """Run the hook and return its update."""
+        config = with_context(config, user_context)
+        blocking = self.sync is not None and (self.coroutine is None or in_blocking_run.get())
+        runnable: Runnable[Any, Any] = dual_runnable(self.sync if blocking else None, self.coroutine, self.name)
+        if blocking:
+            returned = await call_in_thread(runnable.invoke, state, config)
+        else:
+            returned = await runnable.ainvoke(state, config)
+        return self._update_of(returned)
+
+    def _update_of(self, returned: Any) -> dict[str, Any]:
+        if isinstance(returned, Command):
+            if returned.goto or returned.graph or returned.resume:
+                raise HookError(f"it returned {returned!r}; return an update with `jump_to` instead.")
+            returned = returned.update
+        if returned is None:
+            return {}
+        if not isinstance(returned, Mapping):
+            raise HookError(f"it returned {returned!r}; return a dict of state fields, or None.")
+        return dict(returned)
+
+
+Handler = Callable[[Any], Awaitable[Any]]
+Wrap = Callable[[Any, Handler], Awaitable[Any]]
+"""(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedMiddleware:
+    """The parts of one middleware."""
+
+    name: str
+    model: Wrap | None
+    """Its `awrap_model_call`; None if there is none."""
+    tool: Wrap | None
+    """Its `awrap_tool_call`; None if there is none."""
+    rewrites: bool
+    """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
+    undeclared: tuple[str, ...]
+    """Its methods that may do so for all that is known, as it does not declare `rewrites_replies`."""
+    hooks: dict[str, MiddlewareNode]
+    """Its `before_` and `after_` hooks, by point."""
+    tools: tuple[Any, ...]
+    state_schema: Any
+    transformers: tuple[Any, ...]
+    """Its stream transformers."""
+    asks: bool
+    """Whether it asks a person for approvals."""
+
+    @property
+    def adds_tools(self) -> bool:
+        """Whether it may add tools to model requests and run their calls itself."""
+        return self.model is not None and self.tool is not None
+
+
+def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AdmittedMiddleware]:
+    """Return the parts of an agent's middleware.
+
+    Raises:
+        ConfigError: If two with hooks have the same name, which names their nodes.
+    """
+    admitted = [_admit(one) for one in middleware]
+    names = [one.name for one in admitted if one.hooks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"hooks: two middleware are named {', '.join(twice)}; remove one, or give it a `name` of its own."
+        )
+    return admitted
+
+
+def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
+    rewriting = _rewriting(middleware)
+    model, rewrites = _wrap(middleware, "model"), bool(rewriting)
+    hooks = node_hooks(middleware, rewrites=rewrites)
+    return AdmittedMiddleware(
+        middleware.name,
+        model,
+        _wrap(middleware, "tool"),
+        rewrites,
+        rewriting if getattr(middleware, "rewrites_replies", None) is None and not _masks(middleware) else (),
+        hooks,
+        tuple(getattr(middleware, "tools", ())),
+        middleware.state_schema,
+        tuple(middleware.transformers),
+        isinstance(middleware, HumanInTheLoopMiddleware),
+    )
+
+
+_SEE_REPLIES = tuple(
+    f"{prefix}{name}" for name in ("wrap_model_call", AFTER_MODEL, AFTER_AGENT) for prefix in ("", "a")
+)
+"""Methods that receive a reply."""
+_KEEP_REPLIES = (
+    "langchain.agents.middleware.",
+    "deepagents.",
+    "langchain_anthropic.middleware.",
+    "langchain_aws.middleware.",
+    "langchain_openai.middleware.model_router",
+)
+"""Modules whose methods leave the text of replies unchanged, apart from those of `PIIMiddleware`."""
+_OF_DECORATORS = "langchain.agents.middleware.types"
+"""Module of the classes that decorators make of a user's function."""
+
+
+def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:
+    """Return the methods of a middleware that may rewrite replies; empty if none does.
+
+    Its `rewrites_replies` decides if it is set. Otherwise any method that receives a reply may rewrite it, unless the
+    class that defines the method is known to leave replies as they are. So a subclass counts as its parent, except for
+    the methods that it overrides.
+    """
+    found = tuple(name for name in _SEE_REPLIES if is_overridden(middleware, AgentMiddleware, name))
+    declared = getattr(middleware, "rewrites_replies", None)
+    if isinstance(declared, bool) and not _masks(middleware):
+        return found if declared else ()
+    return tuple(name for name in found if _may_rewrite(middleware, name))
+
+
+def _masks(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
+    return isinstance(middleware, PIIMiddleware) and middleware.apply_to_output
+
+
+def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
+    owner = next(each for each in type(middleware).__mro__ if name in vars(each))
+    if owner is PIIMiddleware:
+        return bool(middleware.apply_to_output)  # type: ignore[attr-defined]  # the class is in its MRO
+    if owner.__module__ == _OF_DECORATORS:
+        return not getattr(vars(owner)[name], "__qualname__", "").startswith("dynamic_prompt.")
+    return not owner.__module__.startswith(_KEEP_REPLIES)
+
+
+def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
+    found = [f"{prefix}wrap_{kind}_call" for prefix in ("a", "")]
+    name = f"{middleware.name}.{found[1]}"
+    coroutine, blocking = (is_overridden(middleware, AgentMiddleware, name) for name in found)
+    if not blocking:
+        return _marked(getattr(middleware, found[0]), name) if coroutine else None
+    in_thread = _run_in_thread(getattr(middleware, found[1]))
+    if not coroutine:
+        return _marked(in_thread, name)
+    wrap: Wrap = getattr(middleware, found[0])
+
+    async def by_run(request: Any, handler: Handler) -> Any:
+        return await (in_thread if in_blocking_run.get() else wrap)(request, handler)
+
+    return _marked(by_run, name)
+
+
+def _marked(wrap: Wrap, name: str) -> Wrap:
+    """Have each exception marked that a wrap method raises itself, and not because its handler did."""
+
+    async def marked(request: Any, handler: Handler) -> Any:
+        passed: list[BaseException] = []
+
+        async def observed(inner: Any) -> Any:
+            try:
+                return await handler(inner)
+            except BaseException as error:
+                passed.append(error)
+                raise
+
+        try:
+            return await wrap(request, observed)
+        except (Exception, SystemExit) as error:
+            if not belongs_to_run(error) and not any(one is error or one is error.__cause__ for one in passed):
+                mark_raised(error, name)
+            raise
+
+    return marked
+
+
+def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
+    """Convert a blocking wrap method to a coroutine function.
+
+    The method runs in a daemon thread; its handler runs in the event loop.
+    """
+
+    async def wrapped(request: Any, handler: Handler) -> Any:
+        bridge = _LoopBridge(asyncio.get_running_loop())
+        try:
+            return await call_in_thread(wrap, request, lambda inner: bridge.run(_call_handler(handler, inner)))
+        finally:
+            bridge.close()
+
+    return wrapped
+
+
+async def _call_handler(handler: Handler, request: Any) -> Any:
+    return await handler(request)
+
+
+class _LoopBridge:
+    """Runs coroutines in an event loop on behalf of a waiting thread, until it is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: Future[Any] | None = None
+        self._closed = threading.Event()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine and wait for it; called in the thread.
+
+        Raises:
+            CancelledError: If the bridge is closed, since nothing waits for the thread any more.
+        """
+        if self._closed.is_set():
+            work.close()
+            raise CancelledError
+        self._running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if self._closed.is_set():
+            self._running.cancel()
+        return self._running.result()
+
+    def close(self) -> None:
+        """Cancel the running coroutine, and refuse further ones."""
+        self._closed.set()
+        if self._running is not None:
+            self._running.cancel()
+
+
+RunCall = Callable[[Call, BaseTool | None], Awaitable[CallResult]]
+"""Runs a call, with a tool of a middleware's own, or None for the agent's."""
+logger = get_logger("graph_agent.hooks.middleware")
+
+
+_entered: ContextVar[list[str] | None] = ContextVar("graph_agent_entered", default=None)
+"""Names of the middleware that the current call has reached; the last one answers it if the tool does not run."""
+
+
+def _recorded(name: str, wrap: Wrap) -> Wrap:
+    async def recorded(request: Any, handler: Any) -> Any:
+        if (entered := _entered.get()) is not None:
+            entered.append(name)
+        return await wrap(request, handler)
+
+    return recorded
+
+
+class ToolMiddleware:
+    """The middleware of one agent that wraps tool calls.
+
+    Args:
+        middleware: Outermost first.
+        tools: The agent's tools, by name.
+        own: The agent's own state fields.
+    """
+
+    def __init__(
+        self, middleware: Sequence[AdmittedMiddleware], tools: Mapping[str, BaseTool], own: CustomState = NO_OWN_FIELDS
+    ) -> None:
+        wraps = [_recorded(one.name, one.tool) for one in middleware if one.tool is not None]
+        self._wraps = chain_tool_calls(wraps) if wraps else None
+        self._tools = tools
+        self._own = own
+
+    def __bool__(self) -> bool:
+        return self._wraps is not None
+
+    async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: RunCall) -> CallResult:
+        """Run a call through the middleware; errors become error outputs.
+
+        Raises:
+            GraphBubbleUp: If the tool or a middleware interrupts the graph to ask a person.
+        """
+        entered: list[str] = []
+        token = _entered.set(entered)
+        ran = False
+        error_outputs: dict[int, CallResult] = {}
+        outputs: list[CallResult] = []
+
+        async def handler(request: ToolCallRequest) -> ToolMessage | Command[Any]:
+            nonlocal ran
+            ran = True
+            tool_call = request.tool_call
+            given = request.tool if request.tool is not wrapped.tool else None
+            output = await run({**call, "name": tool_call["name"], "arguments": to_json_safe(tool_call["args"])}, given)
+            if isinstance(output.raised, Exception):
+                # Middleware receives the tool's exception; the model receives our error output.
+                error_outputs[id(output.raised)] = output
+                raise output.raised
+            outputs.append(output)
+            message = ToolMessage(
+                output.content,
+                tool_call_id=call["id"],
+                name=tool_call["name"],
+                status="success" if output.status in SUCCESSES else "error",
+                artifact=output.artifact,
+            )
+            return as_command(message, output)
+
+        wrapped = self._request(call, config, runtime)
+        try:
+            assert self._wraps is not None
+            returned = await self._wraps(wrapped, handler)
+        except BaseException as error:
+            # An answer that an interrupt refuses is not stored: the call can be answered again.
+            if belongs_to_run(error) or _is_raised_by_interrupt(error):
+                raise
+            if (output := error_outputs.get(id(error))) is not None:
+                return output
+            hook = hook_that_raised(error) or entered[-1]
+            log_user_error(logger, f"The hook {hook} around the tool {call['name']!r}", error)
+            failed = CallResult(clean(f"{call['name']} failed: {public_exception_text(error)}"), "error")
+            return failed if ran or not entered else _answered(failed, entered[-1])
+        finally:
+            _entered.reset(token)
+        output = with_value_of(outputs, read_output(returned, call, scope=CommandScope.of(self._own, config)))
+        return output if ran or not entered else _answered(output, entered[-1])
+
+    def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
+        state = read_state(config, list(self._own.readable))
+        return ToolCallRequest(
+            tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
+            tool=self._tools.get(call["name"]),
+            state=state,
+            runtime=tool_runtime(call["id"], state, config, runtime, list(self._tools.values())),
+        )
+
+
+def _answered(output: CallResult, by: str) -> CallResult:
+    """Return the output that a middleware gave in place of the tool's."""
+    status: ResultStatus = "answered" if output.status == "success" else "denied"
+    return replace(output, status=status, stored={**output.stored, "decided_by": by})
+
+
+def _is_raised_by_interrupt(error: BaseException) -> bool:
+    """Whether `interrupt()` refused a person's answer, which does not fit its `response_schema`."""
+    return any(frame.f_code is interrupt.__code__ for frame, _ in walk_tb(error.__traceback__))

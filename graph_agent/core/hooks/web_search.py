@@ -1,0 +1,95 @@
+"""Fulfils a model's `web_search` calls with any search function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+
+from graph_agent.base._internal.failure_log import exception_text, get_logger, log_user_error
+from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.base._internal.text import as_text, clean
+from graph_agent.base.types import Call
+from graph_agent.core.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
+from graph_agent.core.tools.output import textless, textless_fault
+from graph_agent.models.parsing.call import canonical_calls
+
+logger = get_logger("graph_agent.hooks.web_search")
+
+Search = Callable[[str], Any | Awaitable[Any]]
+"""A query → its results: text, or plain JSON."""
+
+
+class WebSearchInterception(LoopHook):
+    """Runs a search for each `web_search` call of a reply, and reruns the model with the results.
+
+    The hook offers the tool, so the agent needs none; if the agent has a tool of that name, its calls are fulfilled by
+    the hook. The results stay in the requests until the input is answered. Other calls of the same reply do not run;
+    the model can repeat them after reading the results. A failed search is an error result, so that the model may try
+    another query. A call that depends on another's result (`needs`) is not handled.
+
+    Args:
+        search: The search, a function or a coroutine function of the query; a function runs in a thread.
+        name: Name of the tool whose calls are fulfilled.
+        description: The tool's description for the model.
+        on_error: As for every hook; a failing search is not a failure of the hook.
+    """
+
+    sees_answers = False
+
+    def __init__(
+        self,
+        search: Search,
+        *,
+        name: str = "web_search",
+        description: str = "Search the web. Returns what was found.",
+        on_error: OnError = "fail",
+    ) -> None:
+        if not callable(search):
+            raise TypeError(f"search must be a function of the query, not {search!r}")
+        self.on_error = on_error
+        self._search = search
+        self._name = name
+        query = {"type": "string", "description": "What to search for."}
+        parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
+        self.tools = [
+            {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+        ]
+
+    async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, list[Call]]:
+        """Return whether the reply contains searches, with their calls as the context."""
+        searches = [call for call in response.calls if call["name"] == self._name and not call.get("needs")]
+        return bool(searches), searches
+
+    async def build_plan(self, context: list[Call], response: HookResponse, request: HookRequest) -> LoopPlan:
+        """Run all searches concurrently, and rerun the model with the results."""
+        results = await asyncio.gather(*(self._fulfil(call) for call in context))
+        calls = AIMessage(response.text, tool_calls=canonical_calls(context))
+        added: list[AnyMessage] = [calls, *results]
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *added]))
+
+    async def _fulfil(self, call: Call) -> ToolMessage:
+        query = call["arguments"].get("query")
+        if not isinstance(query, str) or not query.strip():
+            fault = f"{self._name} takes the query as text: {{'query': '…'}}, not {call['arguments']!r}."
+            return _result(call, fault, failed=True)
+        try:
+            found = await self._run(query)
+        except Exception as error:  # noqa: BLE001 - a search may raise anything; the error is a result for the model
+            log_user_error(logger, "The search of a hook", error)
+            return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
+        if (kind := textless(found)) is not None:
+            return _result(call, textless_fault("The search", kind), failed=True)
+        return _result(call, clean(as_text(found)) or "Nothing was found.")
+
+    async def _run(self, query: str) -> Any:
+        if asyncio.iscoroutinefunction(self._search):
+            return await self._search(query)
+        found = await call_in_thread(self._search, query)
+        return await found if isinstance(found, Awaitable) else found
+
+
+def _result(call: Call, content: str, *, failed: bool = False) -> ToolMessage:
+    return ToolMessage(content, tool_call_id=call["id"], name=call["name"], status="error" if failed else "success")

@@ -1,0 +1,144 @@
+"""Receives what others send to a session: notes, and the results and questions of background delegations.
+
+Makes the tool that waits for background delegations, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import Field
+
+from graph_agent.base._compat import read_running_state
+from graph_agent.base._internal.failure_log import get_logger, log_failure
+from graph_agent.base._internal.text import text_of
+from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.core.delegation import BackgroundDelegate, Delegate, DelegationResult
+from graph_agent.core.planning.update import PlanUpdate
+from graph_agent.core.runs.inbox import NoteKind
+from graph_agent.core.runs.run import WorkStoppedError, listen
+from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
+from graph_agent.core.state.events import event, stored_value
+from graph_agent.core.tools.output import fenced, source_of
+from graph_agent.core.tools.toolbox import Toolbox
+from graph_agent.core.tools.truncation import truncate_output
+from graph_agent.models.parsing.call import delegation_name
+
+logger = get_logger("graph_agent.planning.background")
+
+_ENDED = "[Notice of the framework: the background task {id} of the agent {name!r} has ended: {status}.]\n{content}"
+_ASKS = (
+    "[Notice of the framework: the background task {id} of the agent {name!r} waits for a person, who can answer in "
+    "{session!r}.]\n{content}"
+)
+
+
+async def receive_for_session(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
+    """Receive what came for the session since the last call; True if there is a message for the model.
+
+    Results of background tasks are received where steering is, but replace no reply of this pass.
+    """
+    changed = update.loop.get("config_overrides")
+    notes = await listen(update.run, update.loop, kinds, update.loop["step"], update.check_change)
+    update.events += notes.events
+    for message in notes.messages:
+        update.add_message(message)
+    if update.loop.get("config_overrides") is not changed:
+        update.settings = update.task.settings_with(update.loop)
+    steered = bool(notes.messages)
+    if (
+        "steer" in kinds
+        and update.newest_reply is None
+        and (update.state.get("remote") or NOTHING_REMOTE).get("background")
+    ):
+        steered = await receive_background(update) or steered
+    return steered
+
+
+async def receive_background(update: PlanUpdate) -> bool:
+    """Add a notice for each background task that has ended or asks a person; True if there is one."""
+    changed = update.changes.get("remote", {}).get("background", {})
+    stored: Mapping[str, BackgroundTask] = (update.state.get("remote") or NOTHING_REMOTE).get("background", {})
+    tasks = {id_: task for id_ in stored if (task := changed.get(id_, stored[id_])) is not None}
+    if not tasks:
+        return False
+    try:
+        found = await update.run.stoppable(_collect(update.deps.toolbox, tasks), "Reading background tasks")
+    except WorkStoppedError:
+        return False
+    for id_, result in found.items():
+        _report(update, id_, tasks[id_], result)
+    return bool(found)
+
+
+async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dict[str, DelegationResult]:
+    async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:
+        delegate: Any = toolbox.delegates.get(delegation_name(task["delegate"]))
+        if not isinstance(delegate, BackgroundDelegate):
+            return DelegationResult(f"The agent has no delegate {task['delegate']!r} any more.", "unknown")
+        try:
+            return await delegate.collect(id_, task)
+        except Exception as error:  # noqa: BLE001 - a delegate may raise anything; the model must not wait for it
+            log_failure(logger, f"The delegate {task['delegate']!r}", error)
+            return DelegationResult("The task could not be read, so it is not known how it ended.", "unknown")
+
+    results = await asyncio.gather(*(collect(*each) for each in tasks.items()))
+    return {id_: result for id_, result in zip(tasks, results, strict=True) if result is not None}
+
+
+def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: DelegationResult) -> None:
+    name, step = task["delegate"], update.loop["step"]
+    call: Call = {"id": id_, "name": delegation_name(name), "arguments": {}}
+    # `read_result` would find the result of the call itself, which reports the start.
+    settings = update.settings.model_copy(update={"offload_over_chars": None})
+    content = text_of(truncate_output(result.content, settings, {}, call)[0])
+    if result.untrusted:
+        content = text_of(fenced(content, source_of(name)))
+    if result.background is not None:
+        text = _ASKS.format(id=id_, name=name, session=task["session_id"], content=content)
+        recorded = event("delegation_progress", step, id=id_, target=name, content=text_of(result.content))
+    else:
+        text = _ENDED.format(id=id_, name=name, status=result.status, content=content)
+        stored = {} if result.value is None else stored_value(result.content, result.value)
+        recorded = event(
+            "background_result", step, id=id_, target=name, status=result.status, content=result.content, **stored
+        )
+    if result.usage != NO_USAGE:
+        recorded["usage"] = result.usage
+        update.count_usage(result.usage, turns=0)
+    update.events.append(recorded)
+    update.add_notice(text)
+    update.change_remote(background={id_: result.background})
+
+
+WAIT_TOOL = "wait_for_background"
+_LONGEST_S = 600
+_DESCRIPTION = (
+    "Wait until one of the tasks that you have delegated with background=true ends or asks something. Its result "
+    "follows as a notice."
+)
+
+
+def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
+    """Return the tool that waits for background tasks; empty if no delegate has any."""
+    if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
+        return []  # making a tool takes milliseconds
+
+    async def wait(seconds: Annotated[float, Field(ge=0, le=_LONGEST_S)] = 60) -> str:
+        remote: RemoteState = read_running_state(["remote"]).get("remote") or NOTHING_REMOTE
+        tasks = [task for task in remote.get("background", {}).values() if task["delegate"] in known]
+        if not tasks:
+            return "No task runs in the background."
+        waits = [asyncio.ensure_future(known[task["delegate"]].wait(task)) for task in tasks]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        return f"{len(done)} of {len(tasks)} background tasks stopped within {seconds:g} s."
+
+    marks = {"effect": "read", "poll": True, "timeout_s": _LONGEST_S + 60}
+    return [StructuredTool.from_function(coroutine=wait, name=WAIT_TOOL, description=_DESCRIPTION, metadata=marks)]

@@ -1,0 +1,339 @@
+"""Shortens requests that exceed a model's context window.
+
+Compaction removes old messages, calls always with their results, and adds one note that summarizes them. The system
+prompt and the newest input stay. If that is not enough, tool results are cut. Only requests are shortened; the stored
+history keeps everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.base.types import HIDDEN_ID_PREFIX
+from graph_agent.core.tools.truncation import cuts_for, with_cuts
+
+NOTE_MARK = "graph_agent_note"
+"""Key in `additional_kwargs` of a note, which is a message of neither user nor model.
+
+Only a note that begins an input, as a compacted conversation does, is stored.
+
+The value is `_SUMMARY` for a model's summary, which later notes contain in full, and `KEPT` for kept results, which are
+added to each shortened conversation anew; else True.
+"""
+_SUMMARY = "summary"
+KEPT = "kept"
+
+_HEAD = (
+    "[A note, not the user's words: the beginning of this conversation is left out, because the whole is longer than "
+    "you can read. What was in it, in short, the newest last:"
+)
+_NOTE_CHARS = 3_000
+_MESSAGE_CHARS = 400
+_RESULT_CHARS = 160
+_ARGUMENT_CHARS = 120
+_CHARS_PER_TOKEN = 4
+_RECAP_LINES = 20
+
+Group: TypeAlias = list[AnyMessage]
+"""Messages that are kept or removed together: a model's calls with their results, or one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A shorter request."""
+
+    messages: list[AnyMessage]
+    kept_from: str
+    """Id of the first message after the cut; all from there on are in the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortening:
+    """The parts to leave out of requests from now on."""
+
+    kept_from: str | None = None
+    """Id of the first message that is kept; None if no message is removed."""
+    cuts: dict[str, int] = field(default_factory=dict)
+    """Message id of a tool result → characters to keep."""
+
+
+def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shortening | None:
+    """Find the parts to leave out of a request that is too long.
+
+    The older part is removed if that shortens the request by at least a quarter. Otherwise the newest results are most
+    of the request, and they are cut. Each `Shortening` reduces the estimated length, so repeated calls terminate.
+
+    Args:
+        window: The model's context window in tokens; None if unknown.
+
+    Returns:
+        The parts; None if nothing more can be left out.
+    """
+    whole = estimated_tokens(messages)
+    enough = whole * 3 // 4 if window is None else min(whole * 3 // 4, window)
+    dropped = compact(messages, window)
+    left = estimated_tokens(dropped.messages) if dropped is not None else whole
+    if dropped is not None and left <= enough:
+        return Shortening(dropped.kept_from)
+    target = min(whole // 2, whole if window is None else window * 3 // 4)
+    cuts = cuts_for(messages, (whole - target) * _CHARS_PER_TOKEN)
+    cut = estimated_tokens(with_cuts(messages, cuts)) if cuts else whole
+    if cut <= enough or (dropped is None and cut < whole):
+        return Shortening(cuts=cuts)
+    if dropped is None:
+        return None
+    further = cuts_for(dropped.messages, (left - target) * _CHARS_PER_TOKEN)
+    return Shortening(dropped.kept_from, further)
+
+
+def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
+    """Remove old messages from a request that is too long.
+
+    Args:
+        messages: The request: system prompt, then the conversation, each call directly followed by its results.
+        window: The model's context window in tokens; None if unknown. The target is half of the request, or three
+            quarters of the window if that is less. Tokens are estimated, for every provider.
+
+    Returns:
+        The shorter request; None if nothing can be removed, because there are only the newest input and the newest
+        wave, or because the note would be as long as the removed messages.
+    """
+    whole = estimated_tokens(messages)
+    target = min(whole // 2, whole if window is None else window * 3 // 4)
+    note = min((len(_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
+    if (kept_from := find_cut(messages, target - note)) is None:
+        return None
+    shorter = compacted_view(messages, kept_from)
+    return Compacted(shorter, kept_from) if estimated_tokens(shorter) < whole else None
+
+
+def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
+    """Return the id of the first message to keep, so that a request has at most a number of tokens.
+
+    The system prompt, the newest input and the newest wave are kept in any case.
+
+    Args:
+        target: Estimated tokens of the kept messages, system prompt included.
+
+    Returns:
+        The id; None if everything is kept, or the message has no id.
+    """
+    head, groups = _split(messages)
+    stays = _newest_input(groups)
+    left = target - estimated_tokens([*head, *_flat([groups[index] for index in stays])])
+    first = len(groups)
+    while first > 0:
+        size = 0 if first - 1 in stays else estimated_tokens(groups[first - 1])
+        if size > left and first < len(groups) and first - 1 not in stays:
+            break
+        left -= size
+        first -= 1
+    return groups[first][0].id or None if first < len(groups) and first > 0 else None
+
+
+def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return the newest input of a request or a history, and the messages that steered it.
+
+    Args:
+        messages: The messages; those before the newest input are not read, so the cost does not grow with them.
+    """
+    found: list[AnyMessage] = []
+    for index in range(len(messages) - 1, -1, -1):
+        if _is_input(messages[index]):
+            found.insert(0, messages[index])
+            # Directly after a result, a user message is steering; the input that it steers stands before.
+            if index == 0 or not isinstance(messages[index - 1], ToolMessage):
+                break
+    return found
+
+
+def summary_note(text: str) -> HumanMessage:
+    """Return the note that holds a model's summary, in the form of every note."""
+    return HumanMessage(f"{_HEAD}\n{text}]", additional_kwargs={NOTE_MARK: _SUMMARY})
+
+
+def is_note(message: BaseMessage) -> bool:
+    """Whether a message of a request is a note in place of removed messages."""
+    return bool(message.additional_kwargs.get(NOTE_MARK))
+
+
+def is_kept_note(message: BaseMessage) -> bool:
+    """Whether a message of a request is the note with kept results."""
+    return message.additional_kwargs.get(NOTE_MARK) == KEPT
+
+
+def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
+    """Remove the messages before a cut, except the system prompt and the newest input.
+
+    Args:
+        messages: A request, or a history, which may grow after the cut.
+        kept_from: Id of the first message after the cut.
+
+    Returns:
+        The system prompt, one note, the newest input, and all messages from the cut on; the messages unchanged if no
+        message has that id or only an earlier note stands before it.
+    """
+    head, groups = _split(messages)
+    first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)
+    stays = _newest_input(groups)
+    dropped = [group for index, group in enumerate(groups[:first]) if index not in stays]
+    if all(is_note(group[0]) for group in dropped):
+        return list(messages)
+    kept = [group for index, group in enumerate(groups) if index >= first or index in stays]
+    return [*head, _note(dropped), *_flat(kept)]
+
+
+def summarized_view(
+    messages: Sequence[AnyMessage], summary: str, kept_from: str, inputs: Sequence[Sequence[Any]]
+) -> list[AnyMessage]:
+    """Replace the messages before a cut by a summary, except the newest input.
+
+    Only the messages after the cut are read, so the cost does not grow with the history.
+
+    Args:
+        messages: A history, which may have grown after the cut.
+        kept_from: Id of the first message after the cut.
+        inputs: Position and id of messages before the cut that stay unless a newer input is among the kept messages.
+
+    Returns:
+        The note with the summary, the inputs, and all messages from the cut on; the messages unchanged if no message
+        has that id.
+    """
+    cut = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].id == kept_from), None)
+    if cut is None:
+        return list(messages)
+    note = summary_note(summary)
+    kept = messages[cut:]
+    has_input = any(
+        _is_input(message) and not (cut + index > 0 and isinstance(messages[cut + index - 1], ToolMessage))
+        for index, message in enumerate(kept)
+    )
+    earlier = [] if has_input else [_message_at(messages, at, id_) for at, id_ in inputs]
+    return [note, *(message for message in earlier if message is not None), *kept]
+
+
+def _message_at(messages: Sequence[AnyMessage], at: int, id_: str) -> AnyMessage | None:
+    """Return the message with an id, which is at a position unless the history was edited; None if it was removed."""
+    if at < len(messages) and messages[at].id == id_:
+        return messages[at]
+    return next((message for message in messages if message.id == id_), None)
+
+
+def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group]]:
+    """The system prompt, and the conversation in groups."""
+    begin = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
+    groups: list[Group] = []
+    for message in messages[begin:]:
+        if isinstance(message, ToolMessage) and groups and _asks(groups[-1][0]):
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return list(messages[:begin]), groups
+
+
+def _newest_input(groups: Sequence[Group]) -> set[int]:
+    """Indexes of the newest input and of the messages that steered it."""
+    stays: set[int] = set()
+    for index in range(len(groups) - 1, -1, -1):
+        if not _is_input(groups[index][0]):
+            continue
+        stays.add(index)
+        # Directly after a wave, a user message is steering; the input that it steers stands before.
+        if index == 0 or not _asks(groups[index - 1][0]):
+            break
+    # Inputs directly after a note were kept by an earlier compaction that moved their waves into the note.
+    first = min(stays, default=0)
+    while first > 0 and _is_input(groups[first - 1][0]):
+        first -= 1
+    if first > 0 and is_note(groups[first - 1][0]):
+        stays.update(range(first, min(stays)))
+    return stays
+
+
+def _is_input(message: BaseMessage) -> bool:
+    return isinstance(message, HumanMessage) and not is_note(message)
+
+
+def _asks(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and bool(message.tool_calls or message.invalid_tool_calls)
+
+
+def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
+    return [message for group in groups for message in group]
+
+
+def _note(dropped: Sequence[Group]) -> HumanMessage:
+    """A note on removed messages, at most a quarter of their length; providers accept its user role as the first.
+
+    A model's summary among them is kept in full.
+    """
+    summarized = list[str]()
+    if dropped[0][0].additional_kwargs.get(NOTE_MARK) == _SUMMARY:
+        summarized, dropped = _lines(dropped[0]), dropped[1:]
+    room = min(_NOTE_CHARS, sum(len(message.text) for group in dropped for message in group) // 4)
+    summary: list[str] = []
+    omitted = 0
+    for group in reversed(dropped):
+        lines = _lines(group)
+        size = sum(len(line) + 1 for line in lines)
+        if omitted or size > room:
+            omitted += len(group)
+            continue
+        room -= size
+        summary[:0] = lines
+    if omitted:
+        summary.insert(0, f"- {omitted} earlier messages")
+    kind = _SUMMARY if summarized else True
+    return HumanMessage("\n".join([_HEAD, *summarized, *summary]) + "]", additional_kwargs={NOTE_MARK: kind})
+
+
+def _lines(group: Group) -> list[str]:
+    first = group[0]
+    if is_kept_note(first):
+        return []
+    if is_note(first):
+        return first.text.removesuffix("]").splitlines()[1:]
+    if isinstance(first, ToolMessage) or not _asks(first):
+        source = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
+        if (first.id or "").startswith(HIDDEN_ID_PREFIX):
+            source = "A notice of the agent framework"
+        return [f"- {source} said: {_short(first.text, _MESSAGE_CHARS)}"] if first.text.strip() else []
+    return [f"- You called {call}; {status}: {result}" for call, status, result in _called(group)]
+
+
+def recap(messages: Sequence[AnyMessage]) -> list[str]:
+    """One line per call with the beginning of its result; at most the newest 20.
+
+    Args:
+        messages: A part of a conversation, each call directly followed by its results.
+    """
+    _, groups = _split(messages)
+    lines = [f"- {call}: {result}" for group in groups if _asks(group[0]) for call, _, result in _called(group)]
+    return lines[-_RECAP_LINES:]
+
+
+def _called(group: Group) -> list[tuple[str, str, str]]:
+    """The call, the status and the beginning of each result."""
+    first = group[0]
+    assert isinstance(first, AIMessage)
+    calls = {call["id"]: f"{call['name']}({_short_arguments(call['args'])})" for call in first.tool_calls}
+    results = [message for message in group[1:] if isinstance(message, ToolMessage)]
+    return [
+        (calls.get(result.tool_call_id) or result.name or "", result.status, _short(result.text, _RESULT_CHARS))
+        for result in results
+    ]
+
+
+def _short_arguments(arguments: Any) -> str:
+    return _short(json.dumps(arguments, ensure_ascii=False, default=str), _ARGUMENT_CHARS)
+
+
+def _short(text: str, chars: int) -> str:
+    line = " ".join(text[: 4 * chars].split())
+    return line if len(line) <= chars and len(text) <= 4 * chars else f"{line[:chars]}…"

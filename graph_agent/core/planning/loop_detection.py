@@ -1,0 +1,294 @@
+"""Detects repeated calls, in O(window) for any history, and responds to them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from langchain_core.utils.utils import LC_AUTO_PREFIX
+
+from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
+from graph_agent.base.types import Call
+from graph_agent.core.planning.update import PlanUpdate
+from graph_agent.core.state.call_events import call_of
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.models.parsing.call import fingerprint
+
+logger = get_logger("graph_agent.planning.loop_detection")
+REPEATS = 3
+"""Consecutive occurrences that make a pattern a loop; two may be a retry."""
+
+
+_MAX_POLL_WINDOWS = 8
+"""Maximum number of windows of calls to read, so that an input of polls only is not read whole."""
+_MAX_CACHED = 1024
+"""Maximum number of cached fingerprints."""
+FingerprintCache = dict[int, tuple[Any, str, str]]
+"""Id of an event object → the event, held so that the id stays valid, and its call's name and fingerprint."""
+_NOTED, _WARN, _WITHHOLD = range(3)
+"""Levels of a pattern: results differ (reported once); results repeat, first time; results repeat, second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A pattern of calls that repeats at the end of a history."""
+
+    pattern: tuple[str, ...]
+    """One period, as fingerprints, oldest first; its last entry is the newest call."""
+    count: int
+    """Consecutive occurrences of the whole pattern at the end of the window; at least 2."""
+    key: str
+    """12 hexadecimal digits that identify the pattern independent of rotation: a-b-a-b and b-a-b-a are one loop."""
+
+
+def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> Loop | None:
+    """Find the shortest pattern that repeats at the end of a history.
+
+    A pattern is a loop if it occurs `REPEATS` times in a row. If the window is too short for that, it is a loop if it
+    fills the window and occurs at least twice; the window need not be a multiple of the period.
+
+    Args:
+        fingerprints: The calls, oldest first; equal strings are equal calls. Only the end is read.
+        window: Number of last calls to search; at least 2.
+        max_period: The maximum length of a pattern, in calls.
+
+    Returns:
+        The loop, or None. The cost is at most `window * max_period` comparisons.
+    """
+    recent = fingerprints[-window:]
+    for period in range(1, max_period + 1):
+        if (length := _repetition(recent, period, window)) is not None:
+            pattern = tuple(recent[-period:])
+            return Loop(pattern, length // period, _key(pattern))
+    return None
+
+
+def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
+    """Consecutive occurrences of a pattern of values at the end; 0 if there are fewer than `find_loop` requires.
+
+    Args:
+        values: The result of each call, oldest first, compared with `==`.
+    """
+    return (_repetition(values[-window:], period, window) or 0) // period
+
+
+def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported: Collection[str] = ()) -> str | None:
+    """Find a tool whose last `REPEATS` calls all differ in their arguments and all have equal results.
+
+    This is not a loop: three searches may find nothing for three reasons, and three writes may all succeed.
+
+    Args:
+        results: `(tool, fingerprint of its arguments, result)` of each call, oldest first. Results are compared with
+            `==`, so pass long results unhashed. Calls of other tools may stand between.
+        window: Number of last entries to search.
+
+    Returns:
+        The name of the tool, the most recently called if there are several; None if there is none.
+    """
+    calls: dict[str, list[tuple[str, Any]]] = {}
+    for tool, arguments, result in reversed(results[-window:]):
+        calls.setdefault(tool, []).append((arguments, result))
+    for tool, newest_first in calls.items():
+        last = newest_first[:REPEATS]
+        differ = len({arguments for arguments, _ in last}) == REPEATS
+        if tool not in reported and differ and all(result == last[0][1] for _, result in last):
+            return tool
+    return None
+
+
+def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
+    """Number of last entries that repeat with a period; None if they are too few for a loop."""
+    start = len(recent) - period
+    while start > 0 and recent[start - 1] == recent[start - 1 + period]:
+        start -= 1
+    length = len(recent) - max(start, 0)
+    enough = REPEATS * period if REPEATS * period <= window else max(window, 2 * period)
+    return length if length >= enough else None
+
+
+def _key(pattern: tuple[str, ...]) -> str:
+    first = min(pattern[i:] + pattern[:i] for i in range(len(pattern)))
+    return hashlib.sha256(json.dumps(first).encode()).hexdigest()[:12]
+
+
+class RecentCalls(NamedTuple):
+    """The newest calls of an input, oldest first, without those of polling tools."""
+
+    fingerprints: list[str]
+    """For `find_loop`."""
+    outcomes: list[tuple[Any, ...]]
+    """For `repetitions`: the results of each call, `(status, content)` of every equal call of its wave."""
+    results: list[tuple[str, str, Any]]
+    """For `unchanging`: `(name, fingerprint, (status, content))` of the last call of each tool in each wave."""
+    newest_wave: frozenset[str]
+    """Fingerprints of the newest plan's calls."""
+
+
+def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] | None:
+    """The name and fingerprint of an event's call, computed once; None for an event of another kind.
+
+    Args:
+        cache: The cached fingerprints; updated in place.
+    """
+    found = cache.get(id(entry))
+    if found is None:
+        call = call_of(entry)
+        if call is None:
+            return None
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        found = cache[id(entry)] = entry, call["name"], fingerprint(call)
+    return found[1:]
+
+
+def recent_calls(
+    events: Sequence[StoredEvent],
+    marks: Callable[[str], Mapping[str, Any]],
+    window: int,
+    cache: FingerprintCache | None = None,
+) -> RecentCalls:
+    """Read the last calls of the newest input, delegations included.
+
+    Repetition is counted from wave to wave: equal calls of one wave count once, with all their results, and of each
+    tool's results in a wave the last one counts. Calls of a tool marked `poll` are skipped: it is meant to be repeated.
+
+    Args:
+        events: The stored history, oldest first; read from its end, only as far as needed.
+        marks: Returns the marks of a tool by name; empty for an unknown tool.
+        window: Maximum number of calls to read.
+        cache: Fingerprints from earlier reads of the same events; updated in place. None for no cache.
+    """
+    cache = {} if cache is None else cache
+    fingerprints: list[str] = []
+    outcomes: list[tuple[Any, ...]] = []
+    results: list[tuple[str, str, Any]] = []
+    answers: dict[str, tuple[str, Any]] = {}
+    newest_wave: frozenset[str] | None = None
+    indexes: dict[str, int] = {}
+    tools: set[str] = set()
+    polls = functools.cache(lambda name: marks(name).get("poll"))
+    read = 0
+    for entry in reversed(events):
+        kind = entry["type"]
+        if kind == "user_message" or len(fingerprints) == window or read == _MAX_POLL_WINDOWS * window:
+            break
+        if kind == "plan":
+            newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
+            indexes, tools = {}, set()
+        elif kind in ("tool_result", "delegation_response"):
+            content = entry["content"]
+            answers[entry["id"]] = entry["status"], content if type(content) is str else _comparable(content)
+        elif (call := named_call(entry, cache)) is not None:
+            read += 1
+            name, key = call
+            if polls(name):
+                continue
+            result = answers.pop(entry["id"], None)
+            given = () if result is None else (result,)
+            if key in indexes:
+                outcomes[indexes[key]] += given
+            else:
+                indexes[key] = len(fingerprints)
+                fingerprints.append(key)
+                outcomes.append(given)
+            if result is not None and name not in tools:
+                results.append((name, key, result))
+            tools.add(name)
+    newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
+    return RecentCalls(fingerprints[::-1], outcomes[::-1], results[::-1], newest_wave)
+
+
+def _comparable(content: Any) -> Any:
+    """A result without the ids that LangChain adds to content blocks, which differ each time."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {key: value for key, value in block.items() if key != "id" or not str(value).startswith(LC_AUTO_PREFIX)}
+        if isinstance(block, dict)
+        else block
+        for block in content
+    ]
+
+
+def stop_repetition(update: PlanUpdate) -> bool:
+    """Find a loop at the end of the input's calls and respond to it; True if that ended the input."""
+    settings, waves = update.settings, update.loop["waves"]
+    if not settings.loop_detection:
+        update.loop.pop("withheld", None)
+        return False
+    # Equal calls of one wave count once, so no pattern can have repeated often enough yet.
+    if waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period:
+        return False
+    window = settings.loop_window
+    recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, update.run.fingerprints)
+    loop = find_loop(recent.fingerprints, window=window, max_period=settings.loop_max_period)
+    # A wave of other calls does not continue an older pattern.
+    if loop is not None and not recent.newest_wave.isdisjoint(loop.pattern):
+        period = len(loop.pattern)
+        # Other calls may have equal results, so a call is compared with its results.
+        answered = list(zip(recent.fingerprints, recent.outcomes, strict=True))
+        same = repetitions(answered, period, window=window) if all(recent.outcomes[-period:]) else 0
+        return _respond(update, loop, same)
+    reported = update.loop.get("unchanging", [])
+    tool = unchanging(recent.results, window=window, reported=reported)
+    if tool is not None:
+        update.loop["unchanging"] = [*reported, tool]
+        _record(update, [tool], REPEATS, "results")
+    return False
+
+
+def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
+    """Raise the level of a pattern and respond; True if that ended the input.
+
+    Args:
+        update: The pass through `plan`.
+        same: Number of consecutive periods with equal results; 0 if the results do not repeat.
+    """
+    names = [entry.rpartition(":")[0] for entry in loop.pattern]
+    levels = update.loop.get("loops", {})
+    level = levels.get(loop.key)
+    # Withheld tools have no results to compare.
+    if not same and level != _WITHHOLD:
+        update.loop["loops"] = {**levels, loop.key: _NOTED}
+        if level is None:
+            _record(update, names, loop.count, "calls")
+            _notify(update, names, loop.count)
+        return False
+    level = (level or _NOTED) + 1
+    update.loop["loops"] = {**levels, loop.key: level}
+    if level > _WITHHOLD:
+        hint = update.deps.prompts.render("limit_hint", reason="loop", limit=", ".join(sorted(set(names))))
+        logger.warning("The input ended in a loop of equal calls. %s", hint, extra=IN_HISTORY)
+        _record(update, names, loop.count, "calls", **({"hint": hint} if hint else {}))
+        update.stop("loop", None)
+        return True
+    _record(update, names, same, "calls and results")
+    withheld = sorted(set(names)) if level == _WITHHOLD else []
+    if withheld:
+        update.loop["withheld"] = sorted({*update.loop.get("withheld", []), *withheld})
+    _notify(update, names, same, same=True, withheld=withheld)
+    return False
+
+
+def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **hint: str) -> None:
+    fields = {"pattern": names, "count": count, "repeated": repeated, **hint}
+    update.events.append(event("loop_detected", update.loop["step"], **fields))
+
+
+def _notify(
+    update: PlanUpdate, names: list[str], count: int, *, same: bool = False, withheld: Iterable[str] = ()
+) -> None:
+    fields = {"pattern": ", ".join(names), "count": count, "same": same, "withheld": list(withheld)}
+    update.add_notice(update.deps.prompts.render("loop_warning", **fields))
+
+
+def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:
+    """Add a fault to a call of a withheld tool; return any other call unchanged."""
+    if call["name"] not in withheld:
+        return call
+    why = f"{call['name']} is withheld until the user's next message, because its calls and their results repeated."
+    return {**call, "fault": f"{why} Use something else, or answer from what you know.", "denied_by": "loop_detection"}

@@ -1,0 +1,372 @@
+"""Requests decisions on planned calls, and applies decisions, edits of the plan, and the effects after a wave.
+
+The tasks of a resumed wave run their calls as stored in the messages. This module handles the rest: calls without a
+task, results without an event, and a message that providers would refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langgraph.types import Command
+
+from graph_agent.base._internal.text import excerpt, to_json_safe
+from graph_agent.base.types import STATUS_OF, Call, SessionStatus
+from graph_agent.core.approvals.requests import HeldCall
+from graph_agent.core.execution.approvals import held_calls
+from graph_agent.core.execution.open_calls import (
+    CurrentWave,
+    current_wave,
+    newest_calls,
+    removed_events,
+    results_in_order,
+)
+from graph_agent.core.planning.reply import read_reply
+from graph_agent.core.planning.update import AT_LIMIT, PlanUpdate
+from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.call_events import (
+    Handoff,
+    answer_event,
+    answers_of_wave,
+    approval_progress,
+    is_structured,
+    since_plan,
+)
+from graph_agent.core.state.channels import status_event
+from graph_agent.core.state.events import StoredEvent, event, is_own, request_event
+from graph_agent.core.state.messages import new_user_messages, open_calls, order_results
+from graph_agent.core.state.schema import PlanState
+from graph_agent.core.tools.invoke import parent_command
+from graph_agent.core.tools.toolbox import Toolbox, planned_fault
+from graph_agent.core.waves.references import escaped
+from graph_agent.core.waves.schema import Selection
+from graph_agent.models.sanitize import without_call_blocks
+from graph_agent.models.stream_filters import is_blank
+
+_CYCLE = "Not run: it needs calls that need it."
+_STOPPED = "Not run: the run was stopped before the approval policy had decided."
+REJECTED = "Not run: a person rejected this call."
+_SHOWN_CHARS = 500
+"""Characters of a call's arguments in a notice."""
+_NO_REASON = "Do not repeat it unless the user asks for it."
+
+
+async def start_calls(
+    update: PlanUpdate, calls: Sequence[Call], chosen: Selection, wave: Sequence[StoredEvent] | None = None
+) -> None:
+    """Run the calls of a wave that can run now, except for those that a person must approve first.
+
+    A call whose arguments do not fit its tool is not put before a person: its error goes back to the model.
+
+    A person is asked once no other call of the wave can run, about all calls that need approval by then, and at the
+    same time about what the wave's delegations ask. So a resume repeats no call.
+
+    Args:
+        update: The pass through `plan`.
+        calls: The calls that `chosen` was selected from, references not resolved.
+    """
+    if update.deps.wrap_tool_call is None:
+        # Middleware may change a call, or run one of an unknown name.
+        chosen = replace(chosen, ready=[await _checked(update.deps.toolbox, call) for call in chosen.ready])
+    held: list[HeldCall] = []
+    if update.settings.approve is not None:
+        policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)
+        try:
+            held = await update.run.stoppable(policy, "An approval policy")
+        except (WorkStoppedError, asyncio.CancelledError) as stopped:
+            # Without a decision no call may run, and each needs a result.
+            update.skip([(call, _STOPPED) for call in [*chosen.ready, *chosen.waiting]])
+            update.loop["waiting"] = []
+            if not isinstance(stopped, WorkStoppedError):
+                raise
+            update.stop_at_abort_or_deadline()
+            return
+    if not held:
+        update.make_ready([*update.waiting_delegations, *chosen.ready], wave)
+        return
+    # In a thread, because a schema of others may take long to check.
+    check = partial(planned_fault, update.deps.toolbox)
+    faults = {call["id"]: await asyncio.to_thread(check, call["name"], call["arguments"]) for call in held}
+    ready: list[Call] = [
+        {**call, "fault": fault} if (fault := faults.get(call["id"])) else call for call in chosen.ready
+    ]
+    held = [call for call in held if not faults[call["id"]]]
+    ids = {call["id"] for call in held}
+    waiting = ids | {call["id"] for call in chosen.waiting}
+    update.loop["waiting"] = [call for call in calls if call["id"] in waiting]
+    if free := [call for call in ready if call["id"] not in ids]:
+        update.make_ready([*update.waiting_delegations, *free], wave)
+    else:
+        _ask(update, held, wave or ())
+
+
+async def start_waiting_calls(update: PlanUpdate) -> bool:
+    """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
+    if not update.loop["waiting"] and not update.waiting_delegations:
+        return False
+    wave = update.wave_events
+    calls, chosen = update.loop["waiting"], update.select_waiting(wave)
+    update.skip(chosen.skipped)
+    update.loop["waiting"] = chosen.waiting
+    if not chosen.ready and not update.waiting_delegations:
+        # No call is running, so a person's edit has made the waiting calls need each other.
+        update.skip([(call, _CYCLE) for call in chosen.waiting])
+        update.loop["waiting"] = []
+        return False
+    if update.state["remaining_steps"] < update.deps.steps_for_a_wave:
+        update.answer_waiting_delegations()
+        update.skip([(call, AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
+        update.loop["waiting"] = []
+        update.stop_at_recursion_limit()
+    else:
+        await start_calls(update, calls, chosen, wave)
+    return True
+
+
+async def _checked(toolbox: Toolbox, call: Call) -> Call:
+    """Return a call, with a `fault` if it cannot run."""
+    if call["name"] not in toolbox.schema_checks:
+        return toolbox.checked(call)
+    return await asyncio.to_thread(toolbox.checked, call)  # in a thread, as above
+
+
+def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) -> None:
+    step = update.loop["step"]
+    update.make_ready(update.waiting_delegations, wave)
+    update.loop["awaiting_approval"] = held
+    update.events.append(request_event(held, step))
+    for call in held:
+        update.task.runtime.stream_writer(approval_progress(call["name"], step))
+
+
+def apply_decisions(update: PlanUpdate) -> None:
+    """Apply a person's decisions: replace edited calls in the messages, and add the results of calls that do not run.
+
+    Approved calls, edited calls and undecided calls stay open.
+    """
+    if not update.loop.get("awaiting_approval"):
+        return
+    decisions = _newest_decisions(update.state["events"])
+    edits = {entry["id"]: entry for entry in decisions if entry["decision"] == "edit"}
+    message, _ = newest_calls(update.history)
+    if edits and message is not None:
+        literal = is_structured(since_plan(update.state["events"]))
+        calls = [_edited(call, edits, literal=literal) for call in message.tool_calls]
+        edited = message.model_copy(update={"tool_calls": calls})
+        update.replace_history([edited if one is message else one for one in update.history])
+    for entry in decisions:
+        if entry["decision"] in ("reject", "respond"):
+            result, recorded = _result(entry, update.loop["step"])
+            update.add_message(result)
+            update.events.append(recorded)
+
+
+def report_edits(update: PlanUpdate) -> None:
+    """Send the model a notice of the calls of the finished wave that a person edited; no chat window shows it.
+
+    The messages hold the edited calls only, so that the model would otherwise take them for its own.
+    """
+    requested: dict[str, HeldCall] = {}
+    edits: list[dict[str, str]] = []
+    for entry in since_plan(update.state["events"]):
+        if is_own(entry, "approval_request"):
+            requested |= {call["id"]: call for call in entry["calls"]}
+        elif is_own(entry, "approval_decision") and entry["decision"] == "edit":
+            planned = requested[entry["id"]]
+            ran = _shown(entry.get("edited_name", planned["name"]), entry["arguments"])
+            edits.append({"planned": _shown(planned["name"], planned["arguments"]), "ran": ran})
+    if not edits:
+        return
+    update.add_notice(update.deps.prompts.render("edited_calls", edits=edits))
+
+
+def _shown(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name} {excerpt(json.dumps(arguments, ensure_ascii=False), _SHOWN_CHARS)}"
+
+
+def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    found: list[StoredEvent] = []
+    for entry in reversed(events):
+        if is_own(entry, "approval_request"):
+            break
+        if is_own(entry, "approval_decision"):
+            found.append(entry)
+    return found[::-1]
+
+
+def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) -> ToolCall:
+    edit = edits.get(call["id"] or "")
+    if edit is None:
+        return call
+    # A person reads and writes values, so that `${` in them starts no reference.
+    arguments = escaped(edit["arguments"]) if literal else edit["arguments"]
+    return {**call, "name": edit.get("edited_name", call["name"]), "args": arguments}
+
+
+def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:
+    id_, name, message = decision["id"], decision["name"], decision.get("message")
+    if decision["decision"] == "reject":
+        reason = f"Reason: {message}" if message else _NO_REASON
+        result = ToolMessage(f"{REJECTED} {reason}", tool_call_id=id_, name=name, status="error")
+    else:
+        result = ToolMessage(message or "", tool_call_id=id_, name=name, status="success")
+    call: Call = {"id": id_, "name": name, "arguments": {}}
+    return result, answer_event(call, result, step, decision["decided_by"])
+
+
+async def apply_edits(update: PlanUpdate) -> None:
+    """Apply the edits of a finished wave that an earlier run planned."""
+    ready = update.state.get("ready", [])
+    if (
+        ready
+        and not update.loop.get("awaiting_approval")
+        and update.run.planned.issuperset(call["id"] for call in ready)
+    ):
+        return
+    apply_decisions(update)
+    await _record_edits(update)
+    ordered, warnings = results_in_order(update.history, update.loop["step"])
+    update.replace_history(ordered)
+    update.events += warnings
+    if added := new_user_messages(update.history, update.loop["last_input_id"]):
+        update.events += [
+            event("steering", update.loop["step"], content=to_json_safe(message.content)) for message in added
+        ]
+        update.loop["last_input_id"] = added[-1].id or ""
+    unanswered = {call["id"] for call in _wave(update).open}
+    update.waiting_delegations = [call for call in update.waiting_delegations if call["id"] in unanswered]
+    remote = update.state.get("remote")
+    if answered := {id_: task for id_, task in remote["open"].items() if id_ not in unanswered} if remote else {}:
+        await update.withdraw(answered)
+    status = update.state.get("status", SessionStatus.CREATED.value)
+    if status != SessionStatus.RUNNING:
+        # A person has started an input with their own calls.
+        update.run.begin_input()
+        update.reset_counters()
+        update.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
+        update.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
+    _queue_open_calls(update)
+
+
+async def continue_after_edit(update: PlanUpdate) -> bool:
+    """Continue the current input after an edit that led directly to `plan`; False for a new input."""
+    await _record_edits(update)
+    if update.state.get("status") != SessionStatus.RUNNING or update.loop["step"] == 0:
+        return False
+    if new_user_messages(update.history, update.loop["last_input_id"]):
+        return False
+    if (remote := update.state.get("remote")) and remote["open"]:
+        await update.withdraw(remote["open"])
+    await update.prepare()
+    await update.settle(continues=True)
+    _queue_open_calls(update)
+    newest = update.history[-1]
+    if isinstance(newest, AIMessage) and not newest.tool_calls:
+        if is_blank(newest.text):
+            # A person has removed the whole plan. Providers refuse an empty model message, and no answer is empty.
+            update.replace_history(update.history[:-1])
+        else:
+            # A person has replaced the plan by an answer.
+            update.conclude({"stop_reason": "completed", "draft": newest})
+    return True
+
+
+async def _record_edits(update: PlanUpdate) -> None:
+    """Record calls that a person answered or removed, and convert an edited message to a form that providers accept."""
+    wave, wave_finished = _wave(update), bool(update.state.get("wave_finished"))
+    answers = [wave.answered[id_] for id_ in wave.order if id_ in wave.answered]
+    update.events += [answer_event(*answer, update.loop["step"]) for answer in answers]
+    if wave.removed:
+        # A call that still precedes a newer model message is settled with all other open calls.
+        held = {call["id"] for group in open_calls(update.history) for call in group.calls}
+        removed = [call for call in wave.removed if call["id"] not in held]
+        update.events += await removed_events(update.task, removed, update.loop, wave_finished=wave_finished)
+    if (
+        not wave.edited
+        or wave.message is None
+        or not (wave_finished or update.state.get("ready") or update.loop["waiting"])
+    ):
+        return
+    # All calls have ids, and exist as `tool_calls` only.
+    if (fixed := without_call_blocks(read_reply(wave.message, [], text=False).message)) != wave.message:
+        update.replace_history([fixed if message is wave.message else message for message in update.history])
+
+
+def _queue_open_calls(update: PlanUpdate) -> None:
+    """Queue the calls for which no task was started; `start_waiting_calls` selects from them."""
+    wave = _wave(update)
+    delegations = {call["id"] for call in update.waiting_delegations}
+    update.loop["waiting"] = [call for call in wave.open if call["id"] not in delegations]
+    update.loop["outcome"] = None
+    update.loop.pop("awaiting_approval", None)
+
+
+def _wave(update: PlanUpdate) -> CurrentWave:
+    now = {"messages": update.history, "events": update.wave_events, "loop": update.loop}
+    return current_wave({**update.state, **now})
+
+
+_HANDED_OFF = "Not run: another call handed the conversation off to the parent graph."
+
+
+def apply_extras(update: PlanUpdate) -> None:
+    """Add the messages that middleware returned with the reply whose wave has finished."""
+    if update.loop["waiting"] or update.loop["outcome"] is not None:
+        return
+    for message in update.loop.pop("extras", {}).get("messages", []):
+        update.add_message(message)
+
+
+def apply_after_wave(update: PlanUpdate) -> None:
+    """Add the messages that calls of the finished wave left for the history, and end at their handoffs, if any."""
+    remote = update.state.get("remote")
+    if not remote or not (after := remote.get("after")):
+        return
+    update.change_remote(after=None)
+    order = [entry["id"] for entry in answers_of_wave(update.state["events"])]
+    effects = [after[id_] for id_ in order if id_ in after]
+    for message in [message for each in effects for message in each["messages"]]:
+        update.add_message(message)
+    if handoffs := [each["handoff"] for each in effects if each["handoff"] is not None]:
+        update.skip([(call, _HANDED_OFF) for call in update.loop["waiting"]])
+        update.loop["waiting"] = []
+        update.conclude({"stop_reason": "completed", "handoffs": handoffs})
+
+
+def handoff_command(state: PlanState) -> Command[Any] | None:
+    """Return what `finalize` returns for a handoff; None without one.
+
+    The first command closes the input without an answer and runs `finalize` again; the second leaves for the parent
+    graph. LangGraph drops the writes of a task that leaves, so the closing update needs a superstep of its own.
+
+    Args:
+        state: The state of `finalize`.
+    """
+    outcome = state["loop"]["outcome"]
+    if outcome is None or not (handoffs := outcome.get("handoffs")):
+        return None
+    if state["status"] != SessionStatus.RUNNING:
+        return parent_command([_with_results(handoff, state["messages"]) for handoff in handoffs])
+    status = STATUS_OF["completed"].value
+    closed = status_event(state["status"], status, state["loop"]["step"])
+    update = {"status": status, "stop_reason": "completed", "events": [closed]}
+    return Command(update=update, goto="finalize")
+
+
+def _with_results(handoff: Handoff, history: Sequence[AnyMessage]) -> Handoff:
+    """Return a handoff whose conversation, if it gives one on, has the results of all calls of the wave."""
+    update: list[tuple[str, Any]] = []
+    for name, value in handoff["update"]:
+        if name == "messages" and isinstance(value, list) and any(isinstance(each, AIMessage) for each in value):
+            answered = {each.tool_call_id for each in value if isinstance(each, ToolMessage)}
+            results = [each for each in history if isinstance(each, ToolMessage) and each.tool_call_id not in answered]
+            update.append((name, order_results([*value, *results])))
+        else:
+            update.append((name, value))
+    return {"goto": handoff["goto"], "update": update}

@@ -1,0 +1,329 @@
+"""Parses a planning reply into calls or an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+
+from graph_agent.base._internal.text import after_reasoning, clean
+from graph_agent.base.errors import SlowSchemaError
+from graph_agent.base.settings.config import Price
+from graph_agent.base.settings.response_format import ResponseSchema
+from graph_agent.base.types import Call, CutOff, Usage
+from graph_agent.base.usage import usage_of
+from graph_agent.core.deps import AgentDeps
+from graph_agent.core.hooks.copies import copied
+from graph_agent.core.hooks.protocol import HookResponse
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.waves.reply import answer_of_plans
+from graph_agent.models.client import Mode
+from graph_agent.models.finish import cause_of, cut_off, text_cut_off
+from graph_agent.models.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
+from graph_agent.models.parsing.calls import read_text_calls, split_tool_calls, unfinished_call
+from graph_agent.models.parsing.tags import FAMILY, FUNCTION_START, TAG
+from graph_agent.models.parsing.turns import without_leading
+from graph_agent.models.reply_end import ended_at
+from graph_agent.models.sanitize import with_text, without_call_blocks, without_calls
+from graph_agent.models.stream_filters import is_blank, may_begin_with_call, without_sentinel
+from graph_agent.models.wire.fragments import UNASSIGNED
+from graph_agent.models.wire.text_form import with_call_ids
+
+_FIXES: dict[CutOff, str] = {
+    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
+    "content_filter": "Put the arguments in other words, or go on without it.",
+    "interrupted": "Call it again.",
+}
+"""The advice to the model for a call of a reply that was cut off."""
+_UNREADABLE = "The call is no valid JSON of the form described there."
+_MARKUP = re.compile(rf"{TAG.pattern}|{FUNCTION_START.pattern}|{FAMILY.pattern}")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(HookResponse):
+    """A parsed planning reply, in any mode.
+
+    `message` is the reply as the history stores it: unchanged, with its calls in canonical form; `calls` is the wave,
+    each call after those it needs.
+    """
+
+    last: bool
+    """Whether planning ends after these calls."""
+    action: str
+    reasoning: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    answers: bool = False
+    """Whether `message` may be the answer: it has text, no calls, and is not the sentinel."""
+    raw_text: str = ""
+    """The whole text of the reply as the model sent it."""
+    empty: bool = False
+    """Whether the reply has neither calls nor text."""
+    final: bool = False
+    """Whether `message` is the answer for any configuration; no calls are run."""
+    ended: bool = False
+    """Whether the loop ends here, with `calls` not run."""
+    unread: str = ""
+    """What became of a call in the text that cannot be read, as a sentence for the model; empty without one."""
+    invented: int = 0
+    """Characters of an invented result or turn that were dropped from the end of the reply."""
+
+    def event(self, step: int) -> StoredEvent:
+        """The `plan` event."""
+        return event(
+            "plan",
+            step,
+            status="done" if self.last else "continue",
+            action=self.action,
+            reasoning=self.reasoning,
+            calls=[_brief(call) for call in self.calls],
+            **self.extra,
+        )
+
+
+def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
+    """Build the plan of a reply that is not a structured plan; without calls, planning is over."""
+    answer = "" if calls else without_sentinel(message.text)
+    if answer or calls:
+        message = with_text(message, answer or without_leading(message.text))
+    reasoning = message.text
+    empty = not calls and is_blank(reasoning)
+    return Planned(
+        message,
+        calls,
+        usage,
+        not calls,
+        action_of(calls),
+        reasoning,
+        answers=bool(answer),
+        raw_text=raw_text,
+        empty=empty,
+    )
+
+
+def plan_of_answer(answer: AIMessage, usage: Usage) -> Planned:
+    """Build the plan of a composed answer, which hooks receive like a planning reply."""
+    return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
+
+
+REPLACED = "A hook or middleware replaced a text that had been streamed already; that text is not the answer."
+
+
+def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
+    """Return a plan that answers with a hook's override: no call is run."""
+    message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
+    # A message that a hook returns twice, or took from the history, would replace the stored one by its id.
+    message = copied(message).model_copy(update={"id": None})
+    return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
+
+
+def action_of(calls: list[Call]) -> str:
+    """A short description of calls for the `plan` event."""
+    names = list(dict.fromkeys(call["name"] for call in calls))
+    return f"call {', '.join(names)}" if names else "answer"
+
+
+def _brief(call: Call) -> dict[str, Any]:
+    fields: dict[str, Any] = {**call}
+    return {name: fields[name] for name in ("id", "plan_id", "name", "needs") if fields.get(name)}
+
+
+def read_reply(
+    reply: AIMessage,
+    tools: list[str],
+    *,
+    text: bool,
+    prices: Mapping[str, Price] | None = None,
+    max_tokens: int | None = None,
+) -> Planned:
+    """Parse the calls of a reply: structured calls first; calls in its text only in text mode.
+
+    The calls of a reply that was cut off must not be run, because their arguments may be incomplete; each gets a fault.
+    So do the calls of a streamed reply whose arguments cannot be assigned to them.
+
+    Args:
+        tools: Names of the available tools and delegations.
+        text: Whether calls were asked for in text.
+        prices: Prices of models; None for no costs.
+        max_tokens: Maximum tokens of the reply; None if unknown.
+    """
+    cut = cut_off(reply)
+    names, message = frozenset(tools), reply
+    requested: list[Call] = [{**call, "name": known_name(call["name"], names)} for call in calls_of(reply)]
+    invented, unread = 0, ""
+    if text and not requested:
+        found = read_text_calls(reply.text, tools)
+        reply, invented = ended_at(reply, found.end)
+        prose = found.visible
+        cut = text_cut_off(reply, unclosed=found.unclosed, partial=found.partial)
+        requested = [checked_call(call["id"], call["name"], call["arguments"]) for call in found.calls]
+        if not requested and cut is not None and (begun := unfinished_call(reply.text, tools)) and begun[0] in names:
+            name, prose = begun
+            requested = [Call(id="", name=name, arguments={})]
+        if requested:
+            message = reply.model_copy(update={"content": clean(prose)})
+        else:
+            message = reply if prose == reply.text.strip() else with_text(reply, clean(prose))
+            if found.damaged:
+                unread = f"It was cut off {cause_of(cut, reply, max_tokens)}. {_FIXES[cut]}" if cut else _UNREADABLE
+    calls = with_unique_ids(requested)
+    unassigned = reply.response_metadata.get(UNASSIGNED)
+    if cut is not None or unassigned:
+        fault = (
+            f"Not run, and no other call of this reply: {unassigned}. Make the calls again, each with one JSON object."
+            if unassigned or cut is None
+            else f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its "
+            f"arguments may be incomplete. {_FIXES[cut]}"
+        )
+        calls = [Call({**call, "fault": fault, "skipped": True}) for call in calls]
+    if calls:
+        canonical = canonical_calls(calls)
+        if cut is not None or unassigned or canonical != message.tool_calls or message.invalid_tool_calls:
+            # The provider's own blocks hold the replaced ids and the damaged arguments, which it refuses in a history.
+            bare = without_call_blocks(message)
+            message = bare.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
+    planned = plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
+    if not invented and not unread:
+        return planned
+    return replace(planned, invented=invented, unread=unread, empty=planned.empty and not unread)
+
+
+def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool = False) -> Planned:
+    """Give each call an id that is unique in the session, and keep the model's own id next to it as `plan_id`.
+
+    Args:
+        taken: Ids that its calls must not have.
+        structured: Whether it is a structured plan, each call of which has a `plan_id`; references keep it. In other
+            plans only a replaced id is kept.
+    """
+    used, names = {call["id"] for call in planned.calls}, dict[str, str]()
+    calls: list[Call] = []
+    for call in planned.calls:
+        own = call["id"]
+        if own in taken:
+            names[own] = _numbered_id(own, taken, used)
+        calls.append({**call, "id": names.get(own, own), "plan_id": own} if structured or own in names else call)
+    message = planned.message
+    canonical = canonical_calls(calls)
+    if not (names or structured) and canonical == message.tool_calls:
+        return planned
+    if canonical != message.tool_calls:
+        message = with_call_ids(without_call_blocks(message), names)
+        message = message.model_copy(update={"tool_calls": canonical})
+    return replace(planned, message=message, calls=calls)
+
+
+def _numbered_id(id_: str, taken: Container[str], used: set[str]) -> str:
+    """Return a free id made of a taken one and a number, and add it to those that this plan uses."""
+    number = 2
+    # No id of a structured plan has this character.
+    while (free := f"{id_[:_MOST_ID_CHARS]}#{number}") in used or free in taken:
+        number += 1
+    used.add(free)
+    return free
+
+
+_MOST_ID_CHARS = 34
+"""Characters of an id that are kept when it is numbered; OpenAI accepts ids of 40."""
+
+
+class WrittenCall(NamedTuple):
+    """A reply that ends with calls written in its text."""
+
+    may_be_answer: bool
+    """Whether the reply may be an answer with an example call: text precedes it, and it has no tag or envelope."""
+    end: int | None = None
+    """Index where the reply ends, because an invented result or turn follows its calls; None for the text's end."""
+    prose: str | None = None
+    """The text before markup of a model family, which is no answer; None if the calls are JSON."""
+
+
+def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
+    """Find calls at the end of a reply's text; None if it holds none or only quotes them.
+
+    Calls followed by text, other than a result or turn that the model invents, are an example in an answer. Calls that
+    occur verbatim in the user's messages or in results are a quote; running them would let the author of that text
+    issue calls.
+
+    Args:
+        tools: Names of the available tools and delegations.
+    """
+    read = read_text_calls(text, list(tools))
+    whole, prose = text[: read.end].strip(), read.visible
+    if not (read.calls or read.damaged) or not whole.startswith(prose):
+        return None
+    written = _core(whole[len(prose) :])
+    outside = [message for message in conversation if isinstance(message, HumanMessage | ToolMessage)]
+    quoted = any(written in _compact(message.text) for message in outside)
+    may_be_answer = bool(prose) and not read.damaged and not split_tool_calls(whole, [])[0]
+    is_markup = _MARKUP.search(whole, len(prose)) is not None
+    return None if quoted else WrittenCall(may_be_answer, read.end, prose if is_markup else None)
+
+
+def with_answer(planned: Planned, answer: str) -> Planned:
+    """Return a plan without calls with another answer; an empty one leaves the answer to a request of its own."""
+    return replace(planned, message=with_text(planned.message, answer), reasoning=answer, answers=bool(answer))
+
+
+def without_invention(planned: Planned, end: int) -> Planned:
+    """Cut a plan without calls, whose reply was taken for an answer, at an index of the reply's text."""
+    message, invented = ended_at(with_text(planned.message, planned.raw_text), end)
+    answer = with_text(message, without_sentinel(message.text))
+    return replace(planned, message=answer, raw_text=message.text, invented=invented)
+
+
+def _core(written: str) -> str:
+    """The JSON of a call, without tags, fences and white space."""
+    starts = [at for bracket in "{[" if (at := written.find(bracket)) >= 0]
+    end = max(written.rfind("}"), written.rfind("]")) + 1
+    return _compact(written[min(starts) : end] if starts and end > min(starts) else written)
+
+
+def _compact(text: str) -> str:
+    return "".join(text.split())
+
+
+def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
+    """Return the answer in a reply; empty if it is blank, the sentinel, only calls, or a plan without an answer.
+
+    Args:
+        reply: The reply to a request for the answer.
+        mode: How the model returns calls.
+        history: The conversation; calls that it quotes may be an answer.
+    """
+    answer = without_sentinel(reply.text)
+    body = after_reasoning(answer).strip()
+    if not deps.toolbox or not may_begin_with_call(body):
+        return answer
+    if mode == "wave" and (planned := answer_of_plans(body)) is not None:
+        return without_sentinel(planned)
+    names = list(deps.toolbox.names)
+    read = read_text_calls(body, names)
+    if read.calls:
+        return answer if read.prose or written_call(body, names, history) is None else ""
+    unfinished = unfinished_call(body, names) if cut_off(reply) is not None else None
+    if unfinished is not None and unfinished[0] in names and not unfinished[1]:
+        return ""
+    return answer if read.visible == body else read.visible
+
+
+async def is_better(answer: str, text: str, response: ResponseSchema | None) -> bool:
+    """Whether the result of `answer_in` replaces a structured reply: it is not empty, and the reply does not fit.
+
+    Args:
+        answer: The result of `answer_in`.
+    """
+    return bool(answer) and answer != text and not (response is not None and await misfit(response, text) is None)
+
+
+async def misfit(response: ResponseSchema, text: str) -> str | None:
+    """Return why a text does not fit the schema of the answer; None if it does."""
+    try:
+        await asyncio.to_thread(response.read, text)
+    except (ValueError, SlowSchemaError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,99 @@
+"""Requests the answer of an agent with a `response_format`, validates it, and has it repaired."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+
+from graph_agent.base.errors import SlowSchemaError
+from graph_agent.base.settings.response_format import ResponseSchema, is_json
+from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.state.events import event
+from graph_agent.models.finish import cause_of, cut_off
+from graph_agent.models.stream_filters import is_blank
+
+EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."
+"""The message sent to a model after an empty answer."""
+REPAIRS = 2
+"""Maximum number of repairs of an invalid answer."""
+
+
+def replaced_answer_warning(fault: str) -> str:
+    """The warning that a streamed answer will be replaced; `fault` is the reason."""
+    return f"The answer did not fit the response format, and another takes its place. {fault}"
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredAnswer:
+    """The newest reply and its parsed value."""
+
+    message: AIMessage
+    value: Any = None
+    """Plain JSON; None if the reply does not fit the schema."""
+    error: tuple[str, str] | None = None
+    """Kind and message of the `error` event; None for a valid answer."""
+
+
+async def ask_for_structure(
+    requests: ModelRequests,
+    response: ResponseSchema,
+    *,
+    quiet: bool,
+    was_empty: bool,
+    is_exhausted: Callable[[], bool],
+    max_tokens: int | None = None,
+) -> StructuredAnswer | None:
+    """Ask for an answer that fits a schema.
+
+    The first reply is streamed if the provider enforces the schema (see `ModelRequests.answer`); repairs are not.
+
+    Args:
+        quiet: Keep the first reply out of the message stream too.
+        was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
+        is_exhausted: Returns whether a budget has no room for a repair.
+        max_tokens: Maximum tokens of one reply; None for the provider's default.
+
+    Returns:
+        The answer, which may be empty; None if a budget forbids a necessary repair.
+
+    Raises:
+        RefusedError, Exception: As `ModelRequests.answer`.
+    """
+    tail, fault, reply = list[AnyMessage](), "", AIMessage("")
+    for attempt in range(1 + REPAIRS):
+        if attempt and is_exhausted():
+            return None
+        reply = await requests.answer(
+            tail, quiet=quiet or attempt > 0, schema=response.json_schema, without_tools=was_empty
+        )
+        if is_blank(reply.text):
+            if was_empty:
+                return StructuredAnswer(reply)
+            was_empty, fault = True, "The answer was empty."
+            tail.append(HumanMessage(EMPTY_ANSWER))
+            continue
+        try:
+            if (cut := cut_off(reply)) is not None and not is_json(reply.text):
+                # A repair could make it valid while the missing part stays lost.
+                raise ValueError(f"The reply was cut off {cause_of(cut, reply, max_tokens)}.")
+            return StructuredAnswer(reply, await asyncio.to_thread(response.read, reply.text))
+        except SlowSchemaError as error:
+            return StructuredAnswer(reply, error=("response_schema", str(error)))
+        except ValueError as error:
+            fault = str(error)
+            if (correction := response.correction(error, reply)) is None:
+                return _misfit(reply, f": {fault}")
+        if requests.stream.seen and attempt < REPAIRS:
+            requests.active.events.append(
+                event("warning", requests.active.loop["step"], message=replaced_answer_warning(fault))
+            )
+        tail += [reply, HumanMessage(correction)]
+    return _misfit(reply, f" after {REPAIRS} repairs: {fault}")
+
+
+def _misfit(reply: AIMessage, how: str) -> StructuredAnswer:
+    return StructuredAnswer(reply, error=("response_format", f"The answer did not fit the response format{how}"))

@@ -1,0 +1,421 @@
+"""Builds the state update of one pass through `plan`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+
+from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger, log_fields
+from graph_agent.base._internal.text import as_text, text_of, to_json_safe
+from graph_agent.base.settings.config import coerce_context, set_fields
+from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
+from graph_agent.base.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
+from graph_agent.core.deps import Task, spent
+from graph_agent.core.execution.delegate_call import waiting_task
+from graph_agent.core.execution.open_calls import result_without_output, settle
+from graph_agent.core.runs.run import (
+    WATCHED,
+    EarlyEvents,
+    RunHandle,
+    WorkStoppedError,
+    seconds_since_sent,
+    take_follow_ups,
+)
+from graph_agent.core.state.call_events import (
+    announce,
+    answers_of_wave,
+    failed_ids,
+    is_structured,
+    results_of_wave,
+    since_plan,
+)
+from graph_agent.core.state.channels import RemoteTask, status_event
+from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event
+from graph_agent.core.state.messages import new_user_messages, newest_in_call_order, rewrite
+from graph_agent.core.state.schema import (
+    INITIAL_LOOP,
+    LoopOutcome,
+    LoopState,
+    PlanState,
+    loop_of_new_input,
+    report_model_calls,
+)
+from graph_agent.core.waves.schema import Selection, select
+from graph_agent.models.prompts import Prompts
+from graph_agent.models.stream_watch import StreamWatch
+
+logger = get_logger("graph_agent.planning.update")
+
+AT_LIMIT = "Not run: the limit was reached before its turn came."
+_ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
+_TOO_MANY = "Not run: of the {count} calls of one reply, only the first {most} run. Call it again if it is needed."
+_ABORTED = "Not run: the run was stopped before its turn came."
+_UNANSWERED = "The agent asked a person something, and the run was stopped before there was an answer."
+
+
+def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredEvent:
+    """Log the limit that ends an input, with advice for the developer, and return its event.
+
+    Args:
+        name: The limit's name, a key of `LOGGED`.
+    """
+    text, hint = LOGGED[name], prompts.render("limit_hint", reason=name, limit=limit)
+    for line in filter(None, [text % limit if "%g" in text else text, hint]):
+        logger.warning("%s", line, extra=IN_HISTORY)
+    return event("limit", step, reason=name, limit=limit, **({"hint": hint} if hint else {}))
+
+
+class PlanUpdate:
+    """The input of one pass through `plan`, and the state update that the pass builds.
+
+    Args:
+        task: The task of the node. The pass has a loop state and settings of its own, which change.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.state = state = cast("PlanState", task.state)
+        self.deps = task.deps
+        self.run = task.run
+        self.history = state["messages"]
+        self.loop: LoopState = {**INITIAL_LOOP, **task.loop}
+        self.loop["events_before"] = len(state.get("events", ()))
+        self.settings = task.settings
+        self.events: list[StoredEvent] = []
+        self.changes: dict[str, Any] = {}
+        self.own_writes: list[tuple[str, Any]] = []
+        """Writes to own state fields."""
+        remote = state.get("remote")
+        self.waiting_delegations: list[Call] = []
+        """Delegations of the wave that wait for a person's answer."""
+        if state.get("wave_finished"):
+            if remote:
+                self.waiting_delegations = [call for call in state["ready"] if waiting_task(remote, call) is not None]
+            self._set_deadline()
+        self.begins = False
+        """Whether the pass begins an input."""
+        self.steered = False
+        """Whether a note has steered the input in this pass."""
+        self.newest_reply: AIMessage | None = None
+        """The reply of this pass's newest plan; None before the first."""
+        self.streamed: StreamWatch | None = None
+        """The text of the newest request's reply that the reader has received; None before the first request."""
+        self.direct_answer: AIMessage | None = None
+        """The newest planning reply if it is the answer; None otherwise."""
+        self.cut_off: AIMessage | None = None
+        """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
+
+    async def begin_input(self) -> None:
+        """Settle the open calls of an earlier run, record the user's messages, and reset the counters."""
+        remote = self.state.get("remote")
+        if remote and remote["open"]:
+            # New input does not answer earlier interrupts.
+            await self.withdraw(remote["open"])
+        if remote and remote.get("after"):
+            self.change_remote(after=None)
+        queued_s = round(self.run.begin_input(), 6)
+        self._set_deadline()
+        await self.prepare()
+        await self.settle()
+        self.reset_counters()
+        if users := new_user_messages(self.history, self.loop["last_input_id"]):
+            for message in users:
+                content, waited_s = to_json_safe(message.content), seconds_since_sent(message)
+                if waited_s is None:
+                    waited_s = queued_s
+                self.events.append(event("user_message", 0, content=content, queued_s=waited_s))
+            if not self.loop["last_input_id"] or "inputs" in self.loop:
+                self.loop["inputs"] = self.loop.get("inputs", 0) + len(users)
+            self.loop["last_input_id"] = users[-1].id or ""
+            log_fields.set({**log_fields.get({}), "input_id": self.loop["last_input_id"], "step": 0})
+            await take_follow_ups(self.run, self.loop, users)
+        status = self.state.get("status", SessionStatus.CREATED.value)
+        if status != SessionStatus.RUNNING:
+            self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
+        warnings = (*self.deps.warnings(), *self.run.warnings)
+        self.events += [event("warning", 0, message=warning) for warning in warnings]
+        self.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
+
+    async def prepare(self) -> None:
+        """Load the delegates' descriptions and changed tools, unless the run is stopped before."""
+        if self.deps.toolbox.needs_refresh:
+            with suppress(WorkStoppedError):
+                await self.run.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
+
+    def _set_deadline(self) -> None:
+        self.run.worked_s(self.loop.get("worked_s", 0.0))
+        self.run.deadline_s = self.settings.deadline_s
+
+    async def settle(self, *, continues: bool = False) -> None:
+        """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
+        tools = self.deps.toolbox
+        runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None
+        settled, events, self.own_writes = await settle(self.task, self.history, self.loop, runs_again=runs_again)
+        self.replace_history(settled)
+        self.events += events
+
+    def replace_history(self, messages: list[AnyMessage]) -> None:
+        """Replace the history; it has all messages of `add_message` so far.
+
+        Args:
+            messages: The new history; an unchanged message must be the same object, or it is removed and added again.
+        """
+        if messages is not self.history:
+            self.changes["messages"] = rewrite(self.state["messages"], messages)
+            self.history = messages
+
+    def reset_counters(self) -> None:
+        """Reset steps, usage and time for a new input."""
+        last = self.loop
+        context = coerce_context(self.task.runtime.context, self.deps.context_schema)
+        self.loop = loop_of_new_input(last, set_fields(context) if context is not None else {})
+        before, now = ((loop.get("config_overrides") or {}, loop.get("approve")) for loop in (last, self.loop))
+        if now != before:
+            self.settings = self.task.settings_with(self.loop)
+        self._set_deadline()
+        if not last["last_input_id"] or "calls_before" in last:
+            before_it = (self.state.get("usage") or NO_USAGE)["model_calls"]
+            self.loop["calls_before"] = last.get("calls_before", 0) + before_it
+        self.changes["usage"] = fresh(NO_USAGE)
+
+    async def check_change(self, loop: LoopState) -> None:
+        """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
+        await self.deps.models.chain(self.task.settings_with(loop))
+
+    def publish_events(self) -> None:
+        """Show the events of the pass so far to the readers of the run, before a model call delays their storing."""
+        if not self.events:
+            return
+        handle = self.run.parent
+        if isinstance(handle, RunHandle) and handle.begun is not None:
+            handle.begun(len(self.state.get("events", ())), [*self.events])
+        if WATCHED in self.task.config["configurable"]:
+            self.task.runtime.stream_writer(EarlyEvents([*self.events]))
+
+    def stop_at_abort_or_budget(self) -> bool:
+        """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""
+        met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.aborted else None
+        met = met or self.budget_met(NO_USAGE, self.newest_reply)
+        if met is None:
+            return False
+        reason = _ABORTED if met[0] == "aborted" else AT_LIMIT
+        self.answer_waiting_delegations()
+        self.skip([(call, reason) for call in self.loop["waiting"]])
+        self.loop["waiting"] = []
+        self.stop(*met)
+        return True
+
+    def budget_met(self, asked: Usage, newest: AIMessage | None) -> tuple[StopReason, float] | None:
+        """The budget that has no room for both another plan and the answer, and its size; None if there is none.
+
+        Args:
+            asked: Usage that this pass has not counted yet.
+            newest: The newest plan's reply, which the history may not hold; None to use the history.
+        """
+        if not has_budget(self.settings):
+            return None
+        usage = add_usage(add_usage(self.state.get("usage"), self.changes.get("usage")), asked)
+        replies = self.history if newest is None else [newest]
+        return budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
+
+    async def withdraw_waiting_delegations(self) -> None:
+        """If planning is over, end the remote tasks that wait for a person."""
+        remote = self.state.get("remote")
+        if remote and self.waiting_delegations and self.concluded:
+            await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.waiting_delegations})
+
+    async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+        """End remote tasks that wait for a person, without an answer, and remove them from the state."""
+        await self.deps.toolbox.withdraw(tasks)
+        self.change_remote(open=dict.fromkeys(tasks))
+
+    def change_remote(self, **fields: Mapping[str, Any] | None) -> None:
+        """Add entries to fields of `remote`; None empties a field."""
+        change = self.changes.setdefault("remote", {"contexts": {}, "open": {}})
+        for name, entries in fields.items():
+            change[name] = None if entries is None else {**change.get(name, {}), **entries}
+
+    def answer_waiting_delegations(self) -> None:
+        """Answer the delegations that wait for a person with an error."""
+        self._add_results([(call, _UNANSWERED) for call in self.waiting_delegations], "error")
+
+    @property
+    def wave_events(self) -> list[StoredEvent]:
+        """The events since the newest plan of earlier passes, with those of this pass."""
+        return [*since_plan(self.state.get("events", ())), *self.events]
+
+    @property
+    def limit_met(self) -> LimitMet | None:
+        """The configured limit that forbids another plan, and its size; None if there is none."""
+        return limit_met(self.loop["step"], self.loop["turn"], self.settings)
+
+    def select_waiting(self, wave: Sequence[StoredEvent]) -> Selection:
+        """Select the waiting calls that can run now; only delegations that wait for a person are running."""
+        waiting = self.loop["waiting"]
+        if not is_structured(wave):
+            return Selection(waiting, [], [])
+        results, failed = results_of_wave(wave), failed_ids(wave)
+        known = {*results, *failed, *(plan_id_of(call) for call in [*waiting, *self.waiting_delegations])}
+        removed = {need for call in waiting for need in call.get("needs", ()) if need not in known}
+        return select(waiting, results, failed | removed)
+
+    def stop_at_limit(self) -> bool:
+        """Stop if a limit forbids another plan; False if none does."""
+        if (met := self.limit_met) is not None:
+            self.stop(*met)
+        elif self.loop["step"] > 0 and self.state["remaining_steps"] < self.deps.steps_for_a_wave:
+            self.stop_at_recursion_limit()
+        else:
+            return False
+        return True
+
+    def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] | None = None) -> None:
+        """Run calls next.
+
+        Args:
+            wave: The events of their wave that the history holds already, if they have waited; None for a new wave.
+        """
+        self.changes["ready"] = calls
+        # After a crash, settlement reports a call that is stored as waiting as never started.
+        stored_first = wave is not None or any(self.deps.toolbox.writes(call["name"]) for call in calls)
+        self.run.plan_calls((call["id"] for call in calls), stored_first=stored_first)
+        if self.settings.effect_ledger:
+            self.loop["ledger"] = True
+        else:
+            self.loop.pop("ledger", None)
+        self.events += announce(calls, wave or (), self.loop["step"], self.task.runtime.stream_writer)
+
+    def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
+        """Add a result for each call that will not run, with its reason."""
+        self._add_results(calls, "skipped")
+        self.order_results()
+
+    def _add_results(self, calls: Sequence[tuple[Call, str]], status: ResultStatus) -> None:
+        step = self.loop["step"]
+        results = [result_without_output(call["id"], call["name"], status, text, step) for call, text in calls]
+        if results:
+            self.add_message(*(message for message, _ in results))
+            self.events += [result for _, result in results]
+
+    def order_results(self) -> None:
+        """Put the results of the newest calls in the order of the calls."""
+        self.replace_history(newest_in_call_order(self.history))
+
+    def within_limit(self, calls: list[Call]) -> list[Call]:
+        """Return the first `max_calls_per_wave` calls of a reply, and skip the others."""
+        most = self.settings.max_calls_per_wave
+        if len(calls) > most:
+            reason = _TOO_MANY.format(count=len(calls), most=most)
+            self.skip([(call, reason) for call in calls[most:]])
+        return calls[:most]
+
+    def end_without_calls(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
+        """End planning with a reply without running its calls.
+
+        Args:
+            answers: Whether its text is the answer.
+        """
+        outcome: LoopOutcome = {"stop_reason": "completed"}
+        if answers:
+            outcome["draft"] = AIMessage(message.text)
+            # Otherwise a chat window shows the text twice.
+            message = message.model_copy(update={"content": ""})
+        self.add_message(message)
+        self.skip([(call, _ENDED_BY_HOOK) for call in calls])
+        self.conclude(outcome)
+
+    def add_message(self, *messages: Any) -> None:
+        """Add messages to the history."""
+        self.changes["messages"] = [*self.changes.get("messages", []), *messages]
+        self.history = [*self.history, *messages]
+
+    def add_notice(self, text: str) -> None:
+        """Add a message for the model that no chat window shows."""
+        self.add_message(HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}"))
+
+    def count_usage(self, usage: Usage, turns: int | None = None) -> None:
+        """Add usage to that of the input, and its model calls to the turns.
+
+        Args:
+            turns: The turns to add; None for the model calls, which are those of a plan.
+        """
+        self.loop["turn"] += usage["model_calls"] if turns is None else turns
+        before = self.changes.get("usage")
+        if before is not None:
+            usage = fresh(add_usage(before, usage)) if "fresh" in before else add_usage(before, usage)
+        self.changes["usage"] = usage
+
+    def answer_directly(self) -> bool:
+        """End planning with the results of the wave if they are the answer; False otherwise.
+
+        They are the answer if every call of the wave is of a tool with `return_direct` and has succeeded.
+        """
+        if self.loop["waiting"] or self.waiting_delegations or not self.deps.toolbox.return_direct:
+            return False
+        answers, direct = answers_of_wave(self.state["events"]), self.deps.toolbox.return_direct
+        if not answers or any(entry["status"] not in SUCCESSES or entry.get("name") not in direct for entry in answers):
+            return False
+        text = "\n\n".join(text_of(entry["content"]) or as_text(entry["content"]) for entry in answers)
+        self.conclude({"stop_reason": "completed", "draft": AIMessage(text), "unguarded": True})
+        return True
+
+    def stop(self, reason: StopReason, limit: float | None, *, cut_short: bool = False) -> None:
+        """End planning at a limit or an abort.
+
+        Args:
+            limit: The size of the limit; None for no limit.
+            cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
+        """
+        outcome: LoopOutcome = {"stop_reason": reason}
+        if cut_short and self.streamed is not None and self.streamed.text:
+            draft = AIMessage(self.streamed.text, id=self.streamed.id)
+            if (cut_off := self.cut_off) is not None:
+                figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
+                draft = draft.model_copy(update=figures)
+            outcome["draft"] = draft
+        if limit is not None:
+            outcome["limit"] = limit
+            self.events.append(limit_event(self.deps.prompts, self.loop["step"], reason, limit))
+        self.conclude(outcome)
+
+    def stop_at_abort_or_deadline(self, *, cut_short: bool = False) -> None:
+        """End planning because an abort or the deadline has stopped work of this pass; `cut_short` as for `stop`."""
+        if self.run.aborted:
+            self.stop("aborted", None, cut_short=cut_short)
+        else:
+            self.stop("deadline", self.settings.deadline_s, cut_short=cut_short)
+
+    def stop_at_recursion_limit(self) -> None:
+        """End planning because LangGraph's recursion limit, nearer than `max_steps`, allows no further wave."""
+        self.stop("recursion_limit", self.task.config["recursion_limit"])
+
+    def fail(self, error: StoredEvent, cause: Exception) -> None:
+        """End planning because of an error, whose event is given, and which `finalize` reports."""
+        self.events.append(error)
+        self.run.record_cause(cause)
+        outcome: LoopOutcome = {"stop_reason": "failed"}
+        if self.streamed is not None and self.streamed.text:
+            outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)
+        self.conclude(outcome)
+
+    def conclude(self, outcome: LoopOutcome) -> None:
+        """End planning."""
+        self.changes["ready"] = []
+        self.loop["outcome"] = outcome
+
+    @property
+    def concluded(self) -> bool:
+        """Whether planning is over."""
+        return self.loop["outcome"] is not None
+
+    def as_pairs(self) -> list[tuple[str, Any]]:
+        """The state update as key-value pairs."""
+        if self.settings.deadline_s is not None:
+            self.loop["worked_s"] = round(self.run.worked_s(self.loop.get("worked_s", 0.0)), 3)
+        if self.events and self.events[-1]["type"] in ("limit", "error"):
+            report_model_calls(self.loop, self.events[-1])
+        return [*self.changes.items(), *self.own_writes, ("loop", self.loop), ("events", self.events)]

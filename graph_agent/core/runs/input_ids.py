@@ -1,0 +1,103 @@
+"""Defines the id of an input: its caller chooses it, so that a repeated request runs the input only once.
+
+A run with an input id stores id and digest of the input in the metadata of each of its checkpoints. They are committed
+together with the input, and inherited by every run that continues the input. The savers of `open_saver` find them
+through an index; for other savers, `inputs.deduplicator` searches the recent ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langgraph.types import StateSnapshot
+
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.errors import InputConflictError, InputError
+
+INPUT_ID = "graph_agent_input"
+"""Key of an input's id in checkpoint metadata, and in the `configurable` of a run of the bare graph."""
+INPUT_DIGEST = "graph_agent_digest"
+"""Key of an input's digest in checkpoint metadata."""
+ANSWERS = "graph_agent_answers"
+"""Checkpoint namespace of the results of inputs with an id whose own checkpoints were pruned: for each, its last
+checkpoint, with the messages and events of that input alone."""
+RECENT_INPUTS = "graph_agent_inputs"
+"""Key in checkpoint metadata of the inputs before the checkpoint's own, or of the checkpoint that has them."""
+MOST_INPUTS = 32
+"""Inputs with an id, in addition to the newest, that a session in a saver without an index recognizes at most."""
+MAX_LENGTH = 255
+"""Maximum characters of an input id."""
+
+
+class InputStoredError(Exception):
+    """An input is not run, because it has its result: an answer, or a question."""
+
+    def __init__(self, state: StateSnapshot) -> None:
+        super().__init__("The input has its result already.")
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class InputId:
+    """The id of an input, and a digest to recognize a different input under the same id."""
+
+    id: str
+    digest: str
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The mark as checkpoint metadata."""
+        return {INPUT_ID: self.id, INPUT_DIGEST: self.digest}
+
+    def names(self, other: InputId | None, session_id: str) -> bool:
+        """Whether another mark of the same session has the same id; `InputConflictError` if for a different input."""
+        if other is None or other.id != self.id:
+            return False
+        if other.digest != self.digest:
+            raise InputConflictError(
+                f"The input id {self.id!r} of session {session_id!r} belongs to a different input. Repeat that "
+                "input unchanged, or send a new one under a new id."
+            )
+        return True
+
+
+def input_id_in(metadata: Mapping[str, Any]) -> InputId | None:
+    """Return the mark in a checkpoint's metadata; None for an input without an id."""
+    id_, digest = metadata.get(INPUT_ID), metadata.get(INPUT_DIGEST)
+    return InputId(id_, digest) if isinstance(id_, str) and isinstance(digest, str) else None
+
+
+def check_input_id(input_id: Any) -> str:
+    """Return an input id; raise `InputError` if it is no text of 1 to 255 printable characters."""
+    valid = isinstance(input_id, str) and 0 < len(input_id) <= MAX_LENGTH and input_id.isprintable()
+    if not valid:
+        raise InputError(f"input_id={input_id!r}: an input id is a text of 1 to {MAX_LENGTH} printable characters.")
+    return str(input_id)
+
+
+def as_input_id(given: str) -> str:
+    """Return an id of a client as an input id: a digest of one that is too long or not printable."""
+    is_valid = len(given) <= MAX_LENGTH and given.isprintable()
+    return given if is_valid else hashlib.sha256(given.encode()).hexdigest()
+
+
+def digest_of(given: Any) -> str:
+    """Return the digest of an input, plain JSON with messages in any place; ids of messages do not count."""
+    text = json.dumps(_comparable(given), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, BaseMessage):
+        fields = ("type", "content", "name", "tool_calls", "tool_call_id")
+        return {name: _comparable(found) for name in fields if (found := getattr(value, name, None))}
+    if isinstance(value, Mapping):
+        return {str(name): _comparable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(item) for item in value]
+    return to_json_safe(value)

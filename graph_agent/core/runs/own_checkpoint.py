@@ -1,0 +1,141 @@
+"""Reads and writes the checkpoint that a node runs from, and the checkpoints that it was edited from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    CheckpointTuple,
+)
+from langgraph.runtime import Runtime
+
+from graph_agent.base._internal.sync_bridge import in_blocking_run
+from graph_agent.core.runs.run import RUN, deferred_of, run_of
+
+BY_A_PERSON = ("update", "fork")
+"""Sources of the checkpoints created by `update_state` and by going back in time."""
+
+
+def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
+    """Return the config of the checkpoint that a node runs from; None in a run without checkpoints.
+
+    The config contains the run, so that writes with it are refused once another run has continued the session.
+    """
+    info = runtime.execution_info
+    if info is None or info.thread_id is None:
+        return None
+    return {
+        "configurable": {
+            "thread_id": info.thread_id,
+            "checkpoint_ns": config["configurable"].get("checkpoint_ns", "").rpartition("|")[0],
+            "checkpoint_id": info.checkpoint_id,
+            RUN: run_of(config),
+        }
+    }
+
+
+async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
+    """Read a checkpoint; None if it does not exist."""
+    if not in_blocking_run.get():
+        try:
+            return await saver.aget_tuple(config)
+        except NotImplementedError:
+            pass  # a saver without asynchronous methods
+    return await asyncio.to_thread(saver.get_tuple, config)
+
+
+_TRIES, _PAUSE_S = 200, 0.005
+
+
+async def load_running(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
+    """Read the checkpoint that a node runs from, once it is stored; None if it is not within a second.
+
+    LangGraph starts the first nodes of a run, also of a replay, while their checkpoint is being stored.
+    """
+    for _ in range(_TRIES):
+        if (found := await load(saver, config)) is not None:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+    return None
+
+
+async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> RunnableConfig | None:
+    """Return the config of a thread's newest checkpoint that is older than the given one; None if there is none."""
+    configurable = config["configurable"]
+    thread: RunnableConfig = {
+        "configurable": {"thread_id": configurable["thread_id"], "checkpoint_ns": configurable.get("checkpoint_ns", "")}
+    }
+    if not in_blocking_run.get():
+        try:
+            return await anext((found.config async for found in saver.alist(thread, before=config, limit=1)), None)
+        except NotImplementedError:
+            pass  # a saver without asynchronous methods
+    listed = await asyncio.to_thread(lambda: list(saver.list(thread, before=config, limit=1)))
+    return listed[0].config if listed else None
+
+
+async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
+    """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty if there are none.
+
+    People who edit or copy a stopped session in LangGraph Studio need it: finished calls keep their results, and calls
+    held by a breakpoint still run. Other copies of the same original are included. An edit or a copy of a checkpoint
+    with newer ones of another kind is excluded: it goes back in time, to repeat the work from there. So is the fork
+    that a replay of an older checkpoint stores.
+    """
+    before: list[CheckpointTuple] = []
+    copies: list[CheckpointTuple] = []
+    while found is not None and found.metadata.get("source") in BY_A_PERSON:
+        newest = await newest_before(saver, found.config)
+        older = await load(saver, newest) if newest is not None else None
+        if older is None:
+            break
+        if _have_one_original(found, older):
+            copies.append(older)
+        elif _is_made_from(found, older):
+            before += [*copies, older]
+            copies = []
+        else:
+            break
+        found = older
+    return before
+
+
+def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
+    if found.metadata.get("source") == "update":
+        parent = found.parent_config or {}
+        return parent.get("configurable", {}).get("checkpoint_id") == original.checkpoint["id"]
+    # A copy has the parent of its original. The fork of a replay has the step of the checkpoint after its parent.
+    return (
+        found.checkpoint["channel_versions"] == original.checkpoint["channel_versions"]
+        and found.metadata.get("step", 0) == original.metadata.get("step", 0) + 1
+    )
+
+
+def _have_one_original(copy: CheckpointTuple, other: CheckpointTuple) -> bool:
+    """Whether two checkpoints look like copies of one; the forks of two replays look the same."""
+    return (
+        copy.metadata.get("source") == other.metadata.get("source") == "fork"
+        and copy.checkpoint["channel_versions"] == other.checkpoint["channel_versions"]
+        and copy.metadata.get("step") == other.metadata.get("step")
+        and copy.parent_config == other.parent_config
+    )
+
+
+async def put_writes(
+    saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
+) -> None:
+    """Store pending writes of a checkpoint under a task id; they are committed when this returns."""
+    if not in_blocking_run.get():
+        try:
+            await saver.aput_writes(config, writes, task_id)
+        except NotImplementedError:
+            pass  # a saver without asynchronous methods
+        else:
+            if (deferred := deferred_of(config)) is not None:
+                await deferred.flush()
+            return
+    await asyncio.to_thread(saver.put_writes, config, writes, task_id)

@@ -1,0 +1,573 @@
+"""Represents a run in progress: its cancellation, its working time, and the notes that it receives.
+
+Each note is processed once, in order, also across a crash: the state holds the keys of processed notes, which are
+removed from the inbox only after a later run has read that state back, which proves that it was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import uuid
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import RunControl
+
+from graph_agent.base._compat import inherits_durability
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, result_of, start
+from graph_agent.base.errors import ConfigError, HookError, RunFailedError
+from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
+from graph_agent.core.runs.fence import CheckpointFence
+from graph_agent.core.runs.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.state.messages import STEERING_MARK
+
+if TYPE_CHECKING:
+    from graph_agent.base._internal.closing_stream import ConsumerTracker
+    from graph_agent.core.runs.fence import DeferredWrites
+    from graph_agent.core.runs.input_ids import InputId
+    from graph_agent.core.state.schema import LoopState
+    from graph_agent.models.stream_watch import Forwarder
+
+T = TypeVar("T")
+
+RUN = "__graph_agent_run"
+"""Key of the `Run` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
+_NOTE = "note-"
+"""Prefix of the ids of messages made from notes."""
+READERSHIP = "__graph_agent_readership"
+"""Key of the `ConsumerTracker` of a run's stream in its `configurable`."""
+WATCHED = "__graph_agent_watched"
+"""Key in a run's `configurable`: whether its custom stream has the parts of delegates' runs, and `EarlyEvents`."""
+NODES_HIDDEN = "__graph_agent_nodes_hidden"
+"""Key in a run's `configurable`: whether its caller does not use the node names of its `updates` stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEvents:
+    """The first events of a superstep that waits for a model, which stores them at its end; on the custom stream."""
+
+    events: Sequence[StoredEvent]
+
+
+class WorkStoppedError(Exception):
+    """An abort or a deadline stopped work of a run; see `Run.stoppable`."""
+
+
+@dataclass(eq=False, repr=False)
+class Run:
+    """One run of an agent's graph, from its entry point to its end. Thread-safe."""
+
+    inbox: Inbox | None = None
+    """The session's inbox; None for a run without a session."""
+    session_id: str = ""
+    """The session; empty for a run that stores nothing."""
+    parent: Run | None = None
+    """The run that contains this one as a delegate or a subgraph; its abort applies to this run too."""
+    readership: ConsumerTracker | None = None
+    """State of the run's stream; None if the run has no stream, or it is unknown."""
+    ended: Future[None] = field(default_factory=Future)
+    """Done when the session is free for its next run."""
+    task: asyncio.Task[Any] | None = None
+    """The task whose cancellation ends the run; None if there is none."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started_ns: int = field(default_factory=time.time_ns)
+    """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
+    agent_name: str | None = None
+    """Name that the agent's messages carry; None for an agent without a name of its own."""
+    warnings: tuple[str, ...] = ()
+    """Faults of the request that the run answers; a `warning` event reports each when the run begins an input."""
+    planned: set[str] = field(default_factory=set)
+    """Ids of the calls made ready in this run, which no earlier run can have started."""
+    started_tasks: set[str] = field(default_factory=set)
+    """Ids of the calls whose task has started in this run."""
+    started_calls: set[str] = field(default_factory=set)
+    """Ids of the calls started in this run."""
+    answered_tasks: dict[str, int] = field(default_factory=dict)
+    """Task id → number of answers with which this run continued it."""
+    has_read_inbox: bool = False
+    """Whether the inbox was read. The first read removes notes that the stored state has processed."""
+    cause: BaseException | None = None
+    """The exception behind the newest failure of this run; None if there is none."""
+    failure: RunFailedError | None = None
+    """The error to raise at the run's end; None if there is none."""
+    fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
+    """Cache of `recent_calls`."""
+    mark: InputId | None = None
+    """The id of its input, which its checkpoints store; None for an input without an id."""
+    inputs_before: Mapping[str, str] | str | None = None
+    """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
+    checkpoint of each; then, the checkpoint that has them. None for nothing."""
+    stored_lists: tuple[str, Mapping[str, list[Any]]] | None = None
+    """Id of the newest checkpoint that it stores, and its lists by channel; None before the first."""
+    recent_runs: tuple[str, ...] = ()
+    """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
+    confirm_lock: Callable[[], Future[None]] | None = None
+    """Verifies the session's lock; None if the lock cannot be lost."""
+    _old_aborts: frozenset[str] | None = None
+    _stopped: bool = False
+    _stopped_at: float | None = None
+    _children: set[Run] = field(default_factory=set)
+    _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
+    _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _held: dict[str, Any] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    deferred: DeferredWrites | None = None
+    """Its queued writes; None if each write is committed at once."""
+    answering: bool = False
+    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
+    is_unobserved: bool = False
+    """Whether it stores nothing, and its caller does not see which node wrote what; tracers may."""
+    updates_only: bool = False
+    """Whether it locks the session for `update_state` only, and runs no node."""
+    deadline_s: float | None = None
+    """Seconds that its input may take, the answer included; None for no limit, or before the input began."""
+    observed: Any = None
+    """What the observer of this process has recorded of it; None if there is none."""
+    at_consumer: bool = False
+    """Whether the consumer of its stream has the newest part, and the run waits for it."""
+    _worked_s: float | None = None
+    _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - resolved at call time, so that a test can set the clock
+
+    def __post_init__(self) -> None:
+        self.fence = CheckpointFence(self.id)
+        """Refuses its writes when another run has continued the session."""
+
+    def plan_calls(self, ids: Iterable[str], *, stored_first: bool) -> None:
+        """Record calls as made ready in this run, if `stored_first` once their plan is committed; ids may be reused."""
+        if self.deferred is not None and stored_first:
+            self.deferred.must_commit = True
+        new = set(ids)
+        self.planned |= new
+        self.started_tasks -= new
+        self.started_calls -= new
+
+    @property
+    def untouched(self) -> list[str]:
+        """Ids of the calls made ready whose task has not started."""
+        return sorted(self.planned - self.started_tasks)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the run, or a run that contains it, was aborted."""
+        return self._stopped or (self.parent is not None and self.parent.aborted)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that its input may still take; None for no limit."""
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - self.worked_s(0.0))
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is about to end: it was aborted or cancelled, or its stream was left."""
+        cancelled = self.task is not None and self.task.cancelling() > 0
+        return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
+
+    def stopped_for_s(self) -> float:
+        """Return the seconds since this run or one that contains it was found stopped; 0.0 if none of them is.
+
+        Nested runs share the time in which stopped work may end, so that each level does not add its own.
+        """
+        now, seconds = time.monotonic(), 0.0
+        run: Run | None = self
+        while run is not None:
+            if run.is_ending or run.left_s == 0:
+                run._stopped_at = run._stopped_at or now
+                seconds = max(seconds, now - run._stopped_at)
+            run = run.parent
+        return seconds
+
+    def abort(self) -> None:
+        """Abort the run: cancel its current work, and start nothing more."""
+        with self._guard:
+            self._stopped = True
+            scopes, children = dict(self._scopes), set(self._children)
+        for scope, loop in scopes.items():
+            # A closed loop runs nothing to cancel.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(scope.cancel)
+        for child in children:
+            child.abort()
+
+    def end_lost(self, why: str) -> None:
+        """Abort the run, and store nothing more, because its process lost the session; `why` is for the sender."""
+        self.fence.close(why)
+        self.abort()
+
+    def check_held(self) -> None:
+        """Raise `SessionLostError` if a loss of the session's lock was recorded."""
+        self.fence.check_open()
+        if self.parent is not None:
+            self.parent.check_held()
+
+    async def confirm_held(self) -> None:
+        """Behaves like `check_held`, but first verifies the lock itself if its last check is outdated."""
+        run: Run | None = self
+        while run is not None:
+            if run.confirm_lock is not None:
+                await await_thread_future(run.confirm_lock())
+            run = run.parent
+        self.check_held()
+
+    def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
+        """Abort the run if a note requests it; return the keys of all aborts, which can now be removed.
+
+        At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
+        that appear later always count, for any clock of their sender.
+        """
+        aborts = {note.key: note for note in notes if note.kind == "abort"}
+        if self._old_aborts is None:
+            self._old_aborts = frozenset(key for key, note in aborts.items() if note.sent_ns < self.started_ns)
+        if aborts.keys() - self._old_aborts:
+            self.abort()
+        return list(aborts)
+
+    def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
+        """Return a cancel scope that an abort, or a timeout if given, cancels.
+
+        The scope suppresses the cancellation; `cancelled_caught` is true if the work inside was cancelled.
+        """
+        return _Interruptible(self, seconds)
+
+    async def stoppable(
+        self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None, *, contained: bool = False
+    ) -> T:
+        """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
+
+        An abort, a timeout and a cancellation of the caller end the wait, also if that code suppresses cancellations
+        (see `end_or_abandon`); `contained` work does so itself (see `await_within`) and needs no task here. `what` is
+        the work, as the subject of a sentence. The timeout None is what is left of the input's deadline.
+
+        Returns its result, also one that it returns after it was stopped; raises `WorkStoppedError` if an abort or the
+        timeout stopped it.
+        """
+        with self.interruptible(self.left_s if seconds is None else seconds) as scope:
+            if scope.cancel_called:
+                work.close()
+                raise WorkStoppedError
+            if contained:
+                return await work
+            task, ended = start(work)
+            try:
+                await ended
+            finally:
+                if not task.done():
+                    await end_or_abandon(task, what)
+        if contained or (scope.cancelled_caught and (not task.done() or task.cancelled())):
+            raise WorkStoppedError
+        return result_of(task)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Register this run with its parent, so that an abort of the parent reaches it."""
+        if self.parent is None:
+            yield
+            return
+        with self.parent._guard:
+            self.parent._children.add(self)
+        try:
+            yield
+        finally:
+            with self.parent._guard:
+                self.parent._children.discard(self)
+
+    async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
+        """Return a value that several tasks of this run need, computed at the first request; no caller cancels it."""
+        if key not in self._shared:
+            self._shared[key] = asyncio.ensure_future(make())
+        value: T = await asyncio.shield(self._shared[key])
+        return value
+
+    def shared(self, key: str, make: Callable[[], T]) -> T:
+        """Return an object that several tasks of this run share, made at the first request."""
+        if key not in self._held:
+            self._held[key] = make()
+        held: T = self._held[key]
+        return held
+
+    def release(self) -> None:
+        """Drop the objects that its tasks share; the run has ended.
+
+        Cancelled timers, such as that of the model's timeout, keep the context of a run until they are due.
+        """
+        self._held.clear()
+        self._shared.clear()
+        self.stored_lists = None
+
+    def record_cause(self, error: BaseException) -> None:
+        """Record the exception that fails the input; for an error of a hook, the hook's own exception."""
+        self.cause = error.__cause__ if isinstance(error, HookError) and error.__cause__ is not None else error
+
+    def begin_input(self) -> float:
+        """Restart the working time for a new input; return the seconds that passed before."""
+        now = time.monotonic()
+        queued_s = now - self._since
+        self._worked_s, self._since, self._stopped_at = 0.0, now, None
+        return queued_s
+
+    def worked_s(self, before_s: float) -> float:
+        """Return the working seconds of this input, after those of its earlier runs, without the time between them."""
+        if self._worked_s is None:
+            self._worked_s = before_s
+        return self._worked_s + time.monotonic() - self._since
+
+
+@asynccontextmanager
+async def observed(run: Run, name: str) -> AsyncIterator[None]:
+    """Report a run of the named agent to the observer of this process, if there is one."""
+    if telemetry.observer is None:
+        yield
+        return
+    with telemetry.observer.run(run, name):
+        yield
+
+
+@dataclass(eq=False, repr=False)
+class RunHandle(Run):
+    """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
+
+    Runs nested in that run, such as a delegate's, do not inherit the hooks.
+    """
+
+    brought: tuple[ControlMessage, ...] = ()
+    """Notes for the session, added once the run has its lock; dropped if the run is refused."""
+    before: Callable[[], Awaitable[None]] | None = None
+    """Awaited when the run has its session's lock, before it begins; an exception replaces the run."""
+    begun: Callable[[int, Sequence[StoredEvent]], None] | None = None
+    """Called before a model is asked for a plan, with the first events of the superstep, which are not stored yet, and
+    the index of the first of them; None for no reader."""
+    forwarder: Forwarder | None = None
+    """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
+    after: Callable[[Run], Awaitable[None]] | None = None
+    """Awaited with the run after it has ended, while no other run of the session can begin."""
+    continues_at: str | None = None
+    """Id of the earlier checkpoint from which the run continues its input; None for the newest checkpoint."""
+
+
+class _Interruptible:
+    # A class: every node of every run enters it, and a generator-based context manager takes twice as long.
+    __slots__ = ("_run", "_scope")
+
+    def __init__(self, run: Run, seconds: float | None) -> None:
+        self._run = run
+        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+        self._scope = anyio.CancelScope(deadline=deadline)
+
+    def __enter__(self) -> anyio.CancelScope:
+        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+        scope, run = Context().run(self._scope.__enter__), self._run
+        with run._guard:
+            run._scopes[scope] = asyncio.get_running_loop()
+        if run.aborted:
+            scope.cancel()
+        return scope
+
+    def __exit__(self, *raised: Any) -> bool:
+        with self._run._guard:
+            self._run._scopes.pop(self._scope, None)
+        swallowed = bool(self._scope.__exit__(*raised))
+        if swallowed:
+            self._run.check_held()
+        return swallowed
+
+
+def fence_of(config: RunnableConfig) -> CheckpointFence | None:
+    """Return the fence of the run that a saver request belongs to; None if it belongs to no agent's run."""
+    run = config["configurable"].get(RUN)
+    return run.fence if isinstance(run, Run) else None
+
+
+def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
+    """Return the queued writes of the run that a saver request belongs to; None if the request must not be deferred."""
+    configurable = config["configurable"]
+    run = configurable.get(RUN)
+    if not isinstance(run, Run) or run.deferred is None:
+        return None
+    is_own = configurable.get("checkpoint_ns", "") == run.deferred.namespace
+    return run.deferred if is_own or not inherits_durability(configurable, "sync") else None
+
+
+def is_running(config: RunnableConfig) -> bool:
+    """Whether a config belongs to a run; False for `update_state`."""
+    run = config["configurable"].get(RUN)
+    return isinstance(run, Run) and not run.updates_only
+
+
+def run_of(config: RunnableConfig) -> Run:
+    """Return the run a node belongs to; a new one for a node that is called outside a compiled agent."""
+    run = config["configurable"].get(RUN)
+    return run if isinstance(run, Run) else Run()
+
+
+class AnsweringControl(RunControl):
+    """A caller's control of a run, which lets the run end if its calls are done and `finalize` is next.
+
+    Otherwise a run whose answer has been streamed would be stopped before the answer is stored.
+    """
+
+    __slots__ = ("_control", "_run")
+
+    def __init__(self, control: RunControl, run: Run) -> None:
+        super().__init__()
+        self._control = control
+        self._run = run
+
+    def request_drain(self, reason: str = "shutdown") -> None:
+        """Request the drain of the caller's control."""
+        self._control.request_drain(reason)
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the run stops before its next task."""
+        return self._control.drain_requested and not self._run.answering
+
+    @property
+    def drain_reason(self) -> str | None:
+        """The reason of the caller's request; None without one."""
+        return self._control.drain_reason
+
+
+@dataclass(slots=True)
+class ReceivedNotes:
+    """Messages and events of the notes that were processed."""
+
+    messages: list[HumanMessage] = field(default_factory=list)
+    """The user's messages, as stored in the history."""
+    events: list[StoredEvent] = field(default_factory=list)
+
+
+async def listen(
+    run: Run,
+    loop: LoopState,
+    kinds: Collection[NoteKind],
+    step: int,
+    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
+) -> ReceivedNotes:
+    """Process the new notes of some kinds, which change the loop state; aborts are always processed.
+
+    Other notes stay in the inbox. `check` raises `ConfigError` for an impossible configuration; the change is then left
+    out, with a warning.
+    """
+    received = ReceivedNotes()
+    for note in await _new_notes(run, loop):
+        if note.kind not in kinds:
+            continue
+        if note.kind == "configure":
+            try:
+                received.events += await _reconfigure(run, loop, note, step, check)
+            except WorkStoppedError:
+                break
+        else:
+            received.messages.append(message_of(note))
+            received.events.append(event("steering", step, content=_content(note), queued_s=_age_s(note.sent_ns)))
+        loop["consumed_notes"] = [*loop.get("consumed_notes", []), note.key]
+    return received
+
+
+async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
+    """Record in the loop state the follow-ups among new input as processed."""
+    keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
+    if keys:
+        # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
+        await listen(run, loop, (), 0)
+        loop["consumed_notes"] = [*loop.get("consumed_notes", []), *keys]
+
+
+def seconds_since_sent(message: BaseMessage) -> float | None:
+    """Return the seconds since the sending of the note that a message was made from, of the wall clock; else None."""
+    if not message.id or not message.id.startswith(_NOTE):
+        return None
+    return _age_s(ControlMessage(message.id.removeprefix(_NOTE), "follow_up").sent_ns)
+
+
+def _age_s(sent_ns: int) -> float:
+    # The sender's clock may be ahead of this one.
+    return max(0.0, round((time.time_ns() - sent_ns) / 1e9, 6))
+
+
+async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
+    """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
+    if run.inbox is None:
+        return []
+    if isinstance(run.inbox, MemoryInbox):
+        return await _read_notes(run, run.inbox, loop)
+    try:
+        return await run.stoppable(_read_notes(run, run.inbox, loop), "The Store")
+    except WorkStoppedError:
+        return []
+
+
+async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
+    notes = await inbox.read(run.session_id)
+    obsolete = run.process_aborts(notes)
+    taken = set(loop.get("consumed_notes", ()))
+    if taken and not run.has_read_inbox:
+        obsolete += [note.key for note in notes if note.key in taken]
+        loop.pop("consumed_notes", None)
+    run.has_read_inbox = True
+    if obsolete:
+        await inbox.forget(run.session_id, obsolete)
+    return [note for note in notes if note.key not in taken and note.kind != "abort"]
+
+
+def message_of(note: ControlMessage) -> HumanMessage:
+    """Return a note as a user message, with an id derived from the note's key."""
+    marks = {STEERING_MARK: True} if note.kind == "steer" else {}
+    return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
+
+
+def _content(note: ControlMessage) -> Any:
+    # Content blocks if it holds more than text, such as an image.
+    return note.content if isinstance(note.content, list) else str(note.content)
+
+
+async def _reconfigure(
+    run: Run,
+    loop: LoopState,
+    note: ControlMessage,
+    step: int,
+    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
+) -> list[StoredEvent]:
+    try:
+        changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}
+        if check is not None:
+            await run.stoppable(check({**loop, "config_overrides": changed}), "Building the model")
+    except ConfigError as error:
+        return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
+    loop["config_overrides"] = changed
+    return []
+
+
+def checked_fields(fields: Any) -> dict[str, Any]:
+    """Return changes of a session's configuration as plain JSON; `ConfigError` for bad ones, and for credentials."""
+    if not isinstance(fields, dict):
+        raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
+    if "credentials" in fields:
+        raise ConfigError("credentials belong to one run's context; a session may not store them.")
+    try:
+        context = AgentContext(**fields)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("context (AgentContext): ", "configure: ")) from None
+    LoopConfig().with_values(set_fields(context))
+    return context.model_dump(mode="json", exclude_unset=True, exclude_none=True)

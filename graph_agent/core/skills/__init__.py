@@ -1,0 +1,1 @@
+"""Reads Agent Skills (agentskills.io): folders of instructions that the model loads when a task needs them."""

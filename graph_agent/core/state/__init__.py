@@ -1,0 +1,1 @@
+"""Defines the graph's state: schema, channels, and functions over its messages."""

@@ -1,0 +1,342 @@
+"""Creates events of calls and their results, records their progress, and queries the newest wave."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.messages import AnyMessage, ToolMessage
+from typing_extensions import TypedDict
+
+from graph_agent.base._internal.text import text_of, to_json_safe
+from graph_agent.base.types import Call, plan_id_of
+from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
+from graph_agent.models.parsing.call import call_ids, delegate_name, delegation_name, is_delegation
+
+_CALLS = ("tool_call", "delegation_request")
+_ANSWERS = ("tool_result", "delegation_response")
+CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
+OUTCOMES: dict[ResultStatus, CallOutcome] = {
+    "success": "finished",
+    "error": "failed",
+    "unknown": "unknown",
+    "invalid": "skipped",
+    "skipped": "skipped",
+    "denied": "skipped",
+    "answered": "finished",
+}
+"""Result status → outcome of the call."""
+
+
+class Handoff(TypedDict):
+    """A command of a tool to the parent graph, in plain types."""
+
+    goto: list[Any]
+    """Names of nodes; a `Send` is a pair of its node and its argument."""
+    update: list[tuple[str, Any]]
+    """Writes to the parent's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a call before truncation, whether the call was run or skipped."""
+
+    content: str | list[Any]
+    """Text, or LangChain content blocks."""
+    status: ResultStatus = "success"
+    artifact: Any = field(default=None, kw_only=True)
+    """Plain JSON stored with the message in addition to its content; hidden from the model."""
+    stored: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """Fields by which the call's event stores the result's value; see `graph_agent.state.events`."""
+    raised: BaseException | None = field(default=None, kw_only=True)
+    """The exception that `content` reports; None if there is none, or if middleware must not receive it."""
+    writes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
+    """Writes to the agent's own state fields."""
+    messages: tuple[AnyMessage, ...] = field(default=(), kw_only=True)
+    """Messages for the history, after the results of the wave."""
+    handoff: Handoff | None = field(default=None, kw_only=True)
+    """A command to the parent graph; None if there is none."""
+
+
+def fault_result(call: Call) -> CallResult:
+    """Return the result of a call with a fault, which does not run."""
+    if (by := call.get("denied_by")) is not None:
+        return CallResult(call["fault"], "denied", stored={"decided_by": by})
+    return CallResult(call["fault"], "skipped" if "skipped" in call else "invalid")
+
+
+def announce(
+    calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
+) -> list[StoredEvent]:
+    """Return the events of calls whose turn has come, and write the progress of those that run to the custom stream.
+
+    A call is left out if the wave's events so far already contain it with the same name and arguments.
+    """
+    known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
+    events: list[StoredEvent] = []
+    for call in calls:
+        made = call_event(call, step)
+        if known.get(call["id"]) != call_of(made):
+            if "refused" not in made:
+                write(progress_of(call, step))
+            events.append(made)
+    return events
+
+
+def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = "user") -> StoredEvent:
+    """Return the event of a result that a person or a hook supplied in place of the call's own; an error denies it."""
+    status = "denied" if message.status == "error" else "answered"
+    recorded = result_event(call["id"], call["name"], status, to_json_safe(message.content), step)
+    return {**recorded, "decided_by": decided_by}
+
+
+def call_event(call: Call, step: int) -> StoredEvent:
+    """Return the `tool_call` or `delegation_request` event of a call."""
+    refused = {"refused": fault_result(call).status} if "fault" in call else {}
+    ids = {name: call[name] for name in ("id", "plan_id") if name in call}
+    if is_delegation(call["name"]):
+        target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
+        return event("delegation_request", step, **ids, target=target, task=task, **refused)
+    return event("tool_call", step, **ids, name=call["name"], arguments=call["arguments"], **refused)
+
+
+def call_of(entry: StoredEvent) -> Call | None:
+    """Return the call of a `tool_call` or `delegation_request` event; None for any other event."""
+    if entry["type"] == "tool_call":
+        return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
+    if entry["type"] == "delegation_request":
+        return {"id": entry["id"], "name": delegation_name(entry["target"]), "arguments": {"task": entry["task"]}}
+    return None
+
+
+def call_name(entry: StoredEvent) -> str | None:
+    """Return the name of the call that an event announces or answers; None for any other event."""
+    if entry["type"] in ("tool_call", "tool_result"):
+        return str(entry["name"])
+    if entry["type"] in ("delegation_request", "delegation_response"):
+        return delegation_name(str(entry["target"]))
+    return None
+
+
+def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
+    """Return the `tool_result` or `delegation_response` event of a call; `truncated` if the model sees only a part."""
+    if is_delegation(name):
+        target = delegate_name(name)
+        return event("delegation_response", step, id=id_, target=target, status=status, content=content)
+    return event("tool_result", step, id=id_, name=name, status=status, content=content, truncated=truncated)
+
+
+def progress_of(call: Call, step: int) -> dict[str, Any]:
+    """Return a call's progress record for the custom stream; other programs rely on exactly these keys."""
+    if is_delegation(call["name"]):
+        target = delegate_name(call["name"])
+        return {"type": "progress", "step": step, "action": "delegate", "target": target}
+    return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}
+
+
+def approval_progress(name: str, step: int) -> dict[str, Any]:
+    """Return the progress record of a call that waits for a person's approval."""
+    return {"type": "progress", "step": step, "action": "approval", "target": delegate_name(name)}
+
+
+_PROGRESS = {"type", "step", "action", "target"}
+
+
+def is_progress(payload: Any) -> bool:
+    """Whether an object of the custom stream is one of these records, by its exact form: a tool may write any."""
+    return (
+        isinstance(payload, dict)
+        and payload.keys() == _PROGRESS
+        and payload["type"] == "progress"
+        and isinstance(payload["step"], int)
+        and all(isinstance(payload[key], str) for key in ("action", "target"))
+    )
+
+
+def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the newest plan's event and all later ones; empty if the newest input has no plan."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            break
+        if events[index]["type"] == "plan":
+            return list(events[index:])
+    return []
+
+
+def is_structured(wave: Sequence[StoredEvent]) -> bool:
+    """Whether the arguments of a wave, whose events start with its plan, may contain references."""
+    return bool(wave) and "planner" in wave[0]
+
+
+def plan_ids(events: Iterable[StoredEvent]) -> dict[str, str]:
+    """Return the plan id of each planned call of some events, by its id."""
+    return {call["id"]: plan_id_of(call) for entry in events if entry["type"] == "plan" for call in entry["calls"]}
+
+
+def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
+    """Return the results of the newest wave as plain JSON, by plan id.
+
+    These are the values of `RunResult.results`. Content blocks that include other types than text become their text.
+    """
+    names = plan_ids(events)
+    answers = [each for each in _answers(events, "plan") if each["status"] in SUCCESSES]
+    return {_name_of(each, names): _value(each) for each in answers}
+
+
+def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
+    # A person may have added the call to the plan.
+    id_ = str(answer["id"])
+    return names.get(id_, id_)
+
+
+@dataclass
+class _Calls:
+    """The calls of some events."""
+
+    names: MutableMapping[str, str] = field(default_factory=dict)
+    """Id of each call → its plan id."""
+    ended: MutableMapping[str, None] = field(default_factory=dict)
+    """Plan ids of the calls of earlier inputs."""
+    newest: dict[str, tuple[str, StoredEvent | None]] = field(default_factory=dict)
+    """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
+
+    def add(self, events: Iterable[StoredEvent]) -> None:
+        """Add the calls of later events."""
+        for entry in events:
+            type_ = entry["type"]
+            if type_ == "user_message" or (type_ == "plan" and entry["step"] <= 1):
+                self.end_input()
+            if type_ == "plan":
+                for call in entry["calls"]:
+                    id_ = call["id"]
+                    name = self.names[id_] = plan_id_of(call)
+                    self.newest[name] = id_, None
+            elif type_ in _CALLS or type_ in _ANSWERS:
+                id_ = entry["id"]
+                # A person may have added the call to the plan.
+                name = self.names.setdefault(id_, id_)
+                if self.newest.setdefault(name, (id_, None))[0] == id_ and type_ in _ANSWERS:
+                    self.newest[name] = id_, entry
+
+    def end_input(self) -> None:
+        """Make all calls those of earlier inputs."""
+        self.ended.update(dict.fromkeys(self.newest))
+        self.newest = {}
+
+
+class EarlierCalls:
+    """The calls of a session, as a new plan may use their ids: stored ids are taken, plan ids can be referred to.
+
+    One object serves a run: each event and each message is read once, and none for a plan without calls.
+    """
+
+    def __init__(self) -> None:
+        self._stored, self._read = _Calls(), 0
+        self._events: tuple[Sequence[StoredEvent], Sequence[StoredEvent], bool] = ((), (), False)
+        self._now: _Calls | None = None
+        self._ids: dict[str, str] = {}
+        self._messages = 0
+        self._last: AnyMessage | None = None
+
+    def follow(self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent], *, begun: bool) -> None:
+        """Take the events of the session up to the next plan, with the user message of the newest input.
+
+        Args:
+            stored: The stored events, oldest first.
+            new: Those that this pass has added.
+            begun: Whether the newest input has a plan. An input without a user message has no event that it begins
+                with.
+        """
+        self._events, self._now = (stored, [*new], begun), None
+
+    @property
+    def _calls(self) -> _Calls:
+        if self._now is None:
+            stored, new, begun = self._events
+            if len(stored) < self._read:
+                self._stored, self._read = _Calls(), 0
+            self._stored.add(stored[self._read :])
+            self._read = len(stored)
+            known = self._stored
+            # A pass that fails adds nothing to what is stored.
+            self._now = _Calls(ChainMap({}, known.names), ChainMap({}, known.ended), dict(known.newest))
+            self._now.add(new)
+            if not begun:
+                self._now.end_input()
+        return self._now
+
+    def ids_with(self, messages: Sequence[AnyMessage]) -> Container[str]:
+        """Return the ids of all calls, with those of messages, whose events another program may have left out."""
+        if self._messages > len(messages) or (self._messages and messages[self._messages - 1] is not self._last):
+            self._messages = 0
+        for message in messages[self._messages :]:
+            self._ids.update(dict.fromkeys(call_ids(message), ""))
+        self._messages, self._last = len(messages), messages[-1] if messages else None
+        return ChainMap(self._ids, self._calls.names)
+
+    @property
+    def ended(self) -> Container[str]:
+        """Plan ids of the calls of earlier inputs."""
+        return self._calls.ended
+
+    @property
+    def newest(self) -> Container[str]:
+        """Plan ids of the calls of the newest input."""
+        return self._calls.newest
+
+    def results(self) -> dict[str, Any]:
+        """Return the results of the newest input's calls by plan id; those of `results_of_wave` for one wave."""
+        return {
+            name: _value(entry)
+            for name, (_, entry) in self._calls.newest.items()
+            if entry is not None and entry["status"] in SUCCESSES
+        }
+
+
+def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """Return the ids of the newest wave's calls that have an answer."""
+    return {entry["id"] for entry in _answers(events, "plan")}
+
+
+def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """Return the plan ids of the newest wave's calls whose answer is none of `SUCCESSES`."""
+    names = plan_ids(events)
+    return {_name_of(each, names) for each in _answers(events, "plan") if each["status"] not in SUCCESSES}
+
+
+def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the events that answer the calls of the newest wave, in call order."""
+    return list(_answers(events, "plan"))[::-1]
+
+
+def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]:
+    for entry in reversed(events):
+        if entry["type"] == since:
+            return
+        if entry["type"] in _ANSWERS:
+            yield entry
+
+
+def result_value(content: Any) -> Any:
+    """Return the value that a reference to a result resolves to, given only the result's content."""
+    return _value({"content": content})
+
+
+def _value(entry: StoredEvent) -> Any:
+    value = value_of(entry)
+    # An image cannot be an argument of a call; accompanying text such as a caption can.
+    return text_of(value) if value is entry["content"] and isinstance(value, list) else value
+
+
+def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
+    """Return the names of the newest input's calls by outcome, in call order.
+
+    Args:
+        events: The session's history, oldest first.
+    """
+    found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
+    for entry in _answers(events, "user_message"):
+        found[OUTCOMES[entry["status"]]].append(str(call_name(entry)))
+    return {outcome: names[::-1] for outcome, names in found.items()}

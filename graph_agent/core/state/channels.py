@@ -1,0 +1,354 @@
+"""Defines the channels of the state: the status with its transitions, and growing lists stored as deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from operator import attrgetter
+from typing import Any, NotRequired, Self, cast
+
+from langchain_core.messages import AnyMessage, BaseMessage, BaseMessageChunk, HumanMessage, RemoveMessage
+from langgraph.channels import DeltaChannel, LastValue
+from langgraph.checkpoint.base import PendingWrite
+from langgraph.errors import InvalidUpdateError
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Overwrite
+from typing_extensions import TypedDict
+
+from graph_agent.base._compat import index_pending_writes, messages_delta_reducer
+from graph_agent.base._compat.checkpoints import let_channels_decide_on_copies
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.state.call_events import Handoff
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.state.lengths import CheckedWrites, add_length
+
+let_channels_decide_on_copies(add_length)
+index_pending_writes()
+
+ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
+"""The statuses in which an input can end; new input changes each to `RUNNING`."""
+
+NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
+    SessionStatus.CREATED: frozenset({SessionStatus.RUNNING}),
+    SessionStatus.RUNNING: ENDED,
+    **{ended: frozenset({SessionStatus.RUNNING}) for ended in ENDED},
+}
+"""Status → allowed next statuses."""
+
+
+SNAPSHOT_EVERY = 1000
+"""Minimum number of updates between two full copies of a delta channel; see `GrowingDelta`."""
+_MOST_STEPS = 10_000
+"""Maximum supersteps between two full copies: LangGraph's SQLite saver reads them by one query with a parameter for
+each and for both delta channels, and SQLite's default maximum is 32,766 parameters."""
+_ID = attrgetter("id")
+
+
+def status_event(before: str, after: str, step: int) -> StoredEvent:
+    """Return the `status` event of a transition; raise `InvalidUpdateError` if the transition is not allowed."""
+    check_change(before, after)
+    return event("status", step, **{"from": str(before), "to": str(after)})
+
+
+def check_change(before: str, after: str) -> None:
+    """Refuse a transition that is not in `NEXT` by an `InvalidUpdateError` with the statuses and the allowed ones."""
+    try:
+        allowed = NEXT[SessionStatus(before)]
+        known = SessionStatus(after)
+    except ValueError:
+        raise InvalidUpdateError(f"{after!r} is no session status; known: {', '.join(SessionStatus)}.") from None
+    if known not in allowed:
+        raise InvalidUpdateError(
+            f"A session that is {before} cannot become {after}; it can become {', '.join(sorted(allowed))}."
+        )
+
+
+class StatusChannel(LastValue[str]):
+    """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Make the transitions of a superstep; return whether there is one. `InvalidUpdateError` for a wrong one."""
+        before = self.value if self.is_available() else SessionStatus.CREATED
+        for value in values:
+            if value != before:
+                check_change(before, value)
+            before = value
+        return super().update(values[-1:])
+
+
+class GrowingDelta(DeltaChannel[list[Any]]):
+    """A delta channel of a list that writes a full copy after the list has doubled, and at least every `_MOST_STEPS`.
+
+    LangGraph's own rule is a fixed number of updates, with which the copies soon take more space than the updates.
+    """
+
+    copied = 0
+    """Length of the list in the last full copy before the run; 0 before the first."""
+
+    def copy(self) -> Self:
+        """Return a channel that shares the list, which is never modified in place."""
+        new = self.__class__(self.reducer, self.typ, snapshot_frequency=self.snapshot_frequency)
+        new.key, new.value, new.copied = self.key, self.value, self.copied
+        return new
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        """Restore the channel from a full copy."""
+        new = super().from_checkpoint(checkpoint)
+        new.copied = len(new.value)
+        return new
+
+    def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
+        """Rebuild the list from stored writes, oldest first; raise `DamagedSessionError` if some are missing."""
+        values = [value for _, _, value in writes]
+        if values and all(type(value) is list for value in values):
+            self.value = self.reducer(self.value, values)  # a list is no `Overwrite`, for which LangGraph searches
+        else:
+            super().replay_writes(writes)
+        self._check(writes)
+
+    def _check(self, writes: Sequence[PendingWrite]) -> None:
+        if isinstance(writes, CheckedWrites):
+            writes.check(len(self.value) if self.is_available() else 0)
+
+    def is_copy_due(self, updates: int, supersteps: int) -> bool:
+        """Whether to write a full copy now, by the updates and supersteps since the last one.
+
+        LangGraph asks several times about one copy, so the answer changes nothing. After a copy, `updates` begins at 0.
+        """
+        if not self.is_available():
+            return False
+        has_doubled = updates >= self.snapshot_frequency and len(self.value) >= 2 * self.copied
+        return has_doubled or supersteps >= _MOST_STEPS
+
+
+class MessagesChannel(GrowingDelta):
+    """The delta channel of ``messages``: add, replace by id, remove by id, and remove all.
+
+    LangGraph's delta reducer ignores ``REMOVE_ALL_MESSAGES`` and indexes the whole history at each write. The channel
+    keeps it as its reducer because LangGraph assigns message ids only if it is set (see ``_compat``).
+    """
+
+    def __init__(
+        self,
+        reducer: Any = messages_delta_reducer,
+        typ: type[list[AnyMessage]] | None = None,
+        *,
+        snapshot_frequency: int = SNAPSHOT_EVERY,
+    ) -> None:
+        super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+        self._ids: tuple[Any, set[str | None]] = (None, set())
+        """A history and the ids in it, so that a write does not read the whole history."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Apply one superstep's writes to the history; return whether there were any."""
+        return bool(values) if self._append_new(values) else super().update(_resets(values))
+
+    def _append_new(self, values: Sequence[Any]) -> bool:
+        """Append the written messages if all are new; return False if the reducer must apply them."""
+        if not isinstance(self.value, list) or (new := self._only_new(self.value, values)) is None:
+            return False
+        if new:
+            self.value = [*self.value, *new]
+            self._ids[1].update(map(_ID, new))
+            self._ids = self.value, self._ids[1]
+        return True
+
+    def _only_new(self, state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
+        """Return the written messages if all are new; None if the reducer must apply them."""
+        new: list[Any] = []
+        for value in values:
+            new.extend(value) if isinstance(value, list) else new.append(value)
+        if not new:
+            return new
+        ids = set()
+        for message in new:
+            if not isinstance(message, BaseMessage) or isinstance(message, BaseMessageChunk | RemoveMessage):
+                return None
+            ids.add(message.id)
+        if self._ids[0] is not state:
+            self._ids = state, set(map(_ID, state))
+        if None in ids or len(ids) != len(new) or not ids.isdisjoint(self._ids[1]):
+            return None
+        return new
+
+    def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
+        """Rebuild the history from stored writes, oldest first."""
+        stored = [value for _, _, value in writes]
+        if self._append_new(stored):
+            self._check(writes)
+            return
+        values = _resets(stored, live=False)
+        folded: list[PendingWrite] = [("", self.key, value) for value in values]
+        if isinstance(writes, CheckedWrites):
+            folded = CheckedWrites(folded, writes.expected, writes.session_id)
+        super().replay_writes(folded)
+
+
+def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
+    """Replace each "remove all" by an `Overwrite` with the messages after it, which the base channel supports."""
+    folded: list[Any] = []
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        cut = max((i for i, item in enumerate(items) if _removes_all(item)), default=None)
+        if cut is None:
+            folded.append(value)
+            continue
+        if live:
+            # Within a superstep the base channel keeps only an overwrite, so earlier writes are dropped.
+            folded.clear()
+        folded.append(Overwrite(messages_delta_reducer([], [items[cut + 1 :]])))
+    if live and len(folded) > 1 and isinstance(folded[0], Overwrite):
+        return [Overwrite(messages_delta_reducer(folded[0].value, folded[1:]))]
+    return folded
+
+
+def _removes_all(item: Any) -> bool:
+    return isinstance(item, RemoveMessage) and item.id == REMOVE_ALL_MESSAGES
+
+
+_collected: ContextVar[list[tuple[str, Any]] | None] = ContextVar("graph_agent_own_writes", default=None)
+
+
+class ResponseExtras(TypedDict, total=False):
+    """What middleware returned with the newest reply of the model; an absent key stands for nothing."""
+
+    messages: list[AnyMessage]
+    """Messages for the history, after the results of the reply's calls, or after the answer."""
+    structured: Any
+    """The structured response of the answer."""
+
+
+@contextmanager
+def collect_writes(into: list[tuple[str, Any]]) -> Iterator[None]:
+    """Collect the writes of the code inside the context in a list, which the node adds to its update."""
+    reset = _collected.set(into)
+    try:
+        yield
+    finally:
+        _collected.reset(reset)
+
+
+def write_field(name: str, value: Any) -> None:
+    """Write a field; ignored outside `collect_writes`."""
+    if (collected := _collected.get()) is not None:
+        collected.append((name, value))
+
+
+def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
+    """Remove and return writes outside own fields; `mark` is added to messages of its role that are no user's input."""
+    extras: ResponseExtras = {}
+    for name, value in writes:
+        if name == "structured_response":
+            extras["structured"] = value
+        elif name == "messages":
+            for message in value if isinstance(value, list) else [value]:
+                marked = {"additional_kwargs": {**message.additional_kwargs, mark: True}}
+                kept = message.model_copy(update=marked) if isinstance(message, HumanMessage) else message
+                extras["messages"] = [*extras.get("messages", []), kept]
+    writes[:] = [write for write in writes if write[0] not in ("messages", "structured_response")]
+    return extras
+
+
+class RemoteTask(TypedDict):
+    """A delegate's task that waits for a person's answer: of a remote agent, or a run in this process."""
+
+    delegate: str
+    """The delegate's name."""
+    task_id: str
+    """The task's id at the remote agent; in this process, the id of an interrupt."""
+    context_id: str
+    """The conversation's id at the remote agent, empty if it has none; in this process, the checkpoints' namespace."""
+    question: str
+    """The remote agent's question; empty if `request` holds it all."""
+    request: NotRequired[dict[str, Any]]
+    """The approval request that asks the question; absent for a question of another kind."""
+    recorded_here: NotRequired[bool]
+    """Whether the delegating session makes the events of the request; the delegate has none of its own."""
+    refused: NotRequired[bool]
+    """Whether the question is asked again because the delegate refused the last answer; absent for no."""
+    copied: NotRequired[int]
+    """Events of the delegate's input that the delegating session has considered; absent if there are none."""
+    checkpoint_id: NotRequired[str]
+    """The delegate's checkpoint that asks the question; only in this process."""
+    usage: NotRequired[dict[str, Any]]
+    """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
+
+
+class BackgroundTask(TypedDict):
+    """A delegate's task in the background, whose result has not been received yet."""
+
+    delegate: str
+    """The delegate's name."""
+    session_id: str
+    """The session that runs the task; the task's id at a remote agent."""
+    task: str
+    context: list[AnyMessage]
+    """The messages before the task; empty for a remote agent."""
+    budget: dict[str, float | int | None]
+    """The budget of the task (see `RemainingBudget.as_json`)."""
+    depth_left: int
+    """Remaining depth of delegations below this one."""
+    asked: NotRequired[list[str]]
+    """Ids of the questions that the delegating session has reported; absent if there are none."""
+
+
+class AfterWave(TypedDict):
+    """Effects of a call that take place after its wave."""
+
+    messages: list[AnyMessage]
+    """Messages of the user or the system for the history."""
+    handoff: Handoff | None
+    """A command to the parent graph; None if there is none."""
+
+
+class RemoteState(TypedDict):
+    """A session's conversations and open tasks at remote agents, and what its calls leave for the next plan."""
+
+    contexts: dict[str, str]
+    """Delegate name → id of this session's conversation with it."""
+    open: dict[str, RemoteTask]
+    """Call id → its task that waits for a person."""
+    after: NotRequired[dict[str, AfterWave]]
+    """Call id → its effects after the wave; absent if there are none."""
+    background: NotRequired[dict[str, BackgroundTask]]
+    """Call id → its task in the background; absent if there are none."""
+
+
+class RemoteChange(TypedDict):
+    """A write to `remote`."""
+
+    contexts: dict[str, str]
+    open: dict[str, RemoteTask | None]
+    """Call id → its task; None removes the task."""
+    after: NotRequired[dict[str, AfterWave] | None]
+    """Effects to add; None removes all."""
+    background: NotRequired[dict[str, BackgroundTask | None]]
+    """Call id → its task in the background; None removes the task."""
+
+
+NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
+
+
+def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
+    """Reducer of `remote`: merge a change into the current value."""
+    if not change:
+        return state
+    state = state or NOTHING_REMOTE
+    tasks = {**state["open"], **change["open"]}
+    merged: RemoteState = {
+        "contexts": {**state["contexts"], **change["contexts"]},
+        "open": cast("dict[str, RemoteTask]", {id_: task for id_, task in tasks.items() if task is not None}),
+    }
+    added = change.get("after", {})
+    if added is not None and (after := {**state.get("after", {}), **added}):
+        merged["after"] = after
+    running = {**state.get("background", {}), **change.get("background", {})}
+    if background := {id_: task for id_, task in running.items() if task is not None}:
+        merged["background"] = background
+    return merged
+
+
+def after_wave(call_id: str, messages: list[AnyMessage], handoff: Handoff | None) -> RemoteChange:
+    """Return the write to `remote` for effects of a call after its wave."""
+    return {"contexts": {}, "open": {}, "after": {call_id: {"messages": messages, "handoff": handoff}}}

@@ -1,0 +1,340 @@
+"""Reads state fields of an agent's own: their schemas, the values they may hold, and access to them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import reprlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import isclass, signature
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
+
+from langgraph.channels import BinaryOperatorAggregate, EphemeralValue, LastValue, UntrackedValue
+from langgraph.channels.base import BaseChannel
+from langgraph.errors import InvalidUpdateError
+from langgraph.managed.base import is_managed_value
+from langgraph.types import Overwrite
+from typing_extensions import TypedDict
+
+from graph_agent.base._compat import read_running_state
+from graph_agent.base._internal.failure_log import exception_text, get_logger, log_user_error
+from graph_agent.base.errors import ConfigError, InputError, did_you_mean
+from graph_agent.core.state.messages import first_unplain
+from graph_agent.core.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+
+logger = get_logger("graph_agent.state.custom_state")
+
+_SHARED = frozenset({"messages", "structured_response", "jump_to", "remaining_steps"})
+"""Fields of LangChain's and LangGraph's agent states that this package has itself; a schema's annotation is ignored."""
+RESERVED = frozenset(PlanState.__annotations__) - _SHARED
+"""Fields of the agent's own state that a schema must not use."""
+
+
+class HookedPlanState(PlanState, total=False):
+    """Input of `plan` in an agent with hooks: the state, and where a hook jumped."""
+
+    jump_to: Annotated[str | None, EphemeralValue(str, guard=False)]
+
+
+class LastWrite(LastValue[Any]):
+    """Holds the last value; of the parallel calls of one wave, the last call in the plan's order wins."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Set the value; return whether there was a write."""
+        return super().update(values[-1:])
+
+
+class ReducedWrites(BinaryOperatorAggregate[Any]):
+    """Combines writes by a reducer; of several `Overwrite`s of one wave, the last in the plan's order wins.
+
+    LangGraph stores the writes of parallel calls before it combines them. If the reducer refuses one of several, that
+    write is left out, as no run could load the session otherwise.
+    """
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Apply one superstep's writes; return whether there was one."""
+        if overwrites := [value for value in values if isinstance(value, Overwrite)]:
+            return super().update(overwrites[-1:])
+        if len(values) < 2:
+            return self._update_once(values)
+        changed = False
+        for value in values:
+            before = copy.copy(self.value)  # a reducer may change its arguments before it raises
+            try:
+                changed |= super().update([value])
+            except Exception as error:  # noqa: BLE001 - a reducer may raise anything
+                self.value = before
+                what = f"A write of parallel calls to {self.key!r} was left out: the reducer {_name_of(self.operator)}"
+                log_user_error(logger, what, error)
+        return changed
+
+    def _update_once(self, values: Sequence[Any]) -> bool:
+        """Apply at most one write; raise `InputError` if the reducer refuses it."""
+        try:
+            return super().update(values)
+        except Exception as error:
+            raise InputError(_refusal(self.key, values[0], self.operator, error)) from error
+
+
+@dataclass(frozen=True)
+class CustomState:
+    """The own fields of one agent's state; empty for an agent without any."""
+
+    names: tuple[str, ...] = ()
+    inputs: frozenset[str] = frozenset()
+    """Fields that the input of a run may set."""
+    outputs: tuple[str, ...] = ()
+    """Fields that are part of a run's output."""
+    stored: frozenset[str] = frozenset()
+    """Fields that checkpoints store, so that their values must be plain."""
+    reduced: Mapping[str, tuple[Any, Callable[[Any, Any], Any]]] = field(default_factory=dict)
+    """Type and reducer of each field with a reducer."""
+    state_schema: Any = AgentState
+    input_schema: Any = AgentInput
+    output_schema: Any = AgentOutput
+    hook_schema: Any = None
+    """State that hooks of middleware receive; None without own fields."""
+    readable: tuple[str, ...] = field(default=tuple(AgentState.__annotations__))
+    """All fields that tools and middleware may read."""
+
+    def fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
+        """Return what is wrong with a write to a field after others of the superstep; None if the write is allowed."""
+        if name not in self.names:
+            return f"{name!r} is no own state field of the agent"
+        if name in self.stored and (fault := _fault(name, value)) is not None:
+            return fault
+        if (error := self._reducer_error(name, (*earlier, value))) is None:
+            return None
+        return f"the state field {name!r} was given a value that its reducer cannot use ({exception_text(error)})"
+
+    def _reducer_error(
+        self, name: str, values: Sequence[Any], current: Mapping[str, Any] | None = None
+    ) -> Exception | None:
+        """Return the error of a field's reducer for values, in order; None if it accepts them.
+
+        LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
+        `current` is None for the values of the running node. Outside a node, they are unknown, and only an error that
+        does not depend on them counts.
+        """
+        if name not in self.reduced:
+            return None
+        channel = BinaryOperatorAggregate(*self.reduced[name])
+        known = read_running_state([name]) if current is None else current
+        errors: tuple[type[Exception], ...] = (TypeError, AttributeError, InvalidUpdateError)
+        if name in known:
+            channel = channel.from_checkpoint(copy.copy(known[name]))
+        if name in known or current is not None:
+            errors = (Exception,)
+        try:
+            for each in values:
+                channel.update([copy.copy(each)])  # copies, because reducers may change their arguments
+        except errors as error:
+            if not isinstance(error, InvalidUpdateError):
+                log_user_error(logger, f"The reducer {_name_of(self.reduced[name][1])} of the field {name!r}", error)
+            return error
+        except Exception as error:  # noqa: BLE001 - a reducer may raise anything
+            logger.debug("The reducer of the field %s fails on an empty field: %s", name, exception_text(error))
+        return None
+
+    def check(self, update: Mapping[str, Any], current: Mapping[str, Any] | None = None) -> None:
+        """Refuse an input's values that are not plain, also of fields not stored, or that a reducer cannot use.
+
+        `current` are the values before it, if known. The `InputError` has the field, and the first such value or its
+        type.
+        """
+        for name, value in ((name, value) for name, value in update.items() if name in self.names):
+            if (fault := _fault(name, value)) is not None:
+                raise InputError(f"The input cannot be used: {fault}.")
+            if (error := self._reducer_error(name, [value], current)) is not None:
+                raise InputError(_refusal(name, value, self.reduced[name][1], error)) from error
+
+    def check_input(self, update: Mapping[str, Any]) -> None:
+        """Refuse fields that an input may not set (the `InputError` has the others), and values that are not plain."""
+        for name in update:
+            if name not in self.inputs:
+                known = did_you_mean(name, sorted(self.inputs)) if self.inputs else "this agent has no own fields."
+                raise InputError(f"state: unknown field {name!r}; {known}")
+        self.check(update)
+
+    def current(self, *, messages: bool = True) -> dict[str, Any]:
+        """Return the state of the running node: `messages`, unless left out, and the fields that have a value."""
+        return read_running_state([*(["messages"] if messages else []), "structured_response", *self.names])
+
+
+NO_OWN_FIELDS = CustomState()
+
+
+def _refusal(name: str, value: Any, reducer: Callable[[Any, Any], Any], error: Exception) -> str:
+    return (
+        f"The state field {name!r} was given {reprlib.repr(value)}, which its reducer {_name_of(reducer)} cannot use "
+        f"({exception_text(error)}). Give a value that the reducer accepts, or change the reducer in the state_schema."
+    )
+
+
+def _name_of(reducer: Callable[[Any, Any], Any]) -> str:
+    return getattr(reducer, "__name__", repr(reducer))
+
+
+def _fault(name: str, value: Any) -> str | None:
+    if (found := first_unplain(value)) is None:
+        return None
+    where, kind = found
+    return (
+        f"the state field {name!r} was given a value that checkpoints cannot hold ({name}{where} is of type {kind}; "
+        "store plain values: text, numbers, lists, dicts, dates, messages)"
+    )
+
+
+def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> CustomState:
+    """Return the own fields of an agent's `state_schema` and its middleware's, in order; the former's annotations win.
+
+    With `jumps`, hooks of middleware may set `jump_to`. Raises `ConfigError` if a schema is no `TypedDict`, or names a
+    field that the agent has itself.
+    """
+    fields: dict[str, Any] = {}
+    for schema in [*middleware, *([state_schema] if state_schema is not None else [])]:
+        for name, annotation in _hints(schema).items():
+            if name in _SHARED:
+                continue
+            if name in RESERVED or name.startswith("__"):
+                raise ConfigError(
+                    f"state_schema: {getattr(schema, '__name__', schema)!s}.{name} has the name of a field of the "
+                    f"agent itself; rename it. Taken: {', '.join(sorted(RESERVED))}."
+                )
+            fields[name] = annotation
+    if not fields and not jumps:
+        return NO_OWN_FIELDS
+    return _custom_state({name: _Field.of(annotation) for name, annotation in fields.items()}, jumps=jumps)
+
+
+def _hints(schema: Any) -> dict[str, Any]:
+    if not is_typeddict(schema) and not hasattr(schema, "__total__"):
+        raise ConfigError(
+            f"state_schema={schema!r}: give a TypedDict class, such as a subclass of LangChain's AgentState."
+        )
+    try:
+        return get_type_hints(schema, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"state_schema: a type of {schema.__name__} cannot be found ({error}); define it at the top of its module."
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Field:
+    annotation: Any
+    given: bool
+    """Whether an input may set it."""
+    returned: bool
+    """Whether it is part of the output."""
+    stored: bool
+    managed: bool
+    type: Any
+    reducer: Callable[[Any, Any], Any] | None
+
+    @classmethod
+    def of(cls, annotation: Any) -> _Field:
+        type_, metadata = _unwrapped(annotation)
+        omitted = [meta for meta in metadata if _is_omission(meta)]
+        kept = [meta for meta in metadata if not _is_omission(meta)]
+        channels = [
+            meta for meta in kept if isinstance(meta, BaseChannel) or (isclass(meta) and issubclass(meta, BaseChannel))
+        ]
+        managed = any(is_managed_value(meta) for meta in kept)
+        reducer: Callable[[Any, Any], Any] | None = None
+        if not channels and not managed:
+            if kept and _is_reducer(kept[-1]):
+                reducer = _checked_reducer(kept[-1])
+                kept = [*kept[:-1], ReducedWrites(type_, reducer)]
+            else:
+                kept = [*kept, LastWrite(type_)]
+        return cls(
+            Annotated[type_, *kept] if kept else type_,
+            given=not managed and not any(meta.input for meta in omitted),
+            returned=not managed and not any(meta.output for meta in omitted),
+            stored=not any(isinstance(meta, UntrackedValue) or meta is UntrackedValue for meta in channels),
+            managed=managed,
+            type=type_,
+            reducer=reducer,
+        )
+
+
+def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
+    make: Any = TypedDict  # built at run time, which type checkers do not follow
+
+    def schema(name: str, base: Any, chosen: Mapping[str, Any]) -> Any:
+        return make(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)
+
+    annotations = {name: each.annotation for name, each in fields.items()}
+    # Set by hooks of middleware for one superstep.
+    jump = get_type_hints(HookedPlanState, include_extras=True)["jump_to"]
+    extra: dict[str, Any] = {"jump_to": jump} if jumps else {}
+    written = tuple(name for name, each in fields.items() if not each.managed)
+    given = {name: each.annotation for name, each in fields.items() if each.given}
+    optional = {name: NotRequired[annotation] for name, annotation in given.items()}
+    returned = {name: each.annotation for name, each in fields.items() if each.returned}
+    hints = get_type_hints(AgentState, include_extras=True)
+    seen = {name: hints[name] for name in ("messages", "structured_response")}
+    return CustomState(
+        names=written,
+        inputs=frozenset(given),
+        outputs=tuple(returned),
+        stored=frozenset(name for name, each in fields.items() if each.stored),
+        reduced={name: (each.type, each.reducer) for name, each in fields.items() if each.reducer is not None},
+        state_schema=schema("AgentState", AgentState, {**annotations, **extra}),
+        input_schema=make("AgentInput", {**get_type_hints(AgentInput, include_extras=True), **optional}),
+        output_schema=schema("AgentOutput", AgentOutput, returned),
+        hook_schema=make("HookState", {**seen, **annotations, **extra}, total=False),
+        readable=(*AgentState.__annotations__, *annotations),
+    )
+
+
+def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:
+    """Split an annotation into its type and its metadata, without `Required` and `NotRequired`."""
+    metadata: list[Any] = []
+    while (origin := get_origin(annotation)) in (Annotated, Required, NotRequired):
+        arguments = get_args(annotation)
+        if origin is Annotated:
+            metadata = [*arguments[1:], *metadata]
+        annotation = arguments[0]
+    return annotation, metadata
+
+
+def _is_omission(meta: Any) -> bool:
+    """Whether metadata is LangChain's `OmitFromSchema`; without its module loaded there is none."""
+    types = sys.modules.get("langchain.agents.middleware.types")
+    return types is not None and isinstance(meta, types.OmitFromSchema)
+
+
+def _is_reducer(meta: Any) -> bool:
+    """Whether metadata is a reducer for LangGraph; `ConfigError` for a function that two values cannot be passed to."""
+    if not callable(meta) or isclass(meta):
+        return False
+    try:
+        signature(meta).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"state_schema: the reducer {_name_of(meta)} cannot be called with two values ({error}); take the present "
+            "one and the new one."
+        ) from None
+    except ValueError:
+        pass  # built-in functions may have no signature
+    return True
+
+
+def _checked_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a reducer that refuses to build a value that checkpoints cannot hold."""
+
+    @functools.wraps(reducer)
+    def checked(left: Any, right: Any) -> Any:
+        value = reducer(left, right)
+        # The values on both sides have been checked, so only a new type at the top is possible in practice.
+        if (found := first_unplain(value, depth=1)) is not None:
+            raise InvalidUpdateError(
+                f"The reducer {_name_of(reducer)} built a {found[1]}, which checkpoints cannot hold."
+            )
+        return value
+
+    return checked

@@ -1,0 +1,593 @@
+"""Defines the session's history: one append-only list of small dictionaries, and the values of results in it.
+
+A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``. ``seq`` (its index) and ``session_id`` follow from its
+position and are added on reading.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.text import clean, text_of, to_json_safe
+from graph_agent.base.types import Usage
+from graph_agent.core.approvals.requests import DecisionType, HeldCall
+
+if TYPE_CHECKING:
+    from graph_agent.core.approvals.decisions import Decided
+
+
+ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
+"""How a call ended: `error` if it ran and failed, `unknown` if it may have run and its effect is not known. Four never
+ran: `invalid`, with an unknown name or arguments that do not fit; `skipped`, because of a limit, an abort, a crash or a
+failed need; `denied`, refused; `answered`, with a result that is not the tool's."""
+NOT_RUN: frozenset[ResultStatus] = frozenset({"invalid", "skipped", "denied", "answered"})
+"""The statuses of calls that never ran."""
+SUCCESSES = frozenset({"success", "answered"})
+"""The statuses of a result that other calls can use."""
+
+StoredEvent: TypeAlias = dict[str, Any]
+"""One event as stored in the state: `type`, `ts`, `step` and the fields of its type."""
+
+Purpose = Literal["plan", "answer", "summary"]
+"""What the reply to a model request is for."""
+
+
+class ModelCallRecord(TypedDict):
+    """One request to a model: its times and its usage. Each attempt of a repeated request has a record of its own."""
+
+    purpose: Purpose
+    """What the reply is for; repairs and reruns have the purpose of the request that they repeat."""
+    model: str
+    """Name of the model as the provider reports it; else as configured, or the kind of the model."""
+    started: str
+    """When the request was sent: ISO 8601, UTC, microseconds."""
+    duration_s: float
+    """Seconds to the end of the reply, or to the error, on the monotonic clock."""
+    first_token_s: NotRequired[float]
+    """Seconds to the first token, on the monotonic clock; absent if the reply was not streamed."""
+    input_tokens: NotRequired[int]
+    """Tokens of the request; absent if the provider reported none."""
+    output_tokens: NotRequired[int]
+    """Tokens of the reply; absent if the provider reported none."""
+    cost: NotRequired[float]
+    """Cost in the currency of the `prices`; absent without prices or tokens."""
+    error: NotRequired[str]
+    """Kind of the model's error, or `cancelled`; absent for a complete reply."""
+
+
+class _Event(TypedDict):
+    seq: int
+    """Index in the session's history, from 0."""
+    ts: str
+    """When it happened: ISO 8601, UTC, microseconds."""
+    session_id: str
+    """The session that the event belongs to."""
+    step: int
+    """The plan it belongs to, from 1; 0 before the first plan of an input."""
+    model_calls: NotRequired[list[ModelCallRecord]]
+    """The model calls since the last event that has any, oldest first: those that led to this event. In a `plan`, an
+    `agent_response`, or the event that ends an input without either; absent if there were none."""
+
+
+class _TimedCall(TypedDict):
+    queued_s: NotRequired[float]
+    """Seconds that the call waited for a free slot and for the effect ledger, on the monotonic clock, from the start of
+    its task; absent if it did not run in this run of the graph."""
+    duration_s: NotRequired[float]
+    """Seconds that the call ran, retries included, on the monotonic clock; it ended just before `ts`. Absent with
+    `queued_s`."""
+    waited_s: NotRequired[float]
+    """Seconds from the last event of the call before its run, which is its start or its question, to that run, if a
+    person has answered in between; of the wall clock. Absent if the call asked no person."""
+
+
+class UserMessageEvent(_Event):
+    """The user sent a message."""
+
+    type: Literal["user_message"]
+    content: str | list[Any]
+    """Text, or content blocks if it has more than text."""
+    queued_s: NotRequired[float]
+    """Seconds from the request for its run to its begin, on the monotonic clock; they include the wait for the
+    session's lock. For a follow-up, seconds since it was sent, of the wall clock. Absent in sessions of older
+    versions."""
+
+
+class PlannedCall(TypedDict):
+    """One call of a plan; the `tool_call` event has its arguments."""
+
+    id: str
+    """Id of the call, unique in the session."""
+    plan_id: NotRequired[str]
+    """The model's own id of the call, which references and `needs` use, and a later plan may use again. Absent in older
+    sessions, and for a call of no structured plan whose `id` is the model's own."""
+    name: str
+    """Name of the tool, or `delegate_to_<name>`."""
+    needs: NotRequired[list[str]]
+    """`plan_id` of each call of the same plan that it waits for; absent if there are none."""
+
+
+class PlanEvent(_Event):
+    """The model planned a step."""
+
+    type: Literal["plan"]
+    status: Literal["continue", "done"]
+    """`continue` if the model plans again after these calls, `done` if not."""
+    action: str
+    """The intended action."""
+    reasoning: str
+    """The text of the reply that has the calls."""
+    calls: list[PlannedCall]
+    """The calls of the plan, in the model's order; empty if there are none."""
+    slots: NotRequired[Any]
+    """Parameters read from the user's message; only with structured planning."""
+    reruns: NotRequired[int]
+    """Number of model reruns by hooks for this plan; absent if there were none."""
+    planner: NotRequired[Literal["wave", "dag"]]
+    """The session's planner; only with structured planning."""
+    cached: NotRequired[Literal[True]]
+    """The plan comes from the cache; absent if the model made it."""
+
+
+class _Start(_Event):
+    id: str
+    """Id of the call, unique in the session."""
+    plan_id: NotRequired[str]
+    """Same as in the `plan` event."""
+    refused: NotRequired[Literal["invalid", "skipped", "denied"]]
+    """Status of the result that the call gets instead of running; absent for a call that is about to run."""
+
+
+class ToolCallEvent(_Start):
+    """A tool call is about to run, unless middleware refuses or answers it; the status of its result shows which."""
+
+    type: Literal["tool_call"]
+    name: str
+    """Name of the tool."""
+    arguments: dict[str, Any]
+    """The arguments, with references replaced by their values."""
+
+
+class _Outcome(_Event):
+    id: str
+    """Id of the call, as in its `tool_call` or `delegation_request`."""
+    status: ResultStatus
+    """How the call ended."""
+    content: str | list[Any]
+    """The whole output, even if the model sees only a part; of a call that did not run, the reason."""
+    encoding: NotRequired[Literal["json"]]
+    """The text of `content` is the JSON of the result's value; absent if the content is the value."""
+    value: NotRequired[Any]
+    """The result's value, if `content` does not determine it; see `graph_agent.state.events`."""
+
+
+class ToolResultEvent(_TimedCall, _Outcome):
+    """A tool call has a result."""
+
+    type: Literal["tool_result"]
+    name: str
+    """Name of the tool."""
+    decided_by: NotRequired[str]
+    """The person, the middleware or `loop_detection` that denied or answered the call; absent for other statuses."""
+    truncated: bool
+    """Whether the model sees only a part."""
+
+
+class DelegationRequestEvent(_Start):
+    """A task is about to be sent to a delegate; it has the fields of a `tool_call`."""
+
+    type: Literal["delegation_request"]
+    target: str
+    """Name of the delegate."""
+    task: str
+    """The task, in the model's words."""
+
+
+class _DelegateAnswer(_Outcome):
+    target: str
+    """Name of the delegate."""
+    usage: NotRequired[Usage]
+    """Tokens and model calls of the delegate; absent if it reported none."""
+
+
+class DelegationResponseEvent(_TimedCall, _DelegateAnswer):
+    """A delegate answered."""
+
+    type: Literal["delegation_response"]
+    decided_by: NotRequired[str]
+    """Same as in a `tool_result` event."""
+    untrusted: NotRequired[Literal[True]]
+    """The content is untrusted; absent for a delegate of this process."""
+    history: NotRequired[list[StoredEvent]]
+    """The delegate's own events, if it is a graph of this process; absent if there are none."""
+    background: NotRequired[str]
+    """The session or remote task that goes on, if the delegation was started in the background."""
+
+
+class DelegationProgressEvent(_Event):
+    """A delegate reported progress."""
+
+    type: Literal["delegation_progress"]
+    id: str
+    """Id of the call, as in its `delegation_request`."""
+    target: str
+    """Name of the delegate."""
+    content: str
+    """One line of progress."""
+
+
+class BackgroundResultEvent(_DelegateAnswer):
+    """A delegation in the background has ended; its `delegation_response` is from its start."""
+
+    type: Literal["background_result"]
+
+
+class SteeringEvent(_Event):
+    """The user sent a message during a run."""
+
+    type: Literal["steering"]
+    content: str | list[Any]
+    """Text, or content blocks if it has more than text."""
+    queued_s: NotRequired[float]
+    """Seconds since it was sent, of the wall clock; absent in sessions of older versions."""
+
+
+class _Approval(_Event):
+    delegate: NotRequired[str]
+    """The delegate whose calls wait, as `outer/inner` if it is nested; absent for calls of the agent itself."""
+    delegation: NotRequired[str]
+    """Id of the delegation's call; absent for calls of the agent itself."""
+    middleware: NotRequired[str]
+    """Name of the middleware that asked; absent for an approval of the agent itself."""
+
+
+class ApprovalRequestEvent(_Approval):
+    """Calls wait for a person's decisions."""
+
+    type: Literal["approval_request"]
+    calls: list[HeldCall]
+    """The calls, in the model's order."""
+
+
+class ApprovalDecisionEvent(_Approval):
+    """A person decided on a call."""
+
+    type: Literal["approval_decision"]
+    id: str
+    """Id of the call, as in its `approval_request`."""
+    name: str
+    """Name of the requested call."""
+    decision: DecisionType
+    """The decision."""
+    decided_by: str
+    """Name of the person, from the program that resumed the session; `user` if it gave none. `always (<name>)` for an
+    earlier `approve(always=True)` of that person, `on_approval` for the program's callback."""
+    arguments: NotRequired[dict[str, Any]]
+    """Arguments of the call that runs in its place; only for `edit`."""
+    edited_name: NotRequired[str]
+    """Name of the call that runs in its place; absent if it is the requested one."""
+    message: NotRequired[str]
+    """Reason of a rejection, or the result that a response gives; absent if there is none."""
+    waited_s: NotRequired[float]
+    """Seconds since the `approval_request`, of the wall clock, because another process may have asked; absent if a
+    remote delegate or middleware asked, and in sessions of older versions."""
+
+
+class SummaryEvent(_Event):
+    """The model summarized the older part of the conversation, which requests no longer contain."""
+
+    type: Literal["summary"]
+    content: str
+    """The summary; it includes the content of the previous one."""
+    messages: int
+    """Number of messages that it replaces in requests, in addition to those that the previous one replaced."""
+
+
+class LoopDetectedEvent(_Event):
+    """The model repeats the same calls."""
+
+    type: Literal["loop_detected"]
+    pattern: list[str]
+    """Names of the tools and delegations in one period, oldest first."""
+    count: int
+    """Number of consecutive repetitions, at the end of the calls, of what `repeated` names."""
+    repeated: Literal["calls", "calls and results", "results"]
+    """Equal calls, with different results or withheld; equal calls with equal results; equal results of different
+    arguments."""
+    hint: NotRequired[str]
+    """Same as in a `limit` event; only if the loop ended planning."""
+
+
+class LimitEvent(_Event):
+    """A limit ended planning."""
+
+    type: Literal["limit"]
+    reason: str
+    """The stop reason, such as `step_limit`."""
+    limit: float
+    """The limit's value, in the unit of its setting."""
+    hint: NotRequired[str]
+    """Advice for the developer; absent if there is none."""
+
+
+class ModelRequestEvent(_Event):
+    """A model received a request; only with `record_requests`, once for all attempts of the same request.
+
+    `graph_agent.core.state.model_requests` reads these events; each is the difference to the one before.
+    """
+
+    type: Literal["model_request"]
+    purpose: Purpose
+    """What the reply is for."""
+    model: str
+    """Same as in a `ModelCallRecord`."""
+    started: str
+    """The `started` of its `ModelCallRecord`."""
+    kept_first: int
+    """Number of its first messages that are the first of the request before."""
+    added: list[str]
+    """Hashes of the messages that follow these."""
+    kept_last: int
+    """Number of its last messages, after the added ones, that are the last of the request before."""
+    tools: NotRequired[list[str]]
+    """Hashes of the offered tools; absent if they are those of the request before."""
+    options: NotRequired[dict[str, Any]]
+    """Other options of the call; absent if they are those of the request before."""
+    learned: NotRequired[dict[str, Any]]
+    """Fields of `WireRules` that differ from what is known of the endpoint, because it refused other requests."""
+    parts: dict[str, Any]
+    """Hash → message or tool as plain JSON, of those that no earlier event has; secrets are masked as in logs."""
+
+
+class MiddlewareEvent(_Event):
+    """A hook of middleware changed the messages, or jumped."""
+
+    type: Literal["middleware"]
+    name: str
+    """Name of the middleware."""
+    hook: str
+    """`before_agent`, `before_model`, `after_model` or `after_agent`."""
+    messages: NotRequired[list[dict[str, Any]]]
+    """The added and the changed messages, each with its `type` and `content`; absent if there are none."""
+    removed: NotRequired[int]
+    """Number of messages removed; absent if none was removed. Earlier events keep their content."""
+    jump_to: NotRequired[str]
+    """Where it jumped: `end`, `model` or `tools`; absent if it did not jump."""
+
+
+class HookEvent(_Event):
+    """A loop hook, or `wrap_model_call` of middleware, replaced a model's reply, ended the loop, or asked again."""
+
+    type: Literal["hook"]
+    name: str
+    """Name of its class, or of the middleware."""
+    action: Literal["replaced", "ended", "rerun"]
+    """`replaced` is the reply that counts in place of the model's; `ended` is an end of planning without its calls."""
+    reply: NotRequired[str]
+    """The text of the model's own reply; absent if no model was asked."""
+    calls: NotRequired[list[dict[str, Any]]]
+    """The calls of that reply, which do not run, each with `name` and `arguments`; absent if there are none."""
+    messages: NotRequired[list[dict[str, Any]]]
+    """The messages that the hook added for a rerun, such as results of calls, each with its `type` and `content`."""
+
+
+class WarningEvent(_Event):
+    """A problem that does not stop the run."""
+
+    type: Literal["warning"]
+    message: str
+    """What happened, and the fix if there is one."""
+    hint: NotRequired[str]
+    """Same as in a `limit` event."""
+    commentary: NotRequired[str]
+    """Text that readers received of a reply which is no answer; absent if there was none."""
+
+
+class ErrorEvent(_Event):
+    """A permanent failure."""
+
+    type: Literal["error"]
+    kind: str
+    """Category: `planning`, `hook`, `middleware`, `code`, `response_format`, `response_schema`, `empty_answer`, or that
+    of a model error, e.g. `auth`."""
+    message: str
+    """What failed, and the fix if there is one."""
+    hint: NotRequired[str]
+    """Same as in a `limit` event."""
+
+
+class AgentResponseEvent(_Event):
+    """The agent answered, or a failed input ended with a report."""
+
+    type: Literal["agent_response"]
+    content: str | list[Any]
+    """The answer: text, or content blocks if it has more than text."""
+    truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
+    """The reason the answer is incomplete; absent for a complete one."""
+    error: NotRequired[str]
+    """The kind of the error that prevented the answer or the rest of it; absent if there is none."""
+
+
+class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):
+    """The session's status changed.
+
+    `from` and `to` are values of `SessionStatus`.
+    """
+
+    type: Literal["status"]
+
+
+Event: TypeAlias = (
+    UserMessageEvent
+    | PlanEvent
+    | ToolCallEvent
+    | ToolResultEvent
+    | DelegationRequestEvent
+    | DelegationResponseEvent
+    | DelegationProgressEvent
+    | BackgroundResultEvent
+    | SteeringEvent
+    | ApprovalRequestEvent
+    | ApprovalDecisionEvent
+    | SummaryEvent
+    | LoopDetectedEvent
+    | LimitEvent
+    | ModelRequestEvent
+    | MiddlewareEvent
+    | HookEvent
+    | WarningEvent
+    | ErrorEvent
+    | AgentResponseEvent
+    | StatusEvent
+)
+"""One event as read, discriminated by `type`."""
+
+
+def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
+    """Return a new event of one of `Event`'s types with the current time; step 0 is before the first plan."""
+    made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
+    if telemetry.observer is not None:
+        telemetry.observer.event(made)
+    return made
+
+
+def seconds_since(ts: str) -> float:
+    """Return the seconds since the time of an event, of the wall clock; at least 0."""
+    return max(0.0, round((datetime.now(UTC) - datetime.fromisoformat(ts)).total_seconds(), 6))
+
+
+def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
+    """Reducer of the event channel: append the writes in order."""
+    return [*state, *(entry for write in writes for entry in write)]
+
+
+def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:
+    """Add ``seq`` and ``session_id`` to stored events, of which the first has the index `first`."""
+    return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
+
+
+def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
+    """Return the event fields that store a value, plain JSON; empty if the content is the value."""
+    if isinstance(value, str) and is_text(content) and value == text_of(content):
+        return {}
+    return {"encoding": "json"} if _holds(content, value) else {"value": value}
+
+
+def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
+    """Return the event fields that store the structured content of an MCP tool's artifact; empty without any.
+
+    MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
+    then stored.
+    """
+    value = artifact.get("structured_content") if isinstance(artifact, dict) else None
+    if value is None:
+        return {}
+    if isinstance(value, dict) and list(value) == ["result"] and not _holds(content, value):
+        value = value["result"]
+    return stored_value(content, value)
+
+
+def value_of(entry: Mapping[str, Any]) -> Any:
+    """Return the value of a result event (`tool_result` or `delegation_response`) as plain JSON."""
+    if "value" in entry:
+        return entry["value"]
+    content = entry["content"]
+    if entry.get("encoding") == "json" and (decoded := decode(text_of(content))) is not None:
+        return decoded[0]
+    return text_of(content) if is_text(content) else content
+
+
+def decode(text: str) -> tuple[Any] | None:
+    """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
+    try:
+        return (to_json_safe(json.loads(text), finite=True),)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_text(content: str | list[Any]) -> bool:
+    """Whether a content is only text: a string, or blocks of text."""
+    return isinstance(content, str) or all(isinstance(block, str) or block.get("type") == "text" for block in content)
+
+
+def _holds(content: str | list[Any], value: Any) -> bool:
+    """Whether the text of a content is the JSON of a value."""
+    decoded = decode(text_of(content))
+    # Compared as JSON: in Python 1, 1.0 and True are equal.
+    return decoded is not None and _canonical(decoded[0]) == _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+_SOURCES = ("delegation", "middleware")
+"""Fields of approvals that do not decide on calls of the agent's own wave."""
+
+
+def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
+    """Return the event of calls that wait for a person.
+
+    `source` is `delegate` and `delegation`, or `middleware`, if they wait there; none for the agent's own policy.
+    """
+    return event("approval_request", step, calls=list(calls), **source)
+
+
+def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
+    """Return the event of a decision on a request of the time `asked_at`, if known; `source` as of `request_event`."""
+    call = decided.call
+    fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
+    if decided.type == "edit":
+        fields["arguments"] = decided.arguments
+        if decided.name != call["name"]:
+            fields["edited_name"] = decided.name
+    if decided.message is not None:
+        fields["message"] = decided.message
+    if asked_at:
+        fields["waited_s"] = seconds_since(asked_at)
+    return event("approval_decision", step, **fields, decided_by=decided.by, **source)
+
+
+def is_approval(entry: Mapping[str, Any]) -> bool:
+    """Whether an event is an approval of any source."""
+    return entry["type"] in ("approval_request", "approval_decision")
+
+
+def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approval_decision"]) -> bool:
+    """Whether an event is an approval of this type that the agent's own policy asked for.
+
+    Calls of delegates have ids of their own, which may equal those of the agent's calls.
+    """
+    return entry["type"] == type_ and not any(field in entry for field in _SOURCES)
+
+
+def as_value(returned: Any) -> Any:
+    """Convert a tool's return value to JSON types; raise `ValueError` if it contains itself or is too deep.
+
+    Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become their
+    `str()`.
+    """
+    if isinstance(returned, Iterator):
+        # Reading an iterator would consume it, and need not end.
+        return str(returned)
+    try:
+        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True)
+    except PydanticSerializationError:
+        # Bytes that are not UTF-8.
+        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True, bytes_mode="base64")
+
+
+def as_json(returned: Any) -> str | None:
+    """Convert a tool's return value to JSON text; None for a scalar without a JSON form, which becomes its `str()`."""
+    try:
+        value = as_value(returned)
+    except ValueError:
+        return None
+    return None if isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,281 @@
+"""Records the requests that models receive, each as the difference to the one before, and reads them back.
+
+A part of a request, which is a message or a tool, is stored once, under its hash, with secrets masked as in logs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.base._internal.lru import BoundedCache
+from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base._internal.text import common_length, text_of, to_json_safe
+from graph_agent.core.state.call_events import call_of
+from graph_agent.core.state.events import ModelCallRecord, Purpose, StoredEvent, event
+
+if TYPE_CHECKING:
+    from graph_agent.base.usage import TimedRequest
+
+TYPE = "model_request"
+"""Type of the events that record requests."""
+_HASH_CHARS = 16
+_KEYS: BoundedCache[tuple[str, int], str] = BoundedCache(20_000)
+"""Hash of a part as given, and the limit → hash of the part as recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One request that a model received."""
+
+    step: int
+    """The step it belongs to."""
+    purpose: Purpose
+    """What its reply is for."""
+    model: str
+    """Name of the model, as configured or reported; empty if unknown."""
+    messages: tuple[Mapping[str, Any], ...]
+    """Its messages as plain JSON: `type` (`system`, `human`, `ai` or `tool`), `content`, and `tool_calls` or others."""
+    kept_first: int = 0
+    """Number of its first messages that are the first of the request before."""
+    kept_last: int = 0
+    """Number of its last messages that are the last of the request before."""
+    removed: int = 0
+    """Number of messages of the request before that it does not have."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Its tools, in OpenAI's format."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Its other options, such as `temperature` and `tool_choice`."""
+    reconstructed: bool = False
+    """Whether it is derived from the history, without system prompt, tools and options, because it was not recorded."""
+    seq: int = 0
+    """Index of the event that records it, or that it led to; for a delegate's request, of the event of its answer."""
+    delegate: str = ""
+    """Name of the delegate in this process that sent it, as `outer/inner` if it is nested; empty for the agent."""
+
+    @property
+    def added(self) -> tuple[Mapping[str, Any], ...]:
+        """The messages that the request before did not have."""
+        return self.messages[self.kept_first : len(self.messages) - self.kept_last]
+
+
+class RequestLog:
+    """The recorded requests among a session's events, up to a point.
+
+    Content longer than `limit` characters a part is cut. `hashes` caches them by the identity of messages and tools.
+    """
+
+    def __init__(
+        self, events: Iterable[Mapping[str, Any]], limit: int = 0, hashes: dict[int, tuple[Any, str]] | None = None
+    ) -> None:
+        self._limit = limit
+        self._hashes = {} if hashes is None else hashes
+        self._parts: dict[str, Any] = {}
+        self._messages: list[str] = []
+        self._tools: list[str] = []
+        self._options: Mapping[str, Any] = {}
+        for entry in events:
+            if entry["type"] == TYPE:
+                self._apply(entry)
+
+    def _apply(self, entry: Mapping[str, Any]) -> None:
+        self._parts |= entry["parts"]
+        # In place: a copy for each record would cost the square of the session's length.
+        self._messages[entry["kept_first"] : len(self._messages) - entry["kept_last"]] = entry["added"]
+        self._tools = entry.get("tools", self._tools)
+        self._options = entry.get("options", self._options)
+
+    def read(self, entry: Mapping[str, Any], seq: int = 0) -> ModelRequest:
+        """Return the request of the next event that records one."""
+        first, last, before = entry["kept_first"], entry["kept_last"], len(self._messages)
+        self._apply(entry)
+        return ModelRequest(
+            step=entry["step"],
+            purpose=entry["purpose"],
+            model=entry["model"],
+            messages=tuple(self._parts[key] for key in self._messages),
+            kept_first=first,
+            kept_last=last,
+            removed=before - first - last,
+            tools=tuple(self._parts[key] for key in self._tools),
+            options=self._options,
+            seq=seq,
+        )
+
+    def record(
+        self, sent: TimedRequest, call: ModelCallRecord, step: int, learned: Mapping[str, Any] | None = None
+    ) -> StoredEvent | None:
+        """Return the event that records a request; None if it equals the one before.
+
+        `learned` has the fields of `WireRules` that differ because the endpoint has refused another form.
+        """
+        new: dict[str, Any] = {}
+
+        def key_of(part: Any) -> str:
+            if (found := self._hashes.get(id(part))) is not None and found[0] is part:
+                return found[1]
+            plain = _as_json(part)
+            shown = functools.cache(lambda: _bounded(masked(plain), self._limit))
+            # Masking costs more than all else; in a later run the same parts are other objects.
+            given = _digest(json.dumps(plain)), self._limit
+            key = _KEYS.get(given, lambda: _digest(json.dumps(shown(), sort_keys=True)))
+            if key not in self._parts:
+                new[key] = shown()
+            self._hashes[id(part)] = part, key
+            return key
+
+        keys, tools = [*map(key_of, sent.messages)], [*map(key_of, sent.options.get("tools") or ())]
+        others = masked(to_json_safe({name: value for name, value in sent.options.items() if name != "tools"}))
+        before = self._messages
+        if (keys, tools, others) == (before, self._tools, self._options):
+            return None
+        first = common_length(keys, before)
+        last = common_length(keys[first:][::-1], before[first:][::-1])
+        fields: dict[str, Any] = {"kept_first": first, "added": keys[first : len(keys) - last], "kept_last": last}
+        if tools != self._tools:
+            fields["tools"] = tools
+        if others != self._options:
+            fields["options"] = others
+        about: dict[str, Any] = {"purpose": call["purpose"], "model": call["model"], "started": call["started"]}
+        # An ignored schema is learned from the reply of the request that had it.
+        is_new = "response_format" in {*sent.options, *(sent.options.get("extra_body") or ())}
+        if used := {name: value for name, value in (learned or {}).items() if name != "json_schema" or not is_new}:
+            about["learned"] = {
+                name: sorted(value) if isinstance(value, frozenset) else value for name, value in used.items()
+            }
+        made = event(TYPE, step, **about, **fields, parts=new)
+        self._apply(made)
+        return made
+
+
+def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the fields of `WireRules` that were learned when requests were recorded, by the model's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in events:
+        if entry["type"] == TYPE:
+            learned = dict(entry.get("learned", {}))
+            if entry["model"] in found:
+                learned.pop("json_schema", None)  # that a schema is ignored is learned again from the same reply
+            found.setdefault(entry["model"], {}).update(learned)
+    return {model: fields for model, fields in found.items() if fields}
+
+
+def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
+    """Return the requests of a session and its delegates, oldest first, from the events since its beginning.
+
+    Those that were not recorded are reconstructed and marked so. The requests of a delegate are where its answer
+    arrived; each is the difference to the one before of that delegate.
+    """
+    log, found = RequestLog(()), list[ModelRequest]()
+    conversation: list[dict[str, Any]] = []
+    sent, is_recorded = 0, False
+    for seq, entry in enumerate(events):
+        if entry["type"] == TYPE:
+            found.append(log.read(entry, seq))
+            is_recorded = True
+            continue
+        if entry["type"] == "delegation_response":
+            for each in requests_of(entry.get("history", ())):
+                path = f"{entry['target']}/{each.delegate}".rstrip("/")
+                found.append(replace(each, seq=seq, delegate=path))
+        asked = entry.get("model_calls") or (entry["type"] == "plan" and not entry.get("cached"))
+        if asked and not is_recorded:
+            unknown: dict[str, Any] = {"purpose": "plan", "model": ""}
+            calls = entry.get("model_calls") or [unknown]
+            found.append(
+                ModelRequest(
+                    step=entry["step"],
+                    purpose=calls[-1]["purpose"],
+                    model=calls[-1]["model"],
+                    messages=tuple(conversation),
+                    kept_first=sent,
+                    reconstructed=True,
+                    seq=seq,
+                )
+            )
+            sent = len(conversation)
+        if asked:
+            is_recorded = False
+        _continue(conversation, masked(entry))
+    return found
+
+
+def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
+    """Add what an event contributes to the conversation, in the form of `ModelRequest.messages`."""
+    match entry["type"]:
+        case "user_message" | "steering":
+            conversation.append({"type": "human", "content": entry["content"]})
+        case "plan" if entry["calls"]:
+            conversation.append({"type": "ai", "content": entry["reasoning"], "tool_calls": []})
+        case "tool_call" | "delegation_request" if conversation and (call := call_of(entry)) is not None:
+            newest = next((each for each in reversed(conversation) if "tool_calls" in each), conversation[-1])
+            made = {"id": call["id"], "name": call["name"], "args": call["arguments"]}
+            newest.setdefault("tool_calls", []).append(made)
+        case "tool_result" | "delegation_response":
+            conversation.append({"type": "tool", "tool_call_id": entry["id"], "content": entry["content"]})
+        case "agent_response":
+            conversation.append({"type": "ai", "content": entry["content"]})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+
+
+def _as_json(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return to_json_safe(dict(part))
+    shown = {"type": part.type, "content": to_json_safe(part.content)}
+    for name in ("name", "tool_calls", "tool_call_id"):
+        if value := getattr(part, name, None):
+            shown[name] = to_json_safe(value)
+    for call in shown.get("tool_calls", ()):
+        call.pop("type", None)
+    return shown
+
+
+def masked(value: Any) -> Any:
+    """Return plain JSON with `***` in place of secrets, as in logs."""
+    if isinstance(value, str):
+        return mask_secrets(value)
+    if isinstance(value, list):
+        return [masked(each) for each in value]
+    if isinstance(value, dict):
+        return {key: "***" if _is_secret(key, each) else masked(each) for key, each in value.items()}
+    return value
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether a text is a secret by its name; the text alone does not show it."""
+    if not isinstance(value, str) or not _names_secret(name):
+        return False
+    shown = json.dumps({name: value}, ensure_ascii=False)
+    return mask_secrets(shown) != shown
+
+
+@functools.lru_cache(1024)
+def _names_secret(name: str) -> bool:
+    shown = json.dumps({name: "a-single-word"})
+    return mask_secrets(shown) != shown
+
+
+def _bounded(part: Any, limit: int) -> Any:
+    """Return a part with at most `limit` characters of JSON, and with what was left out."""
+    text = json.dumps(part, ensure_ascii=False)
+    if len(text) <= limit:
+        return part
+    if "function" in part:
+        return {"type": "function", "function": {"name": part["function"]["name"]}, "omitted_chars": len(text)}
+    if "content" not in part:  # a tool in the format of another provider
+        return {**{name: part[name] for name in ("type", "name") if name in part}, "omitted_chars": len(text)}
+    blocks = part["content"] if isinstance(part["content"], list) else []
+    others = [each.get("type", "block") for each in blocks if isinstance(each, Mapping) and "text" not in each]
+    content = text_of(part["content"])
+    if not content and not others:
+        content = json.dumps(part["content"], ensure_ascii=False)
+    kept = {name: part[name] for name in ("type", "name", "tool_call_id") if name in part}
+    omitted = {"omitted_blocks": others} if others else {}
+    return {**kept, "content": content[:limit], **omitted, "omitted_chars": max(0, len(text) - limit)}

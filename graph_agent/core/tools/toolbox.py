@@ -1,0 +1,468 @@
+"""Holds the tools and delegates of one agent by name, and validates the calls that a person decides on."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId
+from langgraph.runtime import Runtime
+from pydantic import BaseModel, ValidationError
+
+from graph_agent.base._compat import InjectedArguments, read_state
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.validation_text import explain
+from graph_agent.base.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.base.types import Call
+from graph_agent.core.delegation import AskingDelegate, Delegate, LateDelegate
+from graph_agent.core.state.channels import RemoteTask
+from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
+from graph_agent.core.tools.argument_checks import ArgumentsCheck, check_schema, openai_schema, schema_check
+from graph_agent.core.tools.client import bare_schema
+from graph_agent.core.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
+from graph_agent.core.tools.output import misfit_text
+from graph_agent.models.client import ToolSchemas
+from graph_agent.models.parsing.call import delegation_name, is_delegation
+from graph_agent.models.prompts import Prompts
+
+logger = get_logger("graph_agent.tools.toolbox")
+_WITHDRAWAL_S = 10.0
+"""Seconds that delegates may take to withdraw their tasks."""
+
+
+_IN_BACKGROUND = "True to go on at once; the result follows as a notice."
+
+
+def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
+    """Return a delegate in OpenAI's function format."""
+    properties = {"task": {"type": "string", "description": "The task, complete in itself."}}
+    if getattr(delegate, "background", False):
+        properties["background"] = {"type": "boolean", "description": _IN_BACKGROUND}
+    return {
+        "type": "function",
+        "function": {
+            "name": call_name,
+            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
+            "parameters": {"type": "object", "properties": properties, "required": ["task"]},
+        },
+    }
+
+
+_DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
+
+
+class ToolSource(Protocol):
+    """A list of tools that may change."""
+
+    version: int
+    """Number of changes so far."""
+    lists_change: bool
+    """Whether the source may announce changes."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether an announced change is not yet in the list."""
+        ...
+
+    async def wait_for_changes(self) -> None:
+        """Wait for pending changes, a few seconds at most."""
+        ...
+
+    def __iter__(self) -> Iterator[BaseTool]:
+        """Iterate over the current tools."""
+        ...
+
+
+class LiveTools:
+    """The tools given to an agent, with unique names, with those of each source kept current.
+
+    New tools of a source are added only if all its tools were given. A list filtered by the user keeps its names; their
+    definitions are kept current.
+    """
+
+    def __init__(self, tools: Sequence[BaseTool]) -> None:
+        found: dict[int, Any] = {
+            id(source): source for tool in tools if (source := getattr(tool, "source", None)) is not None
+        }
+        self._sources: list[ToolSource] = list(found.values())
+        given = {id(tool) for tool in tools}
+        self._chosen = [
+            None if all(id(tool) in given for tool in source) else {tool.name for tool in source if id(tool) in given}
+            for source in self._sources
+        ]
+        """The names that were chosen of each source; None for all, those of later tools included."""
+        followed = {id(tool) for source in self._sources for tool in source}
+        # A copy that the user has changed is none of its source's tools.
+        self._fixed = [tool for tool in tools if id(tool) not in followed]
+        self.lists_change = any(source.lists_change for source in self._sources)
+        """Whether a source announces changes, which may add tools that write."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The version of each source; a different value means a change."""
+        return tuple(source.version for source in self._sources)
+
+    @property
+    def pending(self) -> bool:
+        """Whether an announced change of a source is not yet in its list."""
+        return any(source.pending for source in self._sources)
+
+    async def wait_for_changes(self) -> None:
+        """Wait for pending changes, a few seconds at most."""
+        await asyncio.gather(*(source.wait_for_changes() for source in self._sources if source.pending))
+
+    def current(self, taken: Collection[str]) -> list[BaseTool]:
+        """Return the current tools, those of sources last, without a source's tool whose name is taken."""
+        tools = {tool.name: tool for tool in self._fixed}
+        for source, chosen in zip(self._sources, self._chosen, strict=True):
+            for tool in list(source):
+                if chosen is not None and tool.name not in chosen:
+                    continue
+                if tool.name in tools or tool.name in taken:
+                    logger.warning("The new tool %r is left out: another one has its name.", tool.name)
+                else:
+                    tools[tool.name] = tool
+        return list(tools.values())
+
+
+class Toolbox:
+    """The tools and delegates that the model may call.
+
+    Args:
+        delegates: Agents to delegate tasks to, offered as `delegate_to_<name>`.
+        offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox;
+            a schema with the name of one of the agent's own tools is left out.
+        own: The agent's own state fields, which tools may read and write.
+
+    Raises:
+        ConfigError: For two tools of one name, a delegate named like a tool, an invalid name, or an invalid mark.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[BaseTool],
+        delegates: Sequence[Delegate],
+        prompts: Prompts,
+        offered: Sequence[dict[str, Any]] = (),
+        own: CustomState = NO_OWN_FIELDS,
+    ) -> None:
+        self.own = own
+        self._replace: Callable[[BaseTool], BaseTool] = lambda tool: tool
+        self.tools: dict[str, BaseTool] = {}
+        self.delegates: dict[str, Delegate] = {}
+        self._injected: dict[str, InjectedArguments] = {}
+        self._invokers: dict[str, Invoker] = {}
+        self.retries: dict[str, ToolRetry] = {}
+        """Tool name → its retry policy."""
+        self.schema_checks: dict[str, ArgumentsCheck] = {}
+        """Tool name → the check of its arguments, for tools without a class of pydantic 2; it may take seconds."""
+        for tool in tools:
+            if tool.name in self.tools:
+                raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
+            self._add(tool)
+        self._live = LiveTools(list(self.tools.values()))
+        self._versions = self._live.versions
+        for delegate in delegates:
+            call_name = delegation_name(delegate.name)
+            if not _DELEGATE_NAME.fullmatch(delegate.name):
+                raise ConfigError(
+                    f"Delegate name {delegate.name!r} cannot be used; take 1 to 50 letters, digits, '_' or '-'."
+                )
+            if call_name in self.delegates:
+                raise ConfigError(f"Two delegates are named {delegate.name!r}; rename one of them.")
+            if delegate.name in self.tools or call_name in self.tools:
+                raise ConfigError(f"The delegate {delegate.name!r} is named like a tool; rename one of them.")
+            self.delegates[call_name] = delegate
+        for name in self.tools:
+            if is_delegation(name):
+                raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
+        self.names = [*self.tools, *self.delegates]
+        self.return_direct = {name for name, tool in self.tools.items() if tool.return_direct}
+        """Tools whose result is the answer."""
+        self.client_tools: set[str] = set()
+        self.withdrawn: set[str] = set()
+        """Client tools that are no longer offered; only their earlier calls are answered."""
+        self._made_before: frozenset[str] = frozenset()
+        self._client_schemas: list[dict[str, Any]] = []
+        reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
+        self.may_write = bool(self.delegates) or not reading or self._live.lists_change
+        """Whether any call may change something; a tool without a mark counts as writing, as in MCP."""
+        self._prompts = prompts
+        self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
+        self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
+        self._offered = {schema["function"]["name"] for schema in self._offered_schemas}
+        self.names += self._offered
+        self._own_tools = self._checked(self.tools.values())
+        self.schemas = self._schemas()
+        """The tools and delegates in OpenAI's function format."""
+
+    def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
+        """Return a copy that offers these schemas; it can run the same calls."""
+        other = copy.copy(self)
+        other.names = [schema["function"]["name"] for schema in schemas]
+        other.schemas = ToolSchemas.of(schemas)
+        return other
+
+    def without(self, names: Collection[str]) -> Toolbox:
+        """Return a copy that does not offer these names; it can run the same calls."""
+        return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
+
+    def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
+        """Return a copy that runs calls of a name with a tool of a middleware's own; the offer is unchanged."""
+        other = copy.copy(self)
+        other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
+        other.tools, other.schema_checks = {**self.tools}, {**self.schema_checks}
+        other._add(tool)
+        other.tools[name] = other.tools[tool.name]
+        return other
+
+    def replace_tools(self, replace: Callable[[BaseTool], BaseTool]) -> None:
+        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed."""
+        self._replace = replace
+        for tool in list(self.tools.values()):
+            self._add(tool)
+        self._live = LiveTools([])
+        self._versions = self._live.versions
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
+        """Return a copy that also offers client tools, as OpenAI functions with names that are free.
+
+        `called` has the tool's name of earlier calls, by id, whose client tools may be withdrawn by now.
+        """
+        both = copy.copy(self)
+        names = [schema["function"]["name"] for schema in schemas]
+        both.withdrawn = set(called.values()) - set(names)
+        both._made_before = frozenset(called)
+        # Withdrawn tools too: some providers refuse a history with calls in a request without tools.
+        both._client_schemas = [*schemas, *map(bare_schema, sorted(both.withdrawn))]
+        both.client_tools = {*names, *both.withdrawn}
+        both.names = [*self.names, *names, *sorted(both.withdrawn)]
+        both.schemas = ToolSchemas.of([*self.schemas, *both._client_schemas])
+        return both
+
+    @property
+    def lists_change(self) -> bool:
+        """Whether a source may add tools later."""
+        return self._live.lists_change
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a source of tools has changed since the last `refresh`."""
+        return self._live.pending or self._live.versions != self._versions
+
+    @property
+    def needs_refresh(self) -> bool:
+        """Whether `refresh` may change the offer."""
+        return bool(self._late) or self.outdated
+
+    async def refresh(self) -> bool:
+        """Update the descriptions of delegates and the tools of sources; return whether `schemas` changed."""
+        if not self.needs_refresh:
+            return False
+        await asyncio.gather(self._live.wait_for_changes(), *(delegate.prepare() for delegate in self._late))
+        if not self._late and self._live.versions == self._versions:
+            return False
+        self._take_changes()
+        # A toolbox that shares the delegates may have prepared them already.
+        before, self.schemas = self.schemas, self._schemas()
+        return self.schemas != before
+
+    def _take_changes(self) -> None:
+        if self._live.versions == self._versions:
+            return
+        self._versions = self._live.versions
+        current = {tool.name: tool for tool in self._live.current(self.delegates)}
+        # Copies of this toolbox share these mappings, and other threads may read them.
+        for name in set(self.tools) - set(current):
+            del self.tools[name]
+        for name, tool in current.items():
+            if tool is not self.tools.get(name):
+                self._add(tool)
+        self._own_tools = self._checked(current.values())
+        client = [schema["function"]["name"] for schema in self._client_schemas]
+        self.names = [*current, *self.delegates, *self._offered, *client]
+
+    def _checked(self, tools: Iterable[BaseTool]) -> list[BaseTool]:
+        given = list(tools)
+        for tool in given:
+            check_schema(tool, self._injected[tool.name].hidden)
+        return given
+
+    def _add(self, tool: BaseTool) -> None:
+        tool = self._replace(tool)
+        self._injected[tool.name] = InjectedArguments(tool)
+        self._invokers.pop(tool.name, None)
+        self.schema_checks.pop(tool.name, None)
+        if (check := schema_check(tool, self._injected[tool.name].hidden)) is not None:
+            self.schema_checks[tool.name] = check
+        self.retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
+        self.tools[tool.name] = tool
+
+    def invoker(self, name: str) -> Invoker:
+        """Return what calls the code of a tool; made at its first call."""
+        if name not in self._invokers:
+            self._invokers[name] = Invoker(self.tools[name], self._injected[name])
+        return self._invokers[name]
+
+    async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+        """Cancel remote tasks, by call id, that wait for a person, as no answer will come."""
+        withdrawn = []
+        for task in tasks.values():
+            delegate: Any = self.delegates.get(delegation_name(task["delegate"]))
+            if isinstance(delegate, AskingDelegate):
+                withdrawn.append(delegate.withdraw(task))
+        try:
+            async with asyncio.timeout(_WITHDRAWAL_S):
+                await asyncio.gather(*withdrawn)
+        except TimeoutError:
+            logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
+
+    def _schemas(self) -> ToolSchemas:
+        tools = self._own_tools
+        delegates = [delegate_schema(name, each, self._prompts) for name, each in self.delegates.items()]
+        others = [*delegates, *self._offered_schemas, *self._client_schemas]
+        names = [*(tool.name for tool in tools), *(schema["function"]["name"] for schema in others)]
+        return ToolSchemas(names, lambda: [*map(openai_schema, tools), *others])
+
+    def marks(self, name: str) -> dict[str, Any]:
+        """Return the marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
+        if name in self.client_tools:
+            return {"effect": "read"}  # the call is only an interrupt; the client runs the tool
+        tool = self.tools.get(name)
+        return (tool.metadata or {}) if tool else {}
+
+    def writes(self, name: str) -> bool:
+        """Whether a call may change something; False only for tools marked as reading."""
+        return self.marks(name).get("effect") != "read"
+
+    def repeatable(self, name: str) -> bool:
+        """Whether a call that may write can run again after a crash without writing twice.
+
+        True for a tool with the mark `idempotent`, and for a delegate that resumes its own work (`resumes`).
+        """
+        if name in self.delegates:
+            return bool(getattr(self.delegates[name], "resumes", False))
+        return self.marks(name).get("idempotent") is True
+
+    def checked(self, call: Call) -> Call:
+        """Return a call, with a `fault` if it is known that it cannot run; the tool checks its arguments again."""
+        if "fault" in call:
+            return call
+        if (refused := self.refused(call)) is not None:
+            return refused
+        text = self.arguments_fault(call["name"], call["arguments"]) if call["name"] in self.tools else None
+        return call if text is None else {**call, "fault": text}
+
+    def arguments_fault(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return why arguments do not fit a tool, for the model; None if they may."""
+        tool = self.tools[name]
+        if (check := self.schema_checks.get(name)) is not None:
+            return check(arguments)
+        schema = tool.args_schema
+        if not (isinstance(schema, type) and issubclass(schema, BaseModel)) or tool.handle_validation_error:
+            return None
+        call_id = (field for field, info in schema.model_fields.items() if InjectedToolCallId in info.metadata)
+        hidden = self._injected[name].hidden.union(call_id)
+        try:
+            check_finite(tool, arguments)
+            schema.model_validate({field: value for field, value in arguments.items() if field not in hidden})
+        except ToolArgumentsError as error:
+            return str(error)
+        except ValidationError as error:
+            return misfit_text(tool, error, hidden) or None
+        except Exception:  # noqa: BLE001 - a validator of the user may raise anything; the call itself reports it
+            return None
+        return None
+
+    def refused(self, call: Call) -> Call | None:
+        """Return the call with a `fault` if its name is unknown, or it delegates no task; None otherwise."""
+        name = call["name"]
+        if name in self.withdrawn and call["id"] not in self._made_before:
+            return {**call, "fault": f"{name} did not run: it is no longer offered. Answer without it."}
+        if name in self.client_tools or name in self.tools:
+            return None
+        if is_delegation(name):
+            task = call["arguments"].get("task")
+            if name not in self.delegates:
+                return {**call, "fault": f"Unknown delegate {name!r}; {did_you_mean(name, self.names)}"}
+            if task is None or not str(task).strip():
+                return {**call, "fault": f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}."}
+            return None
+        if name in self._offered:
+            return {**call, "fault": f"{name} did not run: no hook executed it.", "skipped": True}
+        known = did_you_mean(name, [each for each in self.names if each not in self._offered])
+        return {**call, "fault": str(UnknownToolError(f"Unknown tool {name!r}; {known}"))}
+
+    def inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Return the call's arguments with injected ones added, by the rules of LangGraph's `ToolNode`."""
+        injected = self._injected[tool.name]
+        if not injected:
+            return call["arguments"]
+        arguments = {name: value for name, value in call["arguments"].items() if name not in injected.hidden}
+        state: dict[str, Any] = {}
+        if injected.state or injected.runtime:
+            wanted = {field for field in injected.state.values() if field}
+            everything = injected.runtime is not None or None in injected.state.values()
+            state = read_state(config, list(self.own.readable) if everything else sorted(wanted))
+        for parameter, field in injected.state.items():
+            if field is None:
+                arguments[parameter] = state
+            elif field in state:
+                arguments[parameter] = state[field]
+            elif parameter not in injected.optional_state:
+                raise ToolArgumentsError(f"The tool {tool.name!r} needs the state field {field!r}, which is not set.")
+        if injected.store:
+            if runtime.store is None:
+                raise ToolArgumentsError(f"The tool {tool.name!r} needs a store, but this agent was built without one.")
+            arguments[injected.store] = runtime.store
+        if injected.runtime:
+            arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, list(self.tools.values()))
+        return arguments
+
+
+def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
+    """Return why a call cannot be run; None if it can."""
+    if name in toolbox.delegates:
+        task = arguments.get("task")
+        if set(arguments) == {"task"} and isinstance(task, str) and task.strip():
+            return None
+        return f"{name} takes {{'task': '…'}}, not {arguments!r}."
+    tool = toolbox.tools.get(name)
+    if tool is None:
+        return f"the agent has no tool {name!r}; {did_you_mean(name, [*toolbox.tools, *toolbox.delegates])}"
+    return _arguments_fault(toolbox, tool, arguments)
+
+
+def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
+    """Return why a planned call fails at its arguments, for the model; None if it may run."""
+    if name in toolbox.delegates:
+        return None if arguments.get("task") else edit_fault(toolbox, name, arguments)
+    # Middleware may have a tool of another name.
+    return toolbox.arguments_fault(name, arguments) if name in toolbox.tools else None
+
+
+def _arguments_fault(toolbox: Toolbox, tool: BaseTool, arguments: dict[str, Any]) -> str | None:
+    # The schema without injected arguments.
+    schema = tool.tool_call_schema
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return toolbox.arguments_fault(tool.name, arguments)
+    known = [field.alias or name for name, field in schema.model_fields.items()]
+    if schema.model_config.get("extra") != "allow":
+        for name in arguments:
+            if name not in known and name not in schema.model_fields:
+                return f"{tool.name} has no argument {name!r}; {did_you_mean(name, known)}"
+    try:
+        schema.model_validate(arguments)
+        check_finite(tool, arguments)
+    except ValidationError as error:
+        return explain(error, tool.name, schema)
+    except ToolArgumentsError as error:
+        return str(error)
+    return None

@@ -1,0 +1,135 @@
+"""Resolves references in a call's arguments to the results of other calls: `${id.path.to[0].field}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from graph_agent.base._internal.text import as_text
+from graph_agent.base.errors import CallError
+from graph_agent.core.state.events import decode
+
+# `$${` escapes a literal `${`; it is matched first, so that it never starts a reference.
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
+_PATH = re.compile(r"([A-Za-z0-9_-]+)((?:\.[^.\[\]]+|\[\d{1,9}\])*)")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]")
+
+
+class BadReferenceError(CallError):
+    """A malformed reference, or one that resolves to nothing; the text is for the model."""
+
+
+def referenced_ids(arguments: Any) -> Iterator[str]:
+    """Yield the call ids in a value's references, in order, with repeats; `BadReferenceError` for a bad reference."""
+    for text in _strings(arguments):
+        for found in _REFERENCE.finditer(text):
+            if found[1] is not None:
+                yield _parse(found[1])[0]
+
+
+def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
+    """Return plain JSON with its references resolved to results, plain JSON by call id.
+
+    A string that consists of one reference becomes the referenced value, with its type; within a longer string a
+    reference becomes text. A path may also lead into a text that contains JSON. Raises `BadReferenceError` if a
+    reference resolves to nothing.
+    """
+
+    def replace(found: re.Match[str]) -> str:
+        return "${" if found[1] is None else as_text(_find(found[1], results))
+
+    def resolved(text: str) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        return _REFERENCE.sub(replace, text) if whole is None or whole[1] is None else _find(whole[1], results)
+
+    return _map_texts(arguments, resolved)
+
+
+def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
+    """Behaves like `resolve`, for the references to these results only; `resolve` can resolve the others later."""
+
+    def is_known(found: re.Match[str] | None) -> bool:
+        return found is not None and found[1] is not None and _parse(found[1])[0] in results
+
+    def replace(found: re.Match[str]) -> str:
+        return escaped(as_text(_find(found[1], results))) if is_known(found) else found[0]
+
+    def resolved(text: str) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        return escaped(_find(whole[1], results)) if whole and is_known(whole) else _REFERENCE.sub(replace, text)
+
+    return _map_texts(arguments, resolved)
+
+
+def escaped(arguments: Any) -> Any:
+    """Return plain JSON with each `${` escaped, so that `resolve` returns the given value."""
+    return _map_texts(arguments, lambda text: text.replace("${", "$${"))
+
+
+def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
+    """Return plain JSON with the ids in its references replaced by new `names`; other ids stay."""
+
+    def rename(found: re.Match[str]) -> str:
+        id_ = _PATH.fullmatch((found[1] or "").strip())
+        if id_ is None or id_[1] not in names:
+            return found[0]
+        return f"${{{names[id_[1]]}{id_[2]}}}"
+
+    return _map_texts(arguments, lambda text: _REFERENCE.sub(rename, text))
+
+
+def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
+    """Return plain JSON with each text changed that may hold a reference."""
+    if isinstance(value, dict):
+        return {key: _map_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_map_texts(item, change) for item in value]
+    return change(value) if isinstance(value, str) and "${" in value else value
+
+
+def _find(reference: str, results: Mapping[str, Any]) -> Any:
+    id_, steps = _parse(reference)
+    if id_ not in results:
+        raise BadReferenceError(f"${{{reference[:80]}}}: the call {id_!r} has no result.")
+    value, walked = results[id_], id_
+    for step in steps:
+        value = _parse_json_text(value)
+        if isinstance(step, int) and isinstance(value, list) and step < len(value):
+            value, walked = value[step], f"{walked}[{step}]"
+        elif isinstance(step, str) and isinstance(value, dict) and step in value:
+            value, walked = value[step], f"{walked}.{step}"
+        else:
+            shown = repr(step if isinstance(step, int) else step[:40])
+            raise BadReferenceError(f"${{{reference[:80]}}}: {walked[:80]} has no {shown}; it is {_shape(value)}.")
+    return value
+
+
+def _parse_json_text(value: Any) -> Any:
+    """Return the object or list in a JSON text, which many tools return; any other value unchanged."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    decoded = decode(value)
+    return value if decoded is None else decoded[0]
+
+
+def _parse(reference: str) -> tuple[str, list[str | int]]:
+    parsed = _PATH.fullmatch(reference.strip())
+    if parsed is None:
+        shown = f"${{{reference[:80]}}}"
+        raise BadReferenceError(f"{shown} is no reference; write ${{id.field[0]}}, or $${{ for a plain ${{.")
+    return parsed[1], [name or int(index) for name, index in _STEP.findall(parsed[2])]
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"an object with {', '.join(name[:40] for name in list(value)[:20]) or 'no fields'}"
+    return f"a list of {len(value)}" if isinstance(value, list) else f"the {type(value).__name__} {as_text(value)[:80]}"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)

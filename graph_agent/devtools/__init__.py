@@ -1,0 +1,1 @@
+"""Tests, recordings, replays and evaluations of agents."""

@@ -1,0 +1,468 @@
+"""Defines the cases of an evaluation, reads and writes their file, and checks the runs of a case.
+
+```yaml
+agent: agent.yaml
+cases:
+  - name: weather
+    input: Do I need an umbrella in Bergen?
+    expect:
+      calls: [{name: weather, arguments: {city: Bergen}}]
+      answer: {contains: umbrella}
+```
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from graph_agent.agent_file.imports import load_attribute
+from graph_agent.base._internal.failure_log import exception_text
+from graph_agent.base._internal.json_schema import SchemaCheck, check_pattern, compile_pattern
+from graph_agent.base._internal.text import brief_repr
+from graph_agent.base._internal.validation_text import describe_fields, explain
+from graph_agent.base._internal.yaml_files import parse_yaml
+from graph_agent.base.errors import ConfigError
+from graph_agent.base.types import SessionStatus, StopReason
+from graph_agent.core.state.events import ResultStatus
+from graph_agent.devtools.testing.calls import Order, WaveCall, check_matchers, compare_calls, compare_values
+from graph_agent.session.results import RunResult
+
+Turn = str | list[dict[str, Any]]
+"""One input of the user: a text, or LangChain content blocks."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe_fields)
+
+
+class ExpectedCall(_Part):
+    """A call that a run must make. In a file, its name alone is enough."""
+
+    name: str = Field(min_length=1)
+    """Name of the tool, or `delegate_to_<name>`."""
+    arguments: dict[str, Any] | None = None
+    """The arguments, of which a value may be a matcher; None for any arguments."""
+    match: Literal["exact", "partial"] = "exact"
+    """Whether the call may have further arguments: `partial` permits them."""
+    status: ResultStatus | None = None
+    """How the call ended; None for any status."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+        check_matchers(arguments)
+        return arguments
+
+
+def _kind(given: Any) -> str:
+    return "wave" if isinstance(given, list | tuple) else "call"
+
+
+class ExpectedCalls(_Part):
+    """The calls that a run must make. In a file, the list alone is enough."""
+
+    calls: list[
+        Annotated[
+            Annotated[ExpectedCall, Tag("call")] | Annotated[list[ExpectedCall], Tag("wave")], Discriminator(_kind)
+        ]
+    ]
+    """The calls in their order. A list within it is one whole wave; then each call outside of a list is one, too."""
+    order: Order = "waves"
+    """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in
+    any order; `subset`: at least these, in any order."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, given: Any) -> Any:
+        return {"calls": given} if isinstance(given, list) else given
+
+
+class Judge(_Part):
+    """A model that scores the answer."""
+
+    rubric: str = Field(min_length=1)
+    """What a good answer is, in words."""
+    model: str | list[str] | None = None
+    """The model, as in the agent file: `provider:name` or `module:factory`; None for that of the agent."""
+    threshold: float = Field(default=0.7, ge=0, le=1)
+    """Lowest score that passes."""
+
+
+class ExpectedAnswer(_Part):
+    """Checks of the last answer; each one given must pass. In a file, a text alone is `contains`."""
+
+    equals: Any = None
+    """The whole answer: a text, or the JSON value of the structured response or of the answer's text."""
+    contains: str | list[str] = []
+    """Texts that the answer contains."""
+    regex: str | None = None
+    """A pattern found in the answer."""
+    json_schema: dict[str, Any] | None = None
+    """A schema of the structured response, or of the JSON in the answer's text."""
+    python: str | None = None
+    """A function `module:function` of the last turn's `RunResult`. It returns whether the run passes, or None if so,
+    or a text that explains why not; an `AssertionError` explains it, too."""
+    judge: Judge | None = None
+    """A model that scores the answer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return {"contains": given} if isinstance(given, str) else given
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `contains`."""
+        return [self.contains] if isinstance(self.contains, str) else self.contains
+
+    @field_validator("regex")
+    @classmethod
+    def _check_regex(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            check_pattern(pattern)
+        return pattern
+
+    @field_validator("json_schema")
+    @classmethod
+    def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            try:
+                SchemaCheck(schema, "json_schema")
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return schema
+
+
+class Limits(_Part):
+    """The most that a run may take, over all turns."""
+
+    steps: int | None = Field(default=None, ge=0)
+    """Waves run."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Tokens of requests and replies."""
+    cost: float | None = Field(default=None, ge=0)
+    """Cost, in the currency of the agent's price table, without which no cost passes."""
+    seconds: float | None = Field(default=None, ge=0)
+    """Seconds from each input to its end."""
+
+
+class Expectation(_Part):
+    """What a run must fulfil."""
+
+    calls: ExpectedCalls | None = None
+    """Calls of all turns; None for any calls, an empty list for none."""
+    answer: ExpectedAnswer | None = None
+    """Checks of the last answer."""
+    status: SessionStatus | None = None
+    """Status after the run; None for any but `FAILED`."""
+    stop_reason: StopReason | None = None
+    """Why the last turn stopped; None for any reason."""
+    limits: Limits = Limits()
+    """The most that the run may take."""
+
+
+class Approval(_Part):
+    """The decision on each call of one tool that waits for approval; exactly one field is given.
+
+    In a file, `approve` and `reject` alone are enough.
+    """
+
+    approve: Literal[True] | None = None
+    """Run the call as planned."""
+    reject: str | None = None
+    """Do not run it; the reason, for the model, which may be empty."""
+    edit: dict[str, Any] | None = None
+    """Run it with these arguments."""
+    respond: str | None = None
+    """Do not run it; this text is its result."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, given: Any) -> Any:
+        words: dict[Any, Any] = {"approve": {"approve": True}, "reject": {"reject": ""}}
+        if not isinstance(given, dict) and given not in words:
+            raise ValueError("write approve, reject, {reject: REASON}, {edit: {arguments}} or {respond: RESULT}")
+        return given if isinstance(given, dict) else words[given]
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Approval:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("give one of approve, reject, edit and respond")
+        return self
+
+
+class Case(_Part):
+    """One case: what a session receives, and what its run must fulfil."""
+
+    name: str = Field(min_length=1)
+    """A name, unique in its file."""
+    input: Turn | list[Turn]
+    """The user's input: a text, a list of content blocks, or a list of such turns, run in order in one session."""
+    approvals: dict[str, Approval] = {}
+    """Tool → decision on its calls that wait for approval; `"*"` counts for every other tool."""
+    context: dict[str, Any] = {}
+    """Values of the run's context, such as `max_steps`."""
+    state: dict[str, Any] = {}
+    """Values of own state fields, which the first turn sets."""
+    metadata: dict[str, Any] = {}
+    """Values for reports and for other programs."""
+    expect: Expectation = Expectation()
+    """What the run must fulfil."""
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _check_input(cls, given: Any) -> Any:
+        turns = given if isinstance(given, list) else [given]
+        if not turns or not all(isinstance(turn, str | list | dict) and turn for turn in turns):
+            raise ValueError("give a text, content blocks such as [{type: text, text: Hello}], or a list of these")
+        return given
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The inputs, in order."""
+        if isinstance(self.input, str) or all(isinstance(each, dict) for each in self.input):
+            return [self.input]  # type: ignore[list-item]  # a list of dicts only is one turn
+        return self.input  # type: ignore[return-value]  # and any other list is one of turns
+
+
+class CaseFile(_Part):
+    """The content of a file of cases."""
+
+    agent: str | None = None
+    """The agent file, relative to this file; `--agent` replaces it."""
+    cases: list[Case] = Field(min_length=1)
+    """The cases."""
+
+    @field_validator("cases")
+    @classmethod
+    def _check_names(cls, cases: list[Case]) -> list[Case]:
+        names = [case.name for case in cases]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two cases have the name {repeated[0]!r}; give each its own")
+        return cases
+
+
+def load_cases(path: str | Path) -> CaseFile:
+    """Read and validate a file of cases.
+
+    Raises `ConfigError`, each line of which names the file, the line and the field, if it is missing or invalid.
+    """
+    text = read_text(Path(path))
+    content = parse_yaml(text, f"Cases {path}")
+    if not isinstance(content, dict):
+        raise ConfigError(f"Cases {path}: expected the key 'cases' at the top, got {content!r}.")
+    return parse_cases(content, f"Cases {path}", text)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of cases; raise `ConfigError` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"Cases {path}: it is not there; name a file of cases.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Cases {path}: {error}; name a file of cases.") from None
+
+
+def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseFile:
+    """Validate the content of a file of cases; raise `ConfigError` if a key or value is invalid.
+
+    `where` is its name in errors; `text` is the YAML that it comes from, for the lines in errors.
+    """
+    try:
+        return CaseFile.model_validate(content)
+    except ValidationError as error:
+        root = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
+        lines = explain(error, where, CaseFile).splitlines()
+        places = [_line(root, fault["loc"]) for fault in error.errors()]
+        # One line per fault, unless a given value has line ends.
+        located = zip(lines, places if len(places) == len(lines) else [""] * len(lines), strict=True)
+        raise ConfigError("\n".join(line.replace(where, where + place, 1) for line, place in located)) from None
+
+
+def _line(node: Any, path: Sequence[int | str]) -> str:
+    """Return the line of a value, or of the innermost one above it that exists, for an error message."""
+    if node is None:
+        return ""
+    line = node.start_mark.line
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if found is not None:
+                line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+    return f", line {line + 1}"
+
+
+def dump_cases(file: CaseFile) -> str:
+    """Return a file of cases as YAML, without the fields that have their default."""
+    content = file.model_dump(mode="json", exclude_defaults=True)
+    for case in content["cases"]:
+        case.update(_shortened(case))
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _shortened(case: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if approvals := case.get("approvals"):
+        found["approvals"] = {
+            tool: "approve" if given.get("approve") else "reject" if given == {"reject": ""} else given
+            for tool, given in approvals.items()
+        }
+    calls = case.get("expect", {}).get("calls")
+    if calls is not None and set(calls) == {"calls"}:
+        found["expect"] = {**case["expect"], "calls": calls["calls"]}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A check that a run failed."""
+
+    check: str
+    """The field of the expectation, such as `answer.contains`; `run` if the run itself failed."""
+    message: str
+    """What was expected, and what the run had."""
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What a run took, over all turns."""
+
+    steps: int = 0
+    """Waves run."""
+    tokens: int = 0
+    """Tokens of requests and replies."""
+    cost: float | None = None
+    """Cost, in the currency of the price table; None without prices."""
+    seconds: float = 0.0
+    """Seconds from each input to its end."""
+
+
+NO_MEASURES = Measures()
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A judge's score of an answer."""
+
+    score: float
+    """From 0 to 1."""
+    reason: str
+    """The judge's reason."""
+
+
+Ask = Callable[[Judge, RunResult], Awaitable[Score]]
+"""Asks a judge for the score of a run's last turn."""
+
+
+async def check_run(
+    case: Case, results: Sequence[RunResult], calls: Sequence[WaveCall], measures: Measures, ask: Ask, folder: Path
+) -> list[Failure]:
+    """Return the checks that a run failed, by the results of its turns, at least one, and all their calls.
+
+    `ask` asks the judge of the case. The folder is searched first for functions.
+    """
+    last, expect = results[-1], case.expect
+    found = [*_outcome(case, last)]
+    wanted = expect.calls
+    if wanted is not None and (difference := compare_calls(wanted.calls, calls, wanted.order)) is not None:
+        found.append(Failure("calls", str(difference)))
+    found += _limits(expect.limits, measures)
+    if (answer := expect.answer) is not None:
+        found += _answer(answer, last)
+        if answer.python is not None:
+            found += await _function(answer.python, last, folder)
+        # A judge costs a model call, which a run that failed needs no more.
+        if answer.judge is not None and not found:
+            score = await ask(answer.judge, last)
+            if score.score < answer.judge.threshold:
+                message = f"score {score.score:g} is below {answer.judge.threshold:g}: {score.reason}"
+                found.append(Failure("answer.judge", message))
+    return found
+
+
+def _outcome(case: Case, last: RunResult) -> Iterator[Failure]:
+    expect = case.expect
+    if last.interrupts:
+        waiting = ", ".join(dict.fromkeys(call["name"] for call in last.pending))
+        yield Failure("run", f"it waits for a person at {waiting or last.waiting}; give the decision in 'approvals'")
+        return
+    if expect.status is not None and last.status != expect.status:
+        got = f"{last.status.value}: {last.error}" if last.error else last.status.value
+        yield Failure("status", f"expected {expect.status.value}, got {got}")
+    elif expect.status is None and last.status == SessionStatus.FAILED:
+        yield Failure("status", f"the run failed: {last.error or last.answer}")
+    if expect.stop_reason not in (None, last.stop_reason):
+        yield Failure("stop_reason", f"expected {expect.stop_reason}, got {last.stop_reason}")
+
+
+def _limits(limits: Limits, measures: Measures) -> Iterator[Failure]:
+    for name in Limits.model_fields:
+        most, took = getattr(limits, name), getattr(measures, name)
+        if most is not None and took is None:
+            yield Failure(f"limits.{name}", "the run has no cost; give the agent's config a price table")
+        elif most is not None and took > most:
+            yield Failure(f"limits.{name}", f"expected {most:g} at most, took {took:g}")
+
+
+def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
+    text = last.answer
+    if isinstance(expected.equals, str) and text != expected.equals:
+        yield Failure("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
+    if expected.equals is not None and not isinstance(expected.equals, str):
+        found = compare_values(expected.equals, _value(last))
+        if found is not None:
+            yield Failure("answer.equals", f"{found[0]}: expected {brief_repr(found[1])}, got {brief_repr(found[2])}")
+    for part in expected.texts:
+        if part not in text:
+            yield Failure("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")
+    if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
+        yield Failure("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
+    schema = SchemaCheck(expected.json_schema, "json_schema") if expected.json_schema is not None else None
+    if schema is not None and (why := schema.misfit(_value(last))) is not None:
+        yield Failure("answer.json_schema", why)
+
+
+def _value(last: RunResult) -> Any:
+    """Return the structured response as JSON, or the JSON in the answer; the answer's text if it is no JSON."""
+    given = last.structured_response
+    if given is not None:
+        return given.model_dump(mode="json") if hasattr(given, "model_dump") else given
+    try:
+        return json.loads(last.answer)
+    except ValueError:
+        return last.answer
+
+
+async def _function(name: str, last: RunResult, folder: Path) -> list[Failure]:
+    function = load_attribute(name, folder)
+    try:
+        verdict = function(last)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+    except AssertionError as error:
+        verdict = str(error) or False
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything; the report shows it
+        verdict = f"it raised {exception_text(error)}"
+    if verdict is None or verdict is True or (not isinstance(verdict, str) and verdict):
+        return []
+    return [Failure("answer.python", f"{name}: {verdict or 'it returned ' + repr(verdict)}")]

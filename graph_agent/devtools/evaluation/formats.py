@@ -1,0 +1,225 @@
+"""Reads and writes cases in the formats of pydantic-evals and of LangSmith's datasets.
+
+Fields of a case that such a format does not have are in the case's metadata, under the key `graph_agent`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from graph_agent.base._internal.text import json_line
+from graph_agent.base._internal.yaml_files import parse_yaml
+from graph_agent.base.errors import ConfigError, did_you_mean
+from graph_agent.devtools.evaluation.cases import Case, CaseFile, ExpectedAnswer, dump_cases, load_cases, parse_cases
+from graph_agent.devtools.evaluation.cases import read_text as read_case_text
+
+Format = Literal["graph-agent", "pydantic-evals", "langsmith"]
+OWN_KEY = "graph_agent"
+"""Key of the metadata for what another format does not have."""
+_INPUT_KEYS = ("input", "question", "query", "prompt", "text")
+_OUTPUT_KEYS = ("answer", "output", "expected_output", "completion", "text")
+
+
+def read_cases(path: str | Path) -> CaseFile:
+    """Read a file of cases in any of the formats: `.jsonl` is LangSmith's, `inputs` is a key of pydantic-evals.
+
+    Raises:
+        ConfigError: If the file is missing or invalid, or has an evaluator without a counterpart.
+    """
+    path = Path(path)
+    where = f"Cases {path}"
+    if path.suffix == ".jsonl":
+        return parse_cases({"cases": _from_langsmith(read_case_text(path), where)}, where)
+    text = read_case_text(path)
+    content = parse_yaml(text, where)
+    cases = content.get("cases") if isinstance(content, dict) else None
+    if isinstance(cases, list) and any(isinstance(case, dict) and "inputs" in case for case in cases):
+        return parse_cases({"cases": _from_pydantic_evals(content, where)}, where)
+    return load_cases(path)
+
+
+def write_cases(file: CaseFile, format_: Format) -> str:
+    """Return a file of cases in a format."""
+    if format_ == "langsmith":
+        return "".join(json_line(json.dumps(_to_langsmith(case), ensure_ascii=False)) + "\n" for case in file.cases)
+    if format_ == "pydantic-evals":
+        content = {"cases": [_to_pydantic_evals(case) for case in file.cases]}
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    return dump_cases(file)
+
+
+def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            example = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}, line {number}: it is no JSON: {error}.") from None
+        if not isinstance(example, dict) or "inputs" not in example:
+            raise ConfigError(f'{where}, line {number}: expected {{"inputs": …, "outputs": …, "metadata": …}}.')
+        metadata = dict(example.get("metadata") or {})
+        name = metadata.pop("name", None) or example.get("name") or example.get("id") or f"example {number}"
+        case = {"name": str(name), "input": _input_of(example["inputs"])}
+        if example.get("outputs"):
+            case["expect"] = {"answer": {"equals": _output_of(example["outputs"])}}
+        cases.append(_with_own(case, metadata))
+    return cases
+
+
+def _to_langsmith(case: Case) -> dict[str, Any]:
+    turns = case.turns
+    is_text = len(turns) == 1 and isinstance(turns[0], str)
+    inputs = {"input": turns[0]} if is_text else {"messages": [{"role": "user", "content": turn} for turn in turns]}
+    own, equals = _own(case)
+    metadata = {"name": case.name, **case.metadata, **({OWN_KEY: own} if own else {})}
+    outputs = {"outputs": {"answer": equals} if isinstance(equals, str) else equals} if equals is not None else {}
+    return {"inputs": inputs, **outputs, "metadata": metadata}
+
+
+def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = []
+    shared = content.get("evaluators") or []
+    is_checked = bool(shared) or any(case.get("evaluators") for case in content["cases"])
+    for number, given in enumerate(content["cases"], 1):
+        case: dict[str, Any] = {"name": given.get("name") or f"Case {number}", "input": _input_of(given.get("inputs"))}
+        metadata = dict(given["metadata"]) if isinstance(given.get("metadata"), dict) else {}
+        if given.get("metadata") and not metadata:
+            metadata = {"metadata": given["metadata"]}
+        expected = given.get("expected_output")
+        evaluators = [*shared, *(given.get("evaluators") or [])]
+        if not is_checked and expected is not None:
+            evaluators = ["EqualsExpected"]
+        answer: dict[str, Any] = {"contains": []}
+        limits: dict[str, Any] = {}
+        for evaluator in evaluators:
+            name, values = _evaluator(evaluator)
+            if name not in _EVALUATORS:
+                raise ConfigError(
+                    f"{where}: the evaluator {name!r} of {case['name']!r} has no counterpart; "
+                    f"{did_you_mean(name, _EVALUATORS)} Write it as a function, in 'answer.python'."
+                )
+            _add_check(name, values, expected, answer, limits)
+        case["expect"] = {"answer": answer, "limits": limits}
+        cases.append(_with_own(case, metadata))
+    return cases
+
+
+def _to_pydantic_evals(case: Case) -> dict[str, Any]:
+    own, equals = _own(case)
+    metadata = {**case.metadata, **({OWN_KEY: own} if own else {})}
+    found: dict[str, Any] = {"name": case.name, "inputs": case.input}
+    if metadata:
+        found["metadata"] = metadata
+    evaluators: list[Any] = []
+    if equals is not None:
+        found["expected_output"] = equals
+        evaluators.append("EqualsExpected")
+    answer = case.expect.answer or ExpectedAnswer()
+    evaluators += [{"Contains": text} for text in answer.texts]
+    if answer.judge is not None:
+        model = {"model": answer.judge.model} if isinstance(answer.judge.model, str) else {}
+        evaluators.append({"LLMJudge": {"rubric": answer.judge.rubric, **model}})
+    if case.expect.limits.seconds is not None:
+        evaluators.append({"MaxDuration": case.expect.limits.seconds})
+    return {**found, "evaluators": evaluators} if evaluators else found
+
+
+def _own(case: Case) -> tuple[dict[str, Any], Any]:
+    """Return the fields that other formats do not have, and the expected answer, which they have."""
+    fields = {"approvals", "context", "state", "expect"}
+    own = case.model_dump(mode="json", exclude_defaults=True, include=fields)
+    equals = case.expect.answer.equals if case.expect.answer is not None else None
+    is_plain = set(own) <= {"expect"} and own.get("expect", {}) in ({}, {"answer": {"equals": equals}})
+    return {} if is_plain else own, equals
+
+
+def _with_own(case: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    own = metadata.pop(OWN_KEY, None)
+    return {**case, "metadata": metadata, **(own if isinstance(own, dict) else {})}
+
+
+def _input_of(inputs: Any) -> Any:
+    """Return the user's turns in the inputs of another format; as JSON if they have no known form."""
+    if isinstance(inputs, str | list):
+        return inputs
+    if isinstance(inputs, Mapping):
+        messages = inputs.get("messages")
+        if isinstance(messages, list):
+            users = [
+                each
+                for each in messages
+                if isinstance(each, Mapping) and (each.get("role") or each.get("type")) in ("user", "human")
+            ]
+            contents = [each.get("content", "") for each in users]
+            return contents[0] if len(contents) == 1 else contents
+        known = [inputs[key] for key in _INPUT_KEYS if isinstance(inputs.get(key), str)]
+        if known or (len(inputs) == 1 and isinstance(next(iter(inputs.values())), str)):
+            return known[0] if known else next(iter(inputs.values()))
+    return json.dumps(inputs, ensure_ascii=False)
+
+
+def _output_of(outputs: Any) -> Any:
+    """Return the answer in the outputs of an example; the outputs themselves if they have no known form."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    messages = outputs.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], Mapping):
+        return messages[-1].get("content", "")
+    if len(outputs) == 1 and next(iter(outputs)) in _OUTPUT_KEYS:
+        return next(iter(outputs.values()))
+    return dict(outputs)
+
+
+def _evaluator(given: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of an evaluator and its arguments; a single one without a name has the key `""`."""
+    if isinstance(given, Mapping) and set(given) == {"name", "arguments"}:
+        given = {given["name"]: given["arguments"]}
+    if not isinstance(given, Mapping):
+        return str(given), {}
+    ((name, values),) = given.items()
+    if values is None:
+        return str(name), {}
+    if isinstance(values, Mapping):
+        return str(name), values
+    return str(name), {"": values[0] if isinstance(values, Sequence) and not isinstance(values, str) else values}
+
+
+_EVALUATORS = ("EqualsExpected", "Equals", "Contains", "MaxDuration", "LLMJudge", "IsInstance")
+_TYPES = {"dict": "object", "list": "array", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+def _add_check(
+    name: str, values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]
+) -> None:
+    """Add the counterpart of an evaluator, one of `_EVALUATORS`, to the checks of a case."""
+    match name:
+        case "EqualsExpected" if expected is not None:
+            answer["equals"] = expected
+        case "Equals":
+            answer["equals"] = values.get("value", values.get(""))
+        case "Contains":
+            text = str(values.get("value", values.get("")))
+            if values.get("case_sensitive", True):
+                answer["contains"].append(text)
+            else:
+                answer["regex"] = f"(?i){re.escape(text)}"
+        case "MaxDuration":
+            limits["seconds"] = values.get("seconds", values.get(""))
+        case "LLMJudge":
+            rubric = str(values.get("rubric", values.get("")))
+            if values.get("include_expected_output") and expected is not None:
+                rubric = f"{rubric}\n\nThe expected answer: {expected}"
+            model = {"model": values["model"]} if isinstance(values.get("model"), str) else {}
+            answer["judge"] = {"rubric": rubric, **model}
+        case "IsInstance":
+            type_name = str(values.get("type_name", values.get("")))
+            if type_name != "str":  # an answer is always text
+                answer["json_schema"] = {"type": _TYPES.get(type_name, "object")}

@@ -1,0 +1,549 @@
+"""Writes the script, the results and the agent of a recorded input as Python source, for a test."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Self
+
+from graph_agent.base._internal.text import text_of
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.state.events import SUCCESSES, StoredEvent, is_own, is_text
+from graph_agent.core.tools.output import Cause, cut_short, effect_text
+from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedReply, RecordedStep
+from graph_agent.models.parsing.call import is_delegation
+from graph_agent.models.stream_filters import SENTINEL
+from graph_agent.session.built_agent import builder_of
+
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
+WIDTH = 88
+"""Maximum columns of a line that can be broken."""
+_LONG = 160
+"""Characters from which on a value, or a text of several lines, gets a name of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A Python expression: a name, a call, or a dict with further keys."""
+
+    name: str
+    arguments: tuple[Any, ...] | None = None
+    """Positional arguments of a call; None for a bare expression."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    merged_with: Mapping[str, Any] | None = None
+    comment: str = ""
+    """Comment on the line before; empty if there is none."""
+
+    @classmethod
+    def call(cls, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Self:
+        """Return a call."""
+        return cls(name, tuple(arguments), options or {})
+
+    @classmethod
+    def merged(cls, code: Code, others: Mapping[str, Any]) -> Self:
+        """Return a dict of the items of an expression and of others."""
+        return cls("", (code,), merged_with=others)
+
+    def with_comment(self, comment: str) -> Code:
+        """Return the same expression with a comment on the line before."""
+        return replace(self, comment=comment)
+
+
+def rendered(value: Any, indent: int = 0, *, prefix: str = "", suffix: str = "") -> str:
+    """Return JSON, a tuple or `Code`, also within each other, in as few lines as fit.
+
+    `indent` is the columns before the first line; `prefix` and `suffix` are in the same lines.
+    """
+    flat = _flat(value)
+    if flat is not None and indent + len(prefix) + len(flat) + len(suffix) <= WIDTH:
+        return f"{prefix}{flat}{suffix}"
+    opening, items, closing = _parts(value)
+    if not items:
+        return f"{prefix}{flat if flat is not None else opening + closing}{suffix}"
+    lines = [prefix + opening]
+    inner = indent + 4
+    for before, item in items:
+        if isinstance(item, Code) and item.comment:
+            lines.append(f"{' ' * inner}# {item.comment}")
+        lines.append(" " * inner + rendered(item, inner, prefix=before, suffix=","))
+    lines.append(" " * indent + closing + suffix)
+    return "\n".join(lines)
+
+
+def assignment(name: str, items: Sequence[Any]) -> list[str]:
+    """Return the lines of a list with one item a line."""
+    lines = [f"{name} = ["]
+    for item in items:
+        if isinstance(item, Code) and item.comment:
+            lines.append(f"    # {item.comment}")
+        lines.append("    " + rendered(item, 4, suffix=","))
+    return [*lines, "]"] if items else [f"{name} = []"]
+
+
+def comparison(left: str, right: str, indent: int) -> list[str]:
+    """Return the lines of an assertion that begins with `left` and compares with a text."""
+    text = _text(right)
+    if indent + len(left) + len(text) <= WIDTH:
+        return [left + text]
+    keyword, _, compared = left.partition(" ")
+    if indent + 4 + len(compared) + len(text) <= WIDTH:
+        return [f"{keyword} (", f"    {compared}{text}", ")"]
+    return [f"{keyword} (", f"    {compared.removesuffix(' == ')}", f"    == {text}", ")"]
+
+
+class Constants:
+    """Long values, which get a name each; equal values share it."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, Any]] = {}
+
+    def of(self, value: Any, name: str) -> Any:
+        """Return the name of a long JSON value, with a number if it is taken, and any other value unchanged."""
+        if isinstance(value, Code) or not _is_long(value):
+            return value
+        taken = {known for known, _ in self._names.values()}
+        numbered = (f"{name}_{at}" for at in count(2))
+        chosen = next(each for each in chain([name], numbered) if each not in taken)
+        return Code(self._names.setdefault(_key(value), (chosen, value))[0])
+
+    def known(self, value: Any) -> Any:
+        """Return a value with the names of the values in it that have one."""
+        if not isinstance(value, str | dict | list | tuple):
+            return value
+        if not isinstance(value, tuple) and _is_long(value) and _key(value) in self._names:
+            return Code(self._names[_key(value)][0])
+        if isinstance(value, dict):
+            return {key: self.known(each) for key, each in value.items()}
+        return value if isinstance(value, str) else type(value)(self.known(each) for each in value)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of their assignments."""
+        for name, value in self._names.values():
+            if not isinstance(value, str):
+                yield from [rendered(value, prefix=f"{name} = "), ""]
+                continue
+            # Each quote before another one, and the last character, so that none of them ends the literal.
+            body = re.sub(r'"(?="|\Z)', r'\\"', value.replace("\\", "\\\\"))
+            body = "".join(char if char == "\n" or char.isprintable() else _escaped(char) for char in body)
+            yield from [f'{name} = """\\', f'{body}"""', ""]
+
+
+def _is_long(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\n" in value and len(value) >= _LONG
+    return isinstance(value, dict | list) and len(repr(value)) >= _LONG
+
+
+def _key(value: Any) -> str:
+    return repr(value)
+
+
+def _escaped(char: str) -> str:
+    return repr(char)[1:-1]
+
+
+def _text(value: str) -> str:
+    """Return a string literal with the quotes that need fewer escapes; double quotes if equal."""
+    quote = "'" if value.count('"') > value.count("'") else '"'
+    body = "".join(
+        f"\\{char}" if char in (quote, "\\") else char if char.isprintable() else _escaped(char) for char in value
+    )
+    return f"{quote}{body}{quote}"
+
+
+def _flat(value: Any) -> str | None:
+    """Return a value in one line; None if it has a comment."""
+    opening, items, closing = _parts(value)
+    if not items:
+        return opening + closing
+    inner = [(before, _flat(item)) for before, item in items]
+    if any(text is None for _, text in inner) or any(isinstance(item, Code) and item.comment for _, item in items):
+        return None
+    joined = ", ".join(f"{before}{text}" for before, text in inner)
+    one = isinstance(value, tuple) and len(value) == 1
+    return f"{opening}{joined}{',' if one else ''}{closing}"
+
+
+def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
+    """Return the opening, the items with what stands before each, and the closing of an expression."""
+    if isinstance(value, Code):
+        if value.merged_with is not None:
+            assert value.arguments is not None
+            rest = [(f"{_text(key)}: ", each) for key, each in value.merged_with.items()]
+            return "{", [("**", value.arguments[0]), *rest], "}"
+        if value.arguments is None:
+            return value.name, [], ""
+        options = [(f"{name}=", each) for name, each in value.options.items()]
+        return f"{value.name}(", [*(("", each) for each in value.arguments), *options], ")"
+    if isinstance(value, Mapping):
+        return "{", [(f"{_parts(key)[0]}: ", each) for key, each in value.items()], "}"
+    if isinstance(value, tuple):
+        return "(", [("", each) for each in value], ")"
+    if isinstance(value, list):
+        return "[", [("", each) for each in value], "]"
+    if isinstance(value, str):
+        return _text(value), [], ""
+    return (repr(value) if value is None or isinstance(value, bool | int | float) else json.dumps(value)), [], ""
+
+
+_CUT_OFF = "Not run: the reply that holds this call was cut off"
+_STARTS = ("tool_call", "delegation_request")
+_UNKNOWN = ("Unknown tool ", "Unknown delegate ")
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedRequest:
+    """A request that an abort or the deadline stopped."""
+
+    step: int
+    cause: Cause
+    at_s: float
+    """Seconds from the begin of the input."""
+    has_text: bool
+    """Whether a part of its reply had arrived."""
+
+
+def is_repeated(reply: RecordedReply) -> bool:
+    """Whether a test has a reply; a summary depends on the context window of the real model."""
+    return reply.is_stored and reply.purpose != "summary"
+
+
+def cause_of(recorded: RecordedInput) -> Cause | None:
+    """Return what stopped requests and calls of an input; None if nothing did."""
+    if recorded.status == SessionStatus.ABORTED:
+        return "abort"
+    return "deadline" if recorded.stop_reason == "deadline" else None
+
+
+def stopped_requests(recorded: RecordedInput) -> list[StoppedRequest]:
+    """Return the requests of an input that were stopped, in order."""
+    cause = cause_of(recorded)
+    return [
+        StoppedRequest(
+            step.number, cause, _at_s(recorded, call["started"], call["duration_s"]), "first_token_s" in call
+        )
+        for step in recorded.steps
+        for entry in step.events
+        for call in entry.get("model_calls", ())
+        if cause is not None and call.get("error") == "cancelled"
+    ]
+
+
+def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
+    """Whether an abort or the deadline stopped a call while it ran."""
+    if each.result is None or (cause := cause_of(recorded)) is None:
+        return False
+    return each.result.content in [cut_short(cause, started=True, writes=writes).content for writes in (True, False)]
+
+
+def is_unknown(each: RecordedCall) -> bool:
+    """Whether the agent had no tool or delegate of a call's name."""
+    return each.result is not None and text_of(each.result.content).startswith(_UNKNOWN)
+
+
+def identifier(text: str) -> str:
+    """Return a text as a part of a name."""
+    return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "session"
+
+
+@dataclass(slots=True)
+class ScriptWriter:
+    """Writes the items of `graph_agent.devtools.testing.script` for recorded inputs.
+
+    `constants` receives the long values, `names` those of the functions. `has_agent` is whether the test builds the
+    real agent, with its hooks and its response format, `several` whether it has several inputs.
+    """
+
+    constants: Constants
+    has_agent: bool
+    several: bool
+    names: set[str]
+
+    def script(self, recorded: RecordedInput) -> Iterator[Code]:
+        """Yield the items of the script."""
+        stops = stopped_requests(recorded)
+        for step in recorded.steps:
+            stopped = [each for each in stops if each.step == step.number]
+            items = [
+                *self._step(recorded, step),
+                *(self._call("stop", [each.cause], self._at(recorded, each.at_s)) for each in stopped),
+            ]
+            if items:
+                place = f"Input {recorded.number}, step {step.number}" if self.several else f"Step {step.number}"
+                yield items[0].with_comment(place)
+                yield from items[1:]
+        error = next((entry for entry in recorded.events if entry["type"] == "error"), None)
+        if recorded.status == SessionStatus.FAILED and error is not None:
+            yield self._call("fail", [error["kind"], error["message"]])
+
+    def _step(self, recorded: RecordedInput, step: RecordedStep) -> Iterator[Code]:
+        replies = [reply for reply in step.replies if is_repeated(reply)]
+        steering = _steering(step)
+        yield from (self._call("steer", [text]) for text in steering.get(-1, ()))
+        for at, reply in enumerate(replies):
+            following = replies[at + 1] if at + 1 < len(replies) else None
+            yield self._reply(recorded, step, reply, following)
+            yield from (self._call("steer", [text]) for text in steering.get(at, ()))
+
+    def _reply(
+        self, recorded: RecordedInput, step: RecordedStep, reply: RecordedReply, following: RecordedReply | None
+    ) -> Code:
+        options: dict[str, Any] = {}
+        if reply.usage is not None:
+            options["tokens"] = _tokens(reply.usage)
+        if reply.finish_reason or (reply.tool_calls and _is_cut_off(step)):
+            options["finish_reason"] = reply.finish_reason or "length"
+        options |= self._at(recorded, _reply_at_s(recorded, step, reply))
+        calls = [self._planned(call) for call in reply.tool_calls]
+        if reply.purpose == "plan" and (fields := step.plan_fields) is not None:
+            return self._call("plan", calls, {**fields, **options})
+        content = self._content(recorded, step, reply, following)
+        name = f"REPLY_{recorded.number}_{step.number}" if self.several else f"REPLY_{step.number}"
+        shown = [self.constants.of(content, name)] if content or not calls else []
+        return self._call("reply", [*shown, *calls], options)
+
+    def _content(
+        self, recorded: RecordedInput, step: RecordedStep, reply: RecordedReply, following: RecordedReply | None
+    ) -> Any:
+        if reply.purpose == "answer":
+            limited = recorded.status in (SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT)
+            # The sentence on the limit is before the reply.
+            return reply.content.partition("\n\n")[2] if limited and isinstance(reply.content, str) else reply.content
+        if self.has_agent or reply.purpose != "plan" or reply.tool_calls:
+            return reply.content
+        # An agent of stub tools has no hook and no response format, so nothing else refuses or replaces this text.
+        if following is not None and following.purpose == "answer":
+            return SENTINEL
+        answers = [entry["content"] for entry in recorded.events if entry["type"] == "agent_response"]
+        is_last = step is recorded.steps[-1] and recorded.status == SessionStatus.COMPLETED
+        return answers[-1] if answers and is_last else reply.content
+
+    def _planned(self, call: Mapping[str, Any]) -> Code:
+        needs = {"needs": [*call["needs"]]} if call.get("needs") else {}
+        return self._call("call", [call["id"], call["name"], dict(call["arguments"])], needs)
+
+    def results(self, recorded: RecordedInput) -> Iterator[Code]:
+        """Yield the results of the calls that ran or wait; others get theirs from the framework or from a decision."""
+        decided = {entry["id"] for entry in recorded.events if is_own(entry, "approval_decision")}
+        for step, each in recorded.calls:
+            given = [step, each.id, each.name, dict(each.arguments)]
+            if (found := each.result) is None:
+                if each.started:
+                    yield self._call("result", given, {"waits": True})
+                continue
+            at = self._at(recorded, _result_at_s(recorded, found.event))
+            by_middleware = found.event.get("decided_by") not in (None, "loop_detection") and each.id not in decided
+            if was_stopped(recorded, each):
+                yield self._call("result", given, {"stops": cause_of(recorded), **at})
+            elif found.status == "invalid" and not self.has_agent and not is_unknown(each):
+                yield self._call("result", given, {"invalid": text_of(found.content), **at})
+            elif each.started or (by_middleware and not self.has_agent):
+                name = identifier(each.name).upper()
+                fields = {key: self.constants.of(value, name) for key, value in _outcome(each).items()}
+                returned = [fields.pop("returns")] if "returns" in fields else []
+                yield self._call("result", [*given, *returned], {**fields, **at})
+
+    def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Code:
+        self.names.add(name)
+        return Code.call(name, arguments, options or {})
+
+    @staticmethod
+    def _at(recorded: RecordedInput, at_s: float) -> dict[str, float]:
+        """Return the option for the time of an item, which only a deadline depends on."""
+        return {"at_s": at_s} if cause_of(recorded) == "deadline" else {}
+
+
+def _outcome(each: RecordedCall) -> dict[str, Any]:
+    found = each.result
+    assert found is not None
+    usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
+    if found.status not in SUCCESSES:
+        return {"error": found.content, **usage}
+    # A test compares values, so the text of a JSON value may have another form.
+    if is_text(found.content):
+        return {"returns": found.value, **usage}
+    return {"content": found.content, **({} if found.artifact is None else {"artifact": found.artifact})}
+
+
+def _is_cut_off(step: RecordedStep) -> bool:
+    return any(each.result is not None and text_of(each.result.content).startswith(_CUT_OFF) for each in step.calls)
+
+
+def _steering(step: RecordedStep) -> dict[int, list[str]]:
+    """Return the texts of steering by the index of the reply that precedes them; -1 for those before the first."""
+    found: dict[int, list[str]] = {}
+    at = -1
+    for entry in step.events:
+        if entry["type"] == "steering":
+            found.setdefault(at, []).append(text_of(entry["content"]))
+        elif entry["type"] == "plan" or (entry["type"] == "agent_response" and entry.get("model_calls")):
+            at += 1
+    return found
+
+
+def _tokens(usage: Mapping[str, Any]) -> Any:
+    given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    is_plain = usage.keys() <= {"input_tokens", "output_tokens", "total_tokens"}
+    return (given, made) if is_plain and usage.get("total_tokens") == given + made else dict(usage)
+
+
+def _reply_at_s(recorded: RecordedInput, step: RecordedStep, reply: RecordedReply) -> float:
+    kind = "plan" if reply.purpose == "plan" else "agent_response"
+    entry = next((each for each in step.events if each["type"] == kind), {})
+    if calls := entry.get("model_calls"):
+        return _at_s(recorded, calls[-1]["started"], calls[-1]["duration_s"])
+    return _at_s(recorded, entry.get("ts", ""))
+
+
+def _result_at_s(recorded: RecordedInput, result: StoredEvent) -> float:
+    """Return when a call ended, on the monotonic clock, as deadlines do."""
+    started = [entry for entry in recorded.events if entry.get("id") == result.get("id") and entry["type"] in _STARTS]
+    if not started or "duration_s" not in result:
+        return _at_s(recorded, result.get("ts", ""))
+    return _at_s(recorded, started[-1]["ts"], result["queued_s"] + result["duration_s"])
+
+
+def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float:
+    """Return the seconds from the begin of an input to a moment, and some more."""
+    began = next((entry["ts"] for entry in recorded.events), "")
+    if not began or not moment:
+        return seconds
+    return round((datetime.fromisoformat(moment) - datetime.fromisoformat(began)).total_seconds() + seconds, 3)
+
+
+_COURSE = (
+    "max_steps",
+    "max_turns",
+    "on_limit",
+    "max_calls_per_wave",
+    "deadline_s",
+    "max_tokens_total",
+    "max_cost",
+    "prices",
+    "loop_window",
+    "loop_max_period",
+    "planner",
+)
+"""Fields of the agent's configuration that decide on the course of a recorded input."""
+_LIMITS = {
+    "step_limit": "max_steps",
+    "turn_limit": "max_turns",
+    "token_limit": "max_tokens_total",
+    "cost_limit": "max_cost",
+    "deadline": "deadline_s",
+}
+"""Reason of a limit → the field of the configuration."""
+
+
+def agent_file_options(inputs: Sequence[RecordedInput], agent: str, *, lost_replies: bool) -> dict[str, Any]:
+    """Return the options of `RecordedSession` for the agent of a file, absolute or relative to the test.
+
+    With `lost_replies`, which hooks replaced, the test leaves the hooks out.
+    """
+    options: dict[str, Any] = {"agent": Code.call("Path(__file__).parent.joinpath", [agent])}
+    return {**options, **_recursion_limit(inputs), **({"hooks": False} if lost_replies else {})}
+
+
+def stub_options(
+    inputs: Sequence[RecordedInput], graph: CompiledStateGraph[Any, Any, Any, Any] | None
+) -> dict[str, Any]:
+    """Return the options of `RecordedSession` for stub tools, from the agent, or derived from the inputs without it."""
+    builder = builder_of(graph) if graph is not None else None
+    schemas: dict[str, Any] = {}
+    if builder is not None:
+        functions = [each["function"] for each in builder.deps.toolbox.schemas]
+        schemas = {each["name"]: each.get("parameters", {}) for each in functions}
+    names = [name for name in _called(inputs) if not is_delegation(name)]
+    if not names and any(reply.purpose == "plan" for each in inputs for step in each.steps for reply in step.replies):
+        names = [*schemas][:1] or ["unused"]  # without a tool, the model is asked for the answer alone
+    direct = builder.deps.toolbox.return_direct if builder is not None else _direct(inputs)
+    read = _only_read(inputs)
+    options: dict[str, Any] = {
+        "tools": {name: _brief_schema(schemas.get(name, {})) for name in names},
+        "reads": [name for name in names if name in read or (builder is not None and not builder.writes(name))],
+        "return_direct": [name for name in names if name in direct],
+        "config": _settings(inputs, builder.config if builder is not None else None),
+        **_recursion_limit(inputs),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def _called(inputs: Sequence[RecordedInput]) -> list[str]:
+    """Return the names of the calls that the agent had a tool for, those of decisions included."""
+    called = [each.name for recorded in inputs for _, each in recorded.calls if not is_unknown(each)]
+    edited = [entry["edited_name"] for entry in _events(inputs) if "edited_name" in entry]
+    return [*dict.fromkeys([*called, *asked_about(inputs), *edited])]
+
+
+def asked_about(inputs: Sequence[RecordedInput]) -> list[str]:
+    """Return the names of the calls that the agent's own policy asked a person about."""
+    requests = [entry for entry in _events(inputs) if is_own(entry, "approval_request")]
+    return [*dict.fromkeys(call["name"] for entry in requests for call in entry["calls"])]
+
+
+def _events(inputs: Sequence[RecordedInput]) -> list[StoredEvent]:
+    return [entry for each in inputs for entry in each.events]
+
+
+def _recursion_limit(inputs: Sequence[RecordedInput]) -> dict[str, int]:
+    limits = [
+        entry["limit"] for entry in _events(inputs) if entry["type"] == "limit" and entry["reason"] == "recursion_limit"
+    ]
+    return {"recursion_limit": int(limits[0])} if limits else {}
+
+
+def _brief_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: schema[name] for name in ("properties", "required", "$defs") if schema.get(name)}
+
+
+def _only_read(inputs: Sequence[RecordedInput]) -> set[str]:
+    results = [(each.name, each.result) for recorded in inputs for _, each in recorded.calls]
+    reads = effect_text(writes=False)
+    return {name for name, result in results if result is not None and text_of(result.content).endswith(reads)}
+
+
+def _direct(inputs: Sequence[RecordedInput]) -> set[str]:
+    """Return the tools whose results were the answer."""
+    found: set[str] = set()
+    for each in inputs:
+        last = each.steps[-1] if each.steps else None
+        if last is None or each.status != SessionStatus.COMPLETED or not last.calls:
+            continue
+        results = [text_of(call.result.content) for call in last.calls if call.result is not None]
+        if all(reply.purpose == "plan" for reply in last.replies) and "\n\n".join(results) == each.answer:
+            found |= {call.name for call in last.calls}
+    return found
+
+
+def _settings(inputs: Sequence[RecordedInput], config: LoopConfig | None) -> dict[str, Any]:
+    """Return the fields of the configuration; without that of the agent, those that follow from the limits."""
+    planners = {entry["planner"] for entry in _events(inputs) if "planner" in entry}
+    found: dict[str, Any] = {"tool_calling": "wave"} if planners else {}
+    if "dag" in planners:
+        found["planner"] = "dag"
+    if asked := asked_about(inputs):
+        found["approve"] = asked
+    if config is not None:
+        default, values = LoopConfig(), config.model_dump(mode="json", include=set(_COURSE))
+        return {**{name: values[name] for name in _COURSE if getattr(config, name) != getattr(default, name)}, **found}
+    for each in inputs:
+        limits = [entry for entry in each.events if entry["type"] == "limit" and entry["reason"] in _LIMITS]
+        for entry in limits:
+            found[_LIMITS[entry["reason"]]] = entry["limit"]
+            if entry["reason"] == "cost_limit":
+                price = 1e6 * each.usage.get("cost", 0.0) / max(1, each.usage["total_tokens"])
+                found["prices"] = {"recorded": {"input": price, "output": price}}
+        composed = any(reply.purpose == "answer" for step in each.steps for reply in step.replies)
+        if limits and not composed and "\n\n" not in each.answer:
+            found["on_limit"] = "message"
+    most = max((step.number for each in inputs for step in each.steps), default=0)
+    if most >= LoopConfig().max_steps:
+        found.setdefault("max_steps", most + 1)
+    return found

@@ -1,0 +1,342 @@
+"""Compares recorded values by JSON path, and an input with its replay, in the order of events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from graph_agent.base._internal.text import common_length, printable
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.core.state.model_requests import ModelRequest, requests_of
+from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedStep
+from graph_agent.models.parsing.call import canonical_arguments, is_delegation
+from graph_agent.session.trace import inputs_of
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Absent:
+    """The value of a path that a value does not have."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
+    """One place at which two JSON values differ."""
+
+    path: str
+    """JSON path of RFC 9535, such as `$.city` or `$.rooms[0]['check-in']`."""
+    recorded: Any
+    """The recorded value at the path; `ABSENT` if there is none."""
+    now: Any
+    """The new value at the path; `ABSENT` if there is none."""
+
+
+def value_differences(recorded: Any, now: Any, path: str = "$") -> Iterator[ValueDifference]:
+    """Yield the places at which two JSON values at `path` differ, in their order; none if they are equal.
+
+    Members of an object may have any order. `1` equals `1.0`, and differs from `true`.
+    """
+    if isinstance(recorded, Mapping) and isinstance(now, Mapping):
+        for name in dict.fromkeys([*recorded, *now]):
+            member = f"{path}.{name}" if _PLAIN_NAME.fullmatch(name) else f"{path}[{_quoted(name)}]"
+            yield from value_differences(recorded.get(name, ABSENT), now.get(name, ABSENT), member)
+    elif isinstance(recorded, list | tuple) and isinstance(now, list | tuple):
+        for at in range(max(len(recorded), len(now))):
+            one, other = (items[at] if at < len(items) else ABSENT for items in (recorded, now))
+            yield from value_differences(one, other, f"{path}[{at}]")
+    elif isinstance(recorded, bool) != isinstance(now, bool) or recorded != now:
+        yield ValueDifference(path, recorded, now)
+
+
+def _quoted(name: str) -> str:
+    return "'" + json.dumps(name, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class PairedCalls:
+    """The calls of two waves, by position in each."""
+
+    equal: tuple[tuple[int, int], ...]
+    """Calls of the same name with equal arguments: recorded position, new position."""
+    changed: tuple[tuple[int, int], ...]
+    """Calls of the same name with different arguments."""
+    missing: tuple[int, ...]
+    """Positions of the recorded calls without a new one."""
+    added: tuple[int, ...]
+    """Positions of the new calls without a recorded one."""
+
+
+def pair_calls(recorded: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]) -> PairedCalls:
+    """Pair the calls (name, arguments) of two waves as sets: their order and their ids do not matter.
+
+    Calls of one name with different arguments are paired by the fewest differences.
+    """
+    keys = [(name, canonical_arguments(arguments)) for name, arguments in now]
+    left, equal, rest = list(range(len(now))), list[tuple[int, int]](), list[int]()
+    for at, (name, arguments) in enumerate(recorded):
+        key = name, canonical_arguments(arguments)
+        found = next((other for other in left if keys[other] == key), None)
+        if found is None:
+            rest.append(at)
+        else:
+            left.remove(found)
+            equal.append((at, found))
+    distances = sorted(
+        (sum(1 for _ in value_differences(recorded[at][1], now[other][1])), at, other)
+        for at in rest
+        for other in left
+        if recorded[at][0] == now[other][0]
+    )
+    changed = list[tuple[int, int]]()
+    for _, at, other in distances:
+        if at in rest and other in left:
+            rest.remove(at)
+            left.remove(other)
+            changed.append((at, other))
+    return PairedCalls(tuple(equal), tuple(sorted(changed)), tuple(rest), tuple(left))
+
+
+DifferenceKind = Literal[
+    "request", "model", "approval", "call", "needs", "result", "truncation", "limit", "loop_detected", "steering",
+    "answer", "status", "stop_reason",
+]  # fmt: skip
+_SHOWN_CHARS = 60
+_CONTEXT_CHARS = 20
+_NOTICES: Mapping[DifferenceKind, tuple[str, ...]] = {
+    "limit": ("reason", "limit"),
+    "loop_detected": ("pattern", "count", "repeated"),
+    "steering": ("content",),
+}
+"""Type of an event that is compared as a whole → its compared fields."""
+_FAILURES = ("error", "unknown")
+"""Statuses of a failed call; a replay cannot tell them apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One place at which a replay differs from its recording."""
+
+    input: int
+    """Number of the input, from 1."""
+    step: int
+    """Number of the step; 0 for the input as a whole."""
+    kind: DifferenceKind
+    """What differs; `model` is a request for a reply that is not recorded."""
+    name: str = ""
+    """Name of the tool, or `delegate_to_<name>`; the purpose of a request. Empty for other kinds."""
+    path: str = "$"
+    """JSON path in what differs."""
+    recorded: Any
+    """The recorded value at the path; `ABSENT` if there is none."""
+    now: Any
+    """The new value at the path; `ABSENT` if there is none."""
+
+    def __str__(self) -> str:
+        place = f"input {self.input}, step {self.step}" if self.step else f"input {self.input}"
+        return f"{place}, {self.what}"
+
+    @property
+    def what(self) -> str:
+        """The difference in one line, without its place."""
+        subject = f"{self.kind} {self.name}".rstrip()
+        recorded, now = shown_values(self.recorded, self.now)
+        return f"{subject} {self.path}: recorded {recorded}, now {now}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the difference as plain JSON; a value that does not exist is left out."""
+        found = {"input": self.input, "step": self.step, "kind": self.kind, "name": self.name, "path": self.path}
+        values = {"recorded": self.recorded, "now": self.now}
+        return {**found, **{name: value for name, value in values.items() if value is not ABSENT}, "text": str(self)}
+
+
+def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
+    """Return two values in one line each; of long texts, the part where they begin to differ."""
+    one, other = (repr(each) if each is ABSENT else json.dumps(each, ensure_ascii=False) for each in (recorded, now))
+    first = max(0, common_length(one, other) - _CONTEXT_CHARS) if max(len(one), len(other)) > _SHOWN_CHARS else 0
+
+    def cut(text: str) -> str:
+        part = text[first : first + _SHOWN_CHARS]
+        return printable(f"{'…' if first else ''}{part}{'…' if first + _SHOWN_CHARS < len(text) else ''}")
+
+    return cut(one), cut(other)
+
+
+Requests = Mapping[tuple[int, int, str], ModelRequest]
+"""Input, step and purpose → the last recorded request."""
+
+
+def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
+    """Return the recorded requests of a session's events since its beginning; empty if it has recorded none."""
+    numbers = [number for number, own in enumerate(inputs_of(events), 1) for _ in own]
+    return {
+        (numbers[each.seq], each.step, each.purpose): each
+        for each in requests_of(events)
+        if not (each.reconstructed or each.delegate)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Compares inputs with their replays."""
+
+    requests: Requests
+    """The recorded requests; empty to compare none."""
+    ignores_prompt: bool = False
+    """Whether the system prompt is expected to differ."""
+    replaced_tools: frozenset[str] = frozenset()
+    """Names of the tools whose definition is expected to differ."""
+
+    def steps(
+        self, recorded: RecordedInput, now: RecordedInput, requests: Requests, first: int, end: int | None
+    ) -> Iterator[Difference]:
+        """Yield the differences of steps, from `first` to before `end` (None for all), with the replay's requests."""
+        steps, others = ({step.number: step for step in each.steps} for each in (recorded, now))
+        for number in sorted(steps.keys() | others.keys()):
+            if number >= first and (end is None or number < end):
+                yield from self._requests(recorded, number, steps.get(number), requests)
+                empty = RecordedStep(number=number)
+                yield from _step(recorded.number, steps.get(number, empty), others.get(number, empty))
+
+    def _requests(
+        self, recorded: RecordedInput, number: int, step: RecordedStep | None, requests: Requests
+    ) -> Iterator[Difference]:
+        if step is not None and any(not reply.is_stored and not reply.error for reply in step.replies):
+            return  # A hook or a repair asked again, with messages that are not recorded.
+        for purpose in ("summary", "plan", "answer"):
+            key = recorded.number, number, purpose
+            if (one := self.requests.get(key)) is None or (other := requests.get(key)) is None:
+                continue
+            for found in value_differences(self._shown(one), self._shown(other)):
+                yield _difference(recorded.number, number, "request", purpose, found)
+
+    def _shown(self, request: ModelRequest) -> dict[str, Any]:
+        messages = [dict(each) for each in request.messages]
+        if self.ignores_prompt:
+            messages = [{"type": "system"} if each["type"] == "system" else each for each in messages]
+        tools = {name: tool for tool in request.tools if (name := _tool_name(tool)) not in self.replaced_tools}
+        # The description of a remote delegate comes from its agent card.
+        tools = {name: {} if is_delegation(name) else tool for name, tool in tools.items()}
+        return {"messages": messages, "tools": tools, "options": dict(request.options)}
+
+    def end(self, recorded: RecordedInput, now: RecordedInput) -> Iterator[Difference]:
+        """Yield the differences of the end of an input."""
+        for found in value_differences(recorded.answer, now.answer):
+            yield _difference(recorded.number, 0, "answer", "", found)
+        if recorded.status != now.status:
+            values = ValueDifference("$", recorded.status.value, now.status.value)
+            yield _difference(recorded.number, 0, "status", "", values)
+        if recorded.stop_reason != now.stop_reason:
+            values = ValueDifference("$", recorded.stop_reason, now.stop_reason)
+            yield _difference(recorded.number, 0, "stop_reason", "", values)
+
+
+def unfinished_wave(recorded: RecordedInput, now: RecordedInput) -> Iterator[Difference]:
+    """Yield the differences of the newest wave of a replay, of whose calls some have not started."""
+    number = max((step.number for step in now.steps), default=0)
+    calls, others = ([call for step, call in each.calls if step == number] for each in (recorded, now))
+    others = [call for call in others if call.started]
+    held, asked = (_held(entry for entry in each.events if entry["step"] == number) for each in (recorded, now))
+    held = [held[at] for at in pair_calls(held, asked).missing]
+    for at, _ in pair_calls(held, _named(others)).equal:  # an approval of another call may still be requested
+        name, arguments = held[at]
+        yield _difference(recorded.number, number, "approval", name, ValueDifference("$", arguments, ABSENT))
+    paired = pair_calls(_named(calls), _named(others))
+    yield from _calls(recorded.number, number, calls, others, PairedCalls((), paired.changed, (), paired.added))
+
+
+def _step(number: int, recorded: RecordedStep, now: RecordedStep) -> Iterator[Difference]:
+    held, asked = _held(recorded.events), _held(now.events)
+    paired = pair_calls(held, asked)
+    for name, arguments in (held[at] for at in paired.missing):
+        yield _difference(number, recorded.number, "approval", name, ValueDifference("$", arguments, ABSENT))
+    for name, arguments in (asked[at] for at in paired.added):
+        yield _difference(number, recorded.number, "approval", name, ValueDifference("$", ABSENT, arguments))
+    paired = pair_calls(_named(recorded.calls), _named(now.calls))
+    yield from _calls(number, recorded.number, recorded.calls, now.calls, paired)
+    for kind, fields in _NOTICES.items():
+        values = [
+            [
+                {name: entry.get(name) for name in fields}
+                for entry in step.events
+                if entry["type"] == kind and entry.get("reason") != "deadline"  # the time of a replay is another
+            ]
+            for step in (recorded, now)
+        ]
+        for found in value_differences(values[0], values[1]):
+            yield _difference(number, recorded.number, kind, "", found)
+
+
+def _calls(
+    number: int, step: int, recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired: PairedCalls
+) -> Iterator[Difference]:
+    for at, other in paired.changed:
+        for found in value_differences(recorded[at].arguments, now[other].arguments):
+            yield _difference(number, step, "call", recorded[at].name, found)
+    for at in paired.missing:
+        call = recorded[at]
+        found = ValueDifference("$", dict(call.arguments), ABSENT)
+        yield _difference(number, step, "call", call.name, found)
+    for at in paired.added:
+        call = now[at]
+        yield _difference(number, step, "call", call.name, ValueDifference("$", ABSENT, dict(call.arguments)))
+    needs = _needs(recorded, dict(paired.equal)), _needs(now, {other: other for other in range(len(now))})
+    for at, other in paired.equal:
+        for found in value_differences(needs[0](at), needs[1](other)):
+            yield _difference(number, step, "needs", recorded[at].name, found)
+        for kind, found in _result(recorded[at], now[other]):
+            yield _difference(number, step, kind, recorded[at].name, found)
+
+
+def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[int], list[str]]:
+    """Return a function that returns what a call needs, as names with new positions."""
+    at = {call.id: position for position, call in enumerate(calls)}
+
+    def of(position: int) -> list[str]:
+        known = sorted(new.get(at[id_], -1) for id_ in calls[position].needs if id_ in at)
+        return [f"call {each + 1}" for each in known]
+
+    return of
+
+
+def _result(recorded: RecordedCall, now: RecordedCall) -> Iterator[tuple[DifferenceKind, ValueDifference]]:
+    one, other = recorded.result, now.result
+    if one is None or other is None:
+        if one is not other:
+            values = [ABSENT if each is None else each.value for each in (one, other)]
+            yield "result", ValueDifference("$", *values)
+        return
+    if one.status != other.status and not (one.status in _FAILURES and other.status in _FAILURES):
+        yield "result", ValueDifference("$", f"status {one.status}", f"status {other.status}")
+    for found in value_differences(one.value, other.value):
+        yield "result", found
+    cut = [bool(each.event.get("truncated")) for each in (one, other)]
+    if cut[0] != cut[1]:
+        yield "truncation", ValueDifference("$", *cut)
+
+
+def _difference(number: int, step: int, kind: DifferenceKind, name: str, found: ValueDifference) -> Difference:
+    return Difference(
+        input=number, step=step, kind=kind, name=name, path=found.path, recorded=found.recorded, now=found.now
+    )
+
+
+def _named(calls: Iterable[RecordedCall]) -> list[tuple[str, Any]]:
+    return [(call.name, call.arguments) for call in calls]
+
+
+def _held(events: Iterable[StoredEvent]) -> list[tuple[str, Any]]:
+    requests = [entry for entry in events if entry["type"] == "approval_request" and "delegate" not in entry]
+    return [(call["name"], call["arguments"]) for entry in requests for call in entry["calls"]]
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    return str(tool.get("function", tool).get("name", tool.get("type")))

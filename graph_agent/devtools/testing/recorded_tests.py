@@ -1,0 +1,215 @@
+"""Records the sessions of a test in files, and replays them without a model and without running a tool."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from unittest.mock import patch
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.errors import GraphInterrupt
+from langgraph.pregel import Pregel
+from langgraph.types import interrupt
+
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.errors import ConfigError, InputError, ScriptError
+from graph_agent.core.state.model_requests import masked
+from graph_agent.devtools.testing.input_differences import Comparison, Difference, shown_values, value_differences
+from graph_agent.devtools.testing.playback import message_of, stored_replies
+from graph_agent.devtools.testing.recording import RecordedResult, Recording, recording_of
+from graph_agent.devtools.testing.stand_ins import RecordedCalls, rebuild
+from graph_agent.models.scripted import MOCK_VARIABLE
+from graph_agent.session.built_agent import builder_of
+from graph_agent.session.session import Session
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+    from langgraph.graph.state import CompiledStateGraph
+
+Agent: TypeAlias = "CompiledStateGraph[Any, Any, Any, Any]"
+FORMAT, VERSION = "graph-agent-recording", 1
+
+
+class RecordedTest:
+    """The recorded sessions of one test, each in a file of its own; a named one in `<stem>.<name>.json`.
+
+    With `records`, the agents run and are recorded; otherwise their recordings are replayed. `command` records the
+    test, for error messages.
+    """
+
+    def __init__(self, file: Path, *, records: bool, command: str) -> None:
+        self._file, self._records, self._command = file, records, command
+        self._open: dict[Path, tuple[Agent, _Tape | None]] = {}
+
+    def session(self, agent: Agent | Callable[[], Agent], name: str = "") -> Session:
+        """Return a new session of an agent, in memory; `name` distinguishes the sessions of one test.
+
+        The agent may be a function that makes it; in a replay, a model in that function needs no key. Its checkpointer
+        is not used. Raises `ConfigError` for another graph, or a second session of the name, `InputError` without a
+        recording.
+        """
+        file = self._file.with_name(f"{self._file.stem}.{name}.json") if name else self._file
+        if file in self._open:
+            raise ConfigError(f"The test has a session {name!r} already; name another one: recorded(agent, 'second').")
+        tape, graph = None, self._built(agent)
+        if self._records:
+            if (builder := builder_of(graph)) is None:
+                raise ConfigError(f"Only an agent of create_graph_agent() can be recorded, not {graph!r}.")
+            # Middleware around calls runs again in a replay, and asks its own questions.
+            saver = _QuestionSaver() if builder.deps.wrap_tool_call is None else InMemorySaver()
+            opened: Agent = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
+        else:
+            tape = _Tape(*self._read(file))
+            opened = rebuild(graph, source=tape, real={}, checkpointer=InMemorySaver())
+        self._open[file] = opened, tape
+        return Session(opened, file.stem)
+
+    def _built(self, given: Any) -> Agent:
+        if isinstance(given, Pregel):
+            return cast("Agent", given)
+        # Without a provider's key, only a stand-in for the model can be built.
+        with nullcontext() if self._records else patch.dict(os.environ, {MOCK_VARIABLE: '["Not used."]'}):
+            return cast("Agent", given())
+
+    def close(self, *, passed: bool) -> None:
+        """Store the sessions of a passed test, or check the replayed ones; raise `AssertionError` for a difference."""
+        for file, (graph, tape) in self._open.items():
+            found = graph.get_state({"configurable": {"thread_id": file.stem}}).values
+            if tape is None and passed:
+                saver = graph.checkpointer
+                _write(file, found, saver.of_calls() if isinstance(saver, _QuestionSaver) else {})
+            elif tape is not None and (difference := tape.difference(found)):
+                raise AssertionError(
+                    f"The session differs from {file}:\n{difference}\n"
+                    f"If the change is meant, record the session again: {self._command}"
+                )
+
+    def _read(self, file: Path) -> tuple[Recording, Mapping[str, list[list[Any]]]]:
+        if not file.exists():
+            raise InputError(f"There is no recording {file}; record it: {self._command}")
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
+            raise InputError(f"{file} is no recording of version {VERSION}; record it again: {self._command}")
+        messages = cast("list[AnyMessage]", messages_from_dict(stored["messages"]))
+        return recording_of(file.stem, stored["events"], messages), stored.get("questions", {})
+
+
+def _write(file: Path, values: Mapping[str, Any], questions: Mapping[str, list[list[Any]]]) -> None:
+    stored = {
+        "format": FORMAT,
+        "version": VERSION,
+        "events": list(values.get("events", ())),
+        "messages": [message_to_dict(message) for message in values.get("messages", ())],
+        "questions": questions,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(masked(to_json_safe(stored)), ensure_ascii=False, indent=1)
+    file.write_text(f"{text}\n", encoding="utf-8")
+
+
+class _QuestionSaver(InMemorySaver):
+    """Keeps the questions of calls to a person, which no event holds. Each call is a task of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: dict[str, list[Any]] = defaultdict(list)
+        self._tasks: dict[str, list[str]] = defaultdict(list)
+        """Call id → the tasks of the finished calls of that id, in order."""
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store the writes of a task."""
+        super().put_writes(config, writes, task_id, task_path)
+        if config["configurable"].get("checkpoint_ns"):
+            return  # of a delegate
+        asked = self._asked[task_id]
+        for channel, value in writes:
+            if channel == INTERRUPT:
+                # A task that waits on, while another is answered, repeats its question.
+                asked += [each.value for each in value if each.value not in asked[-1:]]
+            elif channel == "messages":
+                for each in value:
+                    if isinstance(each, ToolMessage):
+                        self._tasks[each.tool_call_id].append(task_id)
+
+    def of_calls(self) -> dict[str, list[list[Any]]]:
+        """Return the questions of each finished call, by its id; several calls may have one id."""
+        return {id_: [self._asked[task] for task in tasks] for id_, tasks in self._tasks.items()}
+
+
+class _Tape:
+    """Provides the replies and results of a recording, in their order."""
+
+    def __init__(self, recording: Recording, questions: Mapping[str, list[list[Any]]]) -> None:
+        self._recording = recording
+        self._replies = deque(
+            message_of(step, reply) for each in recording.inputs for step, reply in stored_replies(each)
+        )
+        self._listed = [call for each in recording.inputs for _, call in each.calls if call.result is not None]
+        left = {id_: iter(asked) for id_, asked in questions.items()}
+        self._questions = {id(call): next(left.get(call.id, iter(())), []) for call in self._listed}
+        self._calls = RecordedCalls(self._listed)
+        self._fault = ""
+
+    async def reply(self) -> AIMessage:
+        """Return the next reply; raise `ScriptError` after the last, or after a call without a recorded result."""
+        if not self._replies:
+            self._fault = self._fault or "The model is asked for a reply that is not recorded."
+        if self._fault:
+            raise ScriptError(self._fault)
+        return self._replies.popleft()
+
+    async def result(
+        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
+    ) -> RecordedResult | None:
+        """Return the recorded result of a call, after its questions to a person.
+
+        Without one, raise `ScriptError`, as the next request of the model does: a call's error is a result.
+        """
+        if (found := self._calls.take(id_, name, arguments)) is None:
+            self._fault = self._fault or self._missing(id_, name, arguments)
+            raise ScriptError(self._fault)
+        try:
+            for question in self._questions[id(found)]:
+                interrupt(question)
+        except GraphInterrupt:
+            self._calls.put_back(found)
+            raise
+        return found.result
+
+    def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
+        same = [call for call in self._listed if call.id == id_ and call.name == name]
+        near = next(filter(self._calls.is_left, same), None)
+        if near is None:
+            return f"The call {id_!r} of {name} has no recorded result."
+        found = next(value_differences(near.arguments, arguments))
+        recorded, now = shown_values(found.recorded, found.now)
+        return f"The call {id_!r} of {name}, {found.path}: recorded {recorded}, now {now}"
+
+    def difference(self, values: Mapping[str, Any]) -> str:
+        """Return the first difference between the recording and the state of the replayed session; empty if none."""
+        if self._fault:
+            return self._fault
+        events = masked(to_json_safe(list(values.get("events", ()))))
+        now = recording_of(self._recording.session_id, events, values.get("messages", ()))
+        return next(map(str, self._differences(now)), "")
+
+    def _differences(self, now: Recording) -> Iterator[Difference | str]:
+        comparison = Comparison(requests={})
+        for recorded, other in zip(self._recording.inputs, now.inputs, strict=False):
+            for found in value_differences(list(recorded.contents), list(other.contents)):
+                one, new = shown_values(found.recorded, found.now)
+                yield f"input {recorded.number} {found.path}: recorded {one}, now {new}"
+            yield from comparison.steps(recorded, other, {}, 0, None)
+            yield from comparison.end(recorded, other)
+        if (count := len(now.inputs)) != len(self._recording.inputs):
+            yield f"The recording has {len(self._recording.inputs)} inputs, and the session {count}."

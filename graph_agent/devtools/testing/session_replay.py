@@ -1,0 +1,408 @@
+"""Replays a recorded session with an agent, and reports where it differs.
+
+The agent's model gives its recorded replies, or another model replies in its place. Calls get their recorded results:
+no tool runs, except those that the caller names, and no delegate is contacted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent.base.errors import ConfigError, InputError, RunFailedError
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.core.state.model_requests import learned_rules
+from graph_agent.devtools.testing.input_differences import (
+    ABSENT,
+    Comparison,
+    Difference,
+    recorded_requests,
+    unfinished_wave,
+)
+from graph_agent.devtools.testing.playback import Playback
+from graph_agent.devtools.testing.recording import (
+    RecordedInput,
+    RecordedResult,
+    Recording,
+    as_left,
+    read_recording,
+    recording_of,
+)
+from graph_agent.devtools.testing.stand_ins import rebuild
+from graph_agent.session.importing import fork_session
+from graph_agent.session.results import Done, EventAdded
+from graph_agent.session.session import Session
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.tools import BaseTool
+    from langgraph.graph.state import CompiledStateGraph
+
+
+Answers = Literal["exact", "ignore"]
+"""Whether another text of an answer counts as a difference."""
+_SEEN_S = 10.0
+"""Seconds to wait for the event of a call that has started; it was sent before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The outcome of a replay."""
+
+    session_id: str
+    """Id of the recorded session."""
+    differences: tuple[Difference, ...]
+    """The differences, in order; the first one alone, unless the replay was to continue."""
+    answers: Answers
+    """Whether differences of answers count."""
+    inputs: int
+    """Number of inputs that were compared, the one that differs included."""
+    steps: int
+    """Number of steps that were compared."""
+    stopped: str = ""
+    """Why the replay ended before its recording; empty if it did not."""
+    gaps: tuple[str, ...] = ()
+    """What the session does not have stored, one sentence each."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no difference counts."""
+        return not self.counted
+
+    @property
+    def counted(self) -> tuple[Difference, ...]:
+        """The differences that count: all but those of answers, if these are ignored."""
+        return tuple(each for each in self.differences if self.answers == "exact" or each.kind != "answer")
+
+    def raise_for_differences(self) -> None:
+        """Check that the replay equals its recording.
+
+        Raises:
+            AssertionError: With the differences that count.
+        """
+        if counted := self.counted:
+            raise AssertionError("\n".join([f"The replay of {self.session_id!r} differs:", *map(str, counted)]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the outcome as plain JSON."""
+        return {
+            "session_id": self.session_id,
+            "equal": self.is_equal,
+            "inputs": self.inputs,
+            "steps": self.steps,
+            "differences": [each.as_json() for each in self.differences],
+            "stopped": self.stopped,
+            "gaps": list(self.gaps),
+        }
+
+
+async def replay(
+    recording: Recording | Session[Any, Any],
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    *,
+    model: BaseChatModel | None = None,
+    tools: Mapping[str, BaseTool] | None = None,
+    number: int | None = None,
+    from_step: int = 1,
+    answers: Answers | None = None,
+    ignore_prompt: bool = False,
+    keep_going: bool = False,
+) -> Replay:
+    """Replay a recorded session with an agent; see `Replayer` for the arguments of the same names.
+
+    Args:
+        recording: The session, as stored or as read.
+        number: The input to compare; -1 is the newest, None for all.
+        from_step: The first step to compare, and the first that a new model plans; it needs a `number`.
+
+    Raises:
+        ConfigError: If the graph is no agent, or one of `tools` may write.
+        InputError: If there is no such input or step.
+    """
+    if isinstance(recording, Session):
+        recording = await read_recording(recording.saver, recording.id)
+    replayer = Replayer(
+        graph, model=model, tools=tools, answers=answers, ignore_prompt=ignore_prompt, keep_going=keep_going
+    )
+    return await replayer.replay(recording, number=number, from_step=from_step)
+
+
+class Replayer:
+    """Replays sessions with one agent, one after the other, in memory.
+
+    Each input is replayed on the history before it as it was recorded, so that a new model answers the same question.
+
+    Args:
+        graph: The agent, with its prompt, hooks and configuration; it and its database are unchanged.
+        model: Replies in place of the recorded model; None for the recorded replies.
+        tools: Tools that run, by the name of the tool in whose place they do; each has the mark `effect: read`.
+        answers: Whether another text of an answer counts as a difference; None to count it only without a new model.
+        ignore_prompt: Whether the system prompt is expected to differ from the recorded requests.
+        keep_going: Whether to go on after a difference, to the first call that cannot be answered. A call without a
+            recorded result then runs if its tool has the mark `effect: read`.
+
+    Raises:
+        ConfigError: If the graph is no agent, or one of `tools` may write.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledStateGraph[Any, Any, Any, Any],
+        *,
+        model: BaseChatModel | None = None,
+        tools: Mapping[str, BaseTool] | None = None,
+        answers: Answers | None = None,
+        ignore_prompt: bool = False,
+        keep_going: bool = False,
+    ) -> None:
+        real = dict(tools or {})
+        for name, tool in real.items():
+            if (tool.metadata or {}).get("effect") != "read":
+                raise ConfigError(
+                    f"The tool {name!r} may write, so it never runs in a replay. If it only reads, mark it: "
+                    'metadata={"effect": "read"}.'
+                )
+            real[name] = tool if tool.name == name else tool.model_copy(update={"name": name})
+        self._has_new_model = model is not None
+        self._answers: Answers = answers or ("ignore" if model is not None else "exact")
+        self._ignores_prompt, self._real, self._keep_going = ignore_prompt, real, keep_going
+        self._saver = InMemorySaver()
+        self._playback: Playback | None = None
+        self.current: RecordedInput | None = None
+        """The input that is replayed now; None before the first one."""
+        self._rebuilt = partial(rebuild, graph, source=self, real=self._real, checkpointer=self._saver)
+        self._recorded_agent = self._rebuilt()
+        self._agent = self._rebuilt(model=model) if model is not None else self._recorded_agent
+
+    async def reply(self) -> AIMessage:
+        """Return the next recorded reply of the current input."""
+        assert self._playback is not None
+        return await self._playback.reply()
+
+    async def result(
+        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
+    ) -> RecordedResult | None:
+        """Return the recorded result of a call of the current input; None if the tool is to run."""
+        assert self._playback is not None
+        return await self._playback.result(id_, name, arguments, tool)
+
+    async def replay(self, recording: Recording, *, number: int | None = None, from_step: int = 1) -> Replay:
+        """Replay a session; arguments and errors as for the function `replay`."""
+        chosen = None if number is None else recording.input(number)
+        if from_step != 1:
+            known = [step.number for step in (chosen or recording.inputs[-1]).steps if step.number]
+            if chosen is None or from_step not in known:
+                what = "name its input too" if chosen is None else f"the input has the steps {known}"
+                raise InputError(f"The replay cannot begin at step {from_step}: {what}.")
+        try:
+            return await self._replay(recording, chosen, from_step)
+        finally:
+            for thread in [*self._saver.storage]:
+                await self._saver.adelete_thread(thread)
+
+    async def _replay(self, recording: Recording, chosen: RecordedInput | None, from_step: int) -> Replay:
+        events = [entry for each in recording.inputs for entry in each.events]
+        comparison = Comparison(
+            requests={} if self._has_new_model else recorded_requests(events),
+            ignores_prompt=self._ignores_prompt,
+            replaced_tools=frozenset(self._real),
+        )
+        learned = learned_rules(events)
+        agent = self._rebuilt(model_rules=learned) if learned else self._recorded_agent
+        history = Session(agent, recording.session_id)
+        differences: list[Difference] = []
+        inputs, steps, stopped = 0, 0, ""
+        for each in recording.inputs:
+            if chosen is not None and each.number > chosen.number:
+                break
+            first = from_step if each is chosen else 1
+            is_compared = chosen is None or each is chosen
+            played = each if each is recording.inputs[-1] else as_left(each)
+            inputs += is_compared
+            if not self._has_new_model or not is_compared:
+                run = _InputRun(
+                    played, history, comparison if is_compared else None, first, keep_going=self._keep_going
+                )
+                await self._play(run)
+            else:
+                run = await self._play_anew(played, history, comparison, first)
+            differences += run.differences
+            steps += run.steps
+            stopped = run.stopped
+            if (stopped and not run.waits) or (not self._keep_going and any(map(self._counts, run.differences))):
+                break
+        return Replay(
+            session_id=recording.session_id,
+            differences=tuple(differences),
+            answers=self._answers,
+            inputs=inputs,
+            steps=steps,
+            stopped=stopped,
+            gaps=recording.gaps,
+        )
+
+    def _counts(self, difference: Difference) -> bool:
+        return self._answers == "exact" or difference.kind != "answer"
+
+    async def _play(self, run: _InputRun) -> None:
+        self._playback, self.current = run.playback, run.recorded
+        await run.run()
+
+    async def _play_anew(
+        self, recorded: RecordedInput, history: Session, comparison: Comparison, first: int
+    ) -> _InputRun:
+        """Replay an input with the new model, from a step on, in a copy of the session; then add it to the history."""
+        before = await history.events()
+        base = _InputRun(recorded, history, None, 1, keep_going=False)
+        await self._play(base)
+        end = len(before)
+        if first > 1:
+            steps = (entry["seq"] for entry in await history.events() if entry["seq"] >= end and entry["step"] < first)
+            end = max(steps, default=end - 1) + 1
+        trial = Session(self._agent, f"{history.id}-replay-{recorded.number}")
+        if end:
+            await fork_session(self._saver, history.id, trial.id, end - 1)
+        run = _InputRun(recorded, trial, comparison, first, keep_going=self._keep_going, resumes=first > 1)
+        await self._play(run)
+        run.waits = base.waits
+        if base.stopped and not run.stopped and not base.is_at_end:
+            run.waits = False
+            run.stopped = f"The history after input {recorded.number} cannot be rebuilt. {base.stopped}"
+        return run
+
+
+class _InputRun:
+    """Replays one input in a session, and compares it from `first_step` on unless `comparison` is None.
+
+    `keep_going` is whether to go on after a difference, `resumes` whether the session has the steps before.
+    """
+
+    def __init__(
+        self,
+        recorded: RecordedInput,
+        session: Session,
+        comparison: Comparison | None,
+        first_step: int,
+        *,
+        keep_going: bool,
+        resumes: bool = False,
+    ) -> None:
+        self.recorded, self._session, self._comparison = recorded, session, comparison
+        # Step 0 has what happened before the first plan.
+        self._next_step, self._keep_going, self._resumes = first_step if first_step > 1 else 0, keep_going, resumes
+        self._events: list[StoredEvent] = []
+        self._announced: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Call id → set once an event of the call was received."""
+        self.playback = Playback(
+            recorded, session, runs_reading_tools=keep_going, first_step=first_step if resumes else 0
+        )
+        self.differences: list[Difference] = []
+        self.steps = 0
+        """Number of steps that were compared."""
+        self.stopped = ""
+        """Why the replay cannot go on after this input; empty if it can."""
+        self.waits = False
+        """Whether the input waits for a person as it was recorded, so that the next one can be replayed."""
+        self.is_at_end = True
+        """Whether it stopped where the recording of the input ends, or not at all."""
+
+    async def run(self) -> None:
+        """Run the input to its end, its first difference, or the place from which on nothing is recorded."""
+        self._events = [dict(entry) for entry in await self._session.events()]
+        driving = asyncio.create_task(self._drive())
+        futures: set[asyncio.Future[Any]] = {driving, self.playback.stopped}
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        if not self.playback.stopped.done():
+            if await driving:
+                await self._compare_end()
+            return
+        self.stopped, found = self.playback.stopped.result()
+        self.waits = self.playback.waits
+        self.is_at_end = found is None
+        if self.playback.unknown_call:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._announced[self.playback.unknown_call].wait(), _SEEN_S)
+        driving.cancel()
+        with suppress(asyncio.CancelledError):
+            await driving
+        now = await self._now()
+        # Where the recording ends in the middle of a step, the step is equal so far as both have it.
+        self._compare(now, None if found is None else self.playback.open_step)
+        if found is not None and (self._keep_going or not self.differences):
+            wave = unfinished_wave(self.recorded, now) if self.playback.unknown_call else ()
+            self.differences += self._limited(list(wave) or [found])
+
+    async def _drive(self) -> bool:
+        """Consume the run; return whether it has reached the end of the input."""
+        await self.playback.start()
+        given: Any = [HumanMessage(content) for content in self.recorded.contents]
+        parts = self._session.stream_resume() if self._resumes else self._session.stream(given)
+        while True:
+            answers: dict[str, Any] | None = {}
+            try:
+                async with aclosing(parts):
+                    async for part in parts:
+                        if isinstance(part, EventAdded):
+                            entry: StoredEvent = dict(part.event)
+                            self._events.append(entry)
+                            self._announced[str(entry.get("id", ""))].set()
+                            if entry["type"] in ("tool_result", "delegation_response"):
+                                self.playback.end_call(str(entry["id"]))
+                            is_plan = entry["type"] == "plan"
+                            if is_plan and self._compare(await self._now(), entry["step"]):
+                                return False
+                        elif isinstance(part, Done):
+                            answers = self.playback.answers(part.result.interrupts) if part.result.interrupts else {}
+                            break
+            except RunFailedError:
+                return True
+            if answers is None and not self.playback.stopped.done():
+                await self._session.abort()
+                self._events = [dict(entry) for entry in await self._session.events()]
+                return True
+            if not answers:
+                return answers is not None
+            parts = self._session.stream_resume(answers)
+
+    async def _now(self) -> RecordedInput:
+        # The messages have the arguments of calls that did not start.
+        messages = (await self._session.driver.state()).values.get("messages", ())
+        inputs = recording_of(self._session.id, self._events, messages).inputs
+        # An input is stored with its first plan.
+        return inputs[-1] if len(inputs) >= self.recorded.number else replace(self.recorded, steps=())
+
+    def _compare(self, now: RecordedInput, end: int | None) -> bool:
+        """Compare the steps before `end` that have not been compared; return whether the replay is to end there."""
+        if self._comparison is None or (end is not None and end <= self._next_step):
+            return False
+        requests = recorded_requests(self._events)
+        found = self._comparison.steps(self.recorded, now, requests, self._next_step, end)
+        if self.waits:  # a call that waits gets a result from the input that supersedes it
+            found = (each for each in found if each.kind != "result" or each.now is not ABSENT)
+        self.differences += self._limited(found)
+        newest = max((step.number for each in (self.recorded, now) for step in each.steps), default=0)
+        self.steps += max(0, (newest + 1 if end is None else end) - max(1, self._next_step))
+        self._next_step = newest + 1 if end is None else end
+        return bool(self.differences) and not self._keep_going
+
+    def _limited(self, found: Iterable[Difference]) -> list[Difference]:
+        """Return the differences to report: the first one, unless the replay continues."""
+        return list(found) if self._keep_going else [*islice(found, 1 - len(self.differences))]
+
+    async def _compare_end(self) -> None:
+        if self._comparison is None:
+            return
+        now = await self._now()
+        if self._compare(now, None):
+            return
+        # All of them: the status that differs may be of interest where the answer is not.
+        self.differences += self._comparison.end(self.recorded, now)

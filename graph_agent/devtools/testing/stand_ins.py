@@ -1,0 +1,297 @@
+"""Defines a model, tools and delegates that return what a session has recorded."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+from pydantic import PrivateAttr
+
+from graph_agent.base._compat import InjectedArguments
+from graph_agent.base._internal.text import text_of
+from graph_agent.base.errors import ConfigError
+from graph_agent.base.types import NO_USAGE
+from graph_agent.core.delegation import Delegate, Delegation, DelegationResult
+from graph_agent.core.state.events import SUCCESSES
+from graph_agent.core.tools.read_result import READ_RESULT
+from graph_agent.devtools.testing.recording import RecordedResult
+from graph_agent.models.parsing.call import canonical_arguments, delegation_name
+from graph_agent.models.scripted import MockChatModel
+from graph_agent.session.built_agent import builder_of
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+    from graph_agent.devtools.testing.recording import RecordedCall
+    from graph_agent.devtools.testing.script import Result
+    from graph_agent.session.compiled import CompiledAgentGraph
+
+
+class Source(Protocol):
+    """Provides what the stand-ins return; a method that has nothing to return never returns."""
+
+    async def reply(self) -> AIMessage:
+        """Return the next reply of a model."""
+        ...
+
+    async def result(
+        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
+    ) -> RecordedResult | None:
+        """Return the result of a call; None if the tool itself is to run. `tool` is None for a delegation."""
+        ...
+
+
+CallT = TypeVar("CallT", bound="RecordedCall | Result")
+_Key = tuple[str, str]
+"""Name and canonical arguments."""
+
+
+class RecordedCalls(Generic[CallT]):
+    """Finds the recorded call for a new one. Each is found once, but again for a call that middleware repeats."""
+
+    def __init__(self, calls: Iterable[CallT]) -> None:
+        self._left: dict[_Key, list[CallT]] = defaultdict(list)
+        self._found: dict[tuple[str, _Key], CallT] = {}
+        for call in calls:
+            self._left[_key(call)].append(call)
+
+    def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> CallT | None:
+        """Return the call with equal arguments, that of the same id first; None if there is none left."""
+        key = name, canonical_arguments(arguments)
+        fitting = self._left[key]
+        same_id = next((call for call in fitting if call.id == id_), None)
+        found = same_id or self._found.get((id_, key)) or next(iter(fitting), None)
+        if found is not None:
+            self._found[id_, key] = found
+        if found in fitting:
+            fitting.remove(found)
+        return found
+
+    def put_back(self, call: CallT) -> None:
+        """Let a call that was taken be found again, before others of its arguments."""
+        self._left[_key(call)].insert(0, call)
+
+    def is_left(self, call: CallT) -> bool:
+        """Whether a recorded call was not taken yet."""
+        return call in self._left[_key(call)]
+
+
+def _key(call: RecordedCall | Result) -> _Key:
+    return call.name, canonical_arguments(call.arguments)
+
+
+class RecordedModel(MockChatModel):
+    """A chat model that returns the recorded replies of a source."""
+
+    _source: Source = PrivateAttr()
+    _taken: list[AIMessage] = PrivateAttr(default_factory=list)
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(responses=[], model="recorded")
+        self._source = source
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self._taken.append(await self._source.reply())
+        return await super()._agenerate(messages, stop, run_manager, **kwargs)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        self._taken.append(await self._source.reply())
+        async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
+            yield chunk
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        if not self._taken:
+            raise ConfigError("A replay needs asynchronous hooks; one called the model with `invoke`: use `ainvoke`.")
+        return self._taken.pop()
+
+
+_numbers = itertools.count()
+
+
+def recorded_copy(model: BaseChatModel, source: Source) -> BaseChatModel:
+    """Return a copy of a model that returns the recorded replies of a source, and sends nothing.
+
+    Its class, address and options, on which the form of a request depends, are those of the model.
+    """
+    replies = RecordedModel(source)
+
+    class Recorded(type(model)):  # type: ignore[misc]  # the class of the model is not known before
+        model_config = {"defer_build": True}  # noqa: RUF012 - Pydantic's; instances are never validated
+
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return replies._generate(*args, **kwargs)
+
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return await replies._agenerate(*args, **kwargs)
+
+        def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+            return replies._stream(*args, **kwargs)
+
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+            async for chunk in replies._astream(*args, **kwargs):
+                yield chunk
+
+    Recorded.__module__, Recorded.__name__ = type(model).__module__, type(model).__name__
+    # What this process has learned of an endpoint, whose key has this name, is not what the recording process knew.
+    Recorded.__qualname__ = f"{type(model).__qualname__}.recorded{next(_numbers)}"
+    copy = model.model_copy(update={"cache": False, "rate_limiter": None, "callbacks": None})
+    copy.__class__ = Recorded
+    return copy
+
+
+_requested: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("graph_agent_replayed_call")
+"""Id and arguments of the current call, as the model sent them."""
+
+
+class _RecordedTool(StructuredTool):
+    """A tool with the schema and the marks of another, and recorded results."""
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Return the result after the check of the arguments."""
+        token = _requested.set((str(input["id"]), input["args"]))
+        try:
+            return await super().ainvoke(input, config, **kwargs)
+        finally:
+            _requested.reset(token)
+
+
+def recorded_tool(tool: BaseTool, source: Source) -> BaseTool:
+    """Return a tool that checks its arguments as `tool` does, and takes its results from a source."""
+
+    hidden = InjectedArguments(tool).hidden
+
+    async def run(**_: Any) -> Any:
+        id_, arguments = _requested.get()
+        shown = {name: value for name, value in arguments.items() if name not in hidden}
+        found = await source.result(id_, tool.name, shown, tool)
+        if found is None:
+            return await tool.ainvoke({"type": "tool_call", "id": id_, "name": tool.name, "args": dict(arguments)})
+        if found.artifact is None and found.event.get("encoding") == "json" and found.status in SUCCESSES:
+            return json.loads(text_of(found.content))  # a message would not show that its text is JSON
+        status = "success" if found.status in SUCCESSES else "error"
+        return ToolMessage(found.content, tool_call_id=id_, name=tool.name, status=status, artifact=found.artifact)
+
+    marks = {name: value for name, value in (tool.metadata or {}).items() if name not in ("retry", "timeout_s")}
+    return _RecordedTool(
+        name=tool.name,
+        description=tool.description,
+        args_schema=_arguments_of(tool),
+        coroutine=run,
+        metadata=marks,
+        return_direct=tool.return_direct,
+        handle_validation_error=tool.handle_validation_error,
+        handle_tool_error=tool.handle_tool_error,
+    )
+
+
+def _arguments_of(tool: BaseTool) -> Any:
+    """Return the schema that checks a tool's arguments; one that accepts all for a tool of one text."""
+    if tool.args_schema is not None:
+        return tool.args_schema
+    return {"type": "object", "properties": tool.args} if isinstance(tool, Tool) else tool.get_input_schema()
+
+
+class RecordedDelegate:
+    """A delegate that answers from a source in the place of another."""
+
+    def __init__(self, delegate: Delegate, source: Source) -> None:
+        self.name, self.description = delegate.name, delegate.description
+        self._source = source
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Return the recorded answer."""
+        name = delegation_name(self.name)
+        found = await self._source.result(delegation.id, name, {"task": delegation.task}, None)
+        assert found is not None, "only tools run in a replay"
+        return DelegationResult(
+            found.content,
+            found.status,
+            usage=found.usage or NO_USAGE,
+            value=found.event.get("value"),
+            untrusted=bool(found.event.get("untrusted")),
+        )
+
+
+def rebuild(
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    *,
+    model: BaseChatModel | None = None,
+    source: Source,
+    real: Mapping[str, BaseTool],
+    checkpointer: BaseCheckpointSaver[Any],
+    model_rules: Mapping[str, Mapping[str, Any]] | None = None,
+) -> CompiledAgentGraph:
+    """Build an agent again, with recorded results in place of its tools and delegates.
+
+    Args:
+        graph: The agent, which is unchanged.
+        model: Replies in place of the agent's models; None for their recorded replies.
+        source: The recorded replies and results.
+        real: The tools that run, by the name of the tool in whose place they do.
+        checkpointer: The saver of the new agent.
+        model_rules: Fields that were learned when the replies were recorded, by model; the agent's own win.
+
+    Raises:
+        ConfigError: If the graph is no agent of this package.
+    """
+    from langgraph.store.memory import InMemoryStore
+
+    from graph_agent.base.settings.config import LoopConfig
+    from graph_agent.core.tools.argument_checks import checked_delegates, checked_tools
+    from graph_agent.session.assembly import assemble
+
+    builder = builder_of(graph)
+    if builder is None or not builder.arguments:
+        raise ConfigError(f"Only an agent of create_graph_agent() can be replayed, not {graph!r}.")
+    arguments = dict(builder.arguments)
+    config: LoopConfig = arguments.get("config") or LoopConfig()
+    rules = {name: {**fields, **config.rules_of(name)} for name, fields in (model_rules or {}).items()}
+    arguments["config"] = config.with_values(
+        {
+            "plan_cache_ttl_s": None,
+            "record_requests": config.record_requests or True,
+            "model_rules": {**config.model_rules, **rules},
+        }
+    )
+    arguments["cache"] = None
+    arguments["tools"] = [real.get(tool.name, tool) for tool in checked_tools(arguments.get("tools"))]
+    arguments["delegates"] = [RecordedDelegate(each, source) for each in checked_delegates(arguments.get("delegates"))]
+    models = builder.deps.models
+
+    def resolve(given: Any) -> BaseChatModel:
+        if model is not None:
+            return model
+        try:
+            return recorded_copy(models.resolve(given), source)
+        except ConfigError:
+            return RecordedModel(source)  # without a provider's key or package, no model of its class can be made
+
+    arguments["resolve"] = resolve
+    rebuilt = assemble(model or recorded_copy(models.own, source), **arguments)
+    runs = {*real, READ_RESULT}
+    rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, source))
+    rebuilt.credentials = builder.credentials
+    return rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)

@@ -1,0 +1,1 @@
+"""What an agent uses: MCP servers, other agents, folders, and traces."""

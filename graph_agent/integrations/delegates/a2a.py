@@ -1,0 +1,351 @@
+"""Sends delegations to one remote agent over A2A."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, NotRequired, cast
+
+import anyio
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.types import AgentCard, CancelTaskRequest, Message, Part, Role, TaskState
+from a2a.utils.constants import TransportProtocol
+from a2a.utils.errors import TaskNotFoundError
+from langchain_core.messages import AnyMessage, HumanMessage
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.errors import OperatorError
+from graph_agent.base.types import NO_USAGE, Usage
+from graph_agent.base.usage import add_usage, less_usage
+from graph_agent.core.approvals.requests import ActionRequest, ReviewConfig
+from graph_agent.core.delegation import Delegation, DelegationResult, started_in_background
+from graph_agent.core.state.channels import BackgroundTask, RemoteTask
+from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe, open_http, origin_of, read_card
+from graph_agent.integrations.delegates.a2a_parts import (
+    EXTENSION,
+    content_of,
+    data_of,
+    data_part,
+    delegation_metadata,
+    read_usage,
+)
+from graph_agent.integrations.delegates.a2a_task import CANCEL_S, FollowedTask, RemoteTimeoutError
+
+
+class _Request(TypedDict):
+    action_requests: list[ActionRequest]
+    review_configs: list[ReviewConfig]
+    call_ids: NotRequired[list[str]]
+    error: NotRequired[str]
+    delegate: NotRequired[str]
+
+
+_REQUEST = TypeAdapter(_Request)
+
+
+def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
+    """Return the approval request in the parts of a question; None if there is none, or if it is malformed."""
+    for part in parts:
+        if part.WhichOneof("content") == "data":
+            try:
+                request = _REQUEST.validate_python(to_json_safe(data_of(part)))
+            except ValidationError:
+                continue
+            if _fits(request):
+                return {**request}
+    return None
+
+
+def _fits(request: _Request) -> bool:
+    """Whether the lists of a request have the same length, and each call has an id and a decision."""
+    actions, ids = request["action_requests"], request.get("call_ids")
+    if not actions or not all(config["allowed_decisions"] for config in request["review_configs"]):
+        return False
+    return ids is None or len({*ids}) == len(actions) == len(request["review_configs"])
+
+
+logger = get_logger("graph_agent.delegates.a2a")
+
+CARD_TIMEOUT_S = 5.0
+_RETRY_CARD_S = 30.0
+_LOOK_AGAIN_S = 2.0
+_DEFAULT_DESCRIPTION = "A remote agent."
+
+
+class RemoteAgent:
+    """Implementation of `A2ADelegate`, with the same arguments."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        description: str | None,
+        timeout_s: float,
+        auth: A2AAuth | None,
+        max_response_bytes: int,
+        allowed_origins: Sequence[str],
+    ) -> None:
+        self.name = name
+        self.url = url
+        self._own_description = description
+        self._timeout_s = timeout_s
+        self._auth = auth
+        self._max_bytes = max_response_bytes
+        self._origins = frozenset({origin_of(url), *map(origin_of, allowed_origins)})
+        self._card: AgentCard | None = None
+        self._card_description = ""
+        self._attempted_at: float | None = None
+        self._busy: set[str] = set()
+        """Conversation ids of the delegations in progress."""
+
+    @property
+    def description(self) -> str:
+        """The configured description, followed by the card's description once the card is read."""
+        return " ".join(filter(None, [self._own_description, self._card_description])) or _DEFAULT_DESCRIPTION
+
+    async def prepare(self) -> bool:
+        """Read the card if unknown, with a pause after a failure; return whether the description changed."""
+        now = time.monotonic()
+        if self._card is not None or (self._attempted_at is not None and now - self._attempted_at < _RETRY_CARD_S):
+            return False
+        self._attempted_at = now
+        if (fault := await self.fault()) is not None:
+            logger.warning("The card of the agent %r cannot be read now: %s", self.name, fault)
+        return fault is None
+
+    async def fault(self) -> str | None:
+        """Return why the card cannot be read; None if it can."""
+        try:
+            async with open_http(self._origins, self._headers(), self._max_bytes) as http:
+                await self._known_card(http)
+        except Exception as error:  # noqa: BLE001 - an unreachable agent must not stop a run; a delegation reports it
+            return str(self._safe_text(error))
+        return None
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Send the task with the latest conversation messages, and wait until it ends or asks a question.
+
+        A task in the background has a conversation of its own, and only its start is waited for.
+        """
+        message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
+        if delegation.background:
+            return replace(await self._follow_task(delegation, "", lambda task: task.begin(message)), context_id="")
+        context_id = delegation.context_id if delegation.context_id not in self._busy else ""
+        message.context_id = context_id
+        self._busy.add(context_id)
+        try:
+            result = await self._follow_task(delegation, "", lambda task: task.start(message))
+        finally:
+            self._busy.discard(context_id)
+        # A concurrent delegation with a conversation of its own does not replace the session's conversation.
+        separate = delegation.context_id and not context_id
+        return replace(result, context_id="") if separate else result
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """Send a person's answer to the task that asked the question."""
+        part = Part(text=answer) if isinstance(answer, str) else data_part(to_json_safe(answer))
+        message = self._message([part], delegation)
+        message.task_id, message.context_id = task["task_id"], task["context_id"]
+        used = add_usage(cast("Usage | None", task.get("usage")), None)
+        return await self._follow_task(delegation, task["task_id"], lambda remote: remote.answer(message), used)
+
+    async def collect(self, task: BackgroundTask) -> DelegationResult | None:
+        """Return the result of a task in the background, or its new question; None if there is neither yet."""
+        try:
+            remote = await self._watch(task, until_end=False)
+        except TaskNotFoundError:
+            return DelegationResult(f"The agent {self.name!r} has no such task any more.", "unknown")
+        if remote is None or remote.running:
+            return None
+        result = replace(self._result(remote), context_id="")
+        if result.waiting is None:
+            return result
+        asked = [remote.status.message.message_id]
+        if asked == task.get("asked"):
+            return None
+        return replace(result, waiting=None, usage=NO_USAGE, background={**task, "asked": asked})
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Wait until a task in the background ends or asks a question, other than one that has been reported."""
+        with suppress(TaskNotFoundError):
+            while True:
+                remote = await self._watch(task, until_end=True)
+                known = task.get("asked")
+                if remote is not None and (known is None or known != [remote.status.message.message_id]):
+                    return
+                await anyio.sleep(_LOOK_AGAIN_S)
+
+    async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
+        """Read a task, or follow it to its end; None if the agent cannot be reached now."""
+        try:
+            async with self._client() as (client, streams):
+                remote = FollowedTask(
+                    client,
+                    streams=streams,
+                    timeout_s=self._timeout_s,
+                    deadline_s=None,
+                    on_progress=lambda text: None,
+                    task_id=task["session_id"],
+                )
+                await remote.watch(until_end=until_end)
+                return remote
+        except TaskNotFoundError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the task goes on, and is read again
+            logger.warning("The agent %r cannot be reached now: %s", self.name, self._safe_text(error))
+            return None
+
+    async def withdraw(self, task: RemoteTask) -> None:
+        """Cancel a task that waits for an answer; never raises."""
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+            async with self._client() as (client, _):
+                await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
+
+    async def _follow_task(
+        self,
+        delegation: Delegation,
+        task_id: str,
+        follow: Callable[[FollowedTask], Awaitable[None]],
+        counted: Usage = NO_USAGE,
+    ) -> DelegationResult:
+        try:
+            async with self._client() as (client, streams):
+                task = FollowedTask(
+                    client,
+                    streams=streams,
+                    timeout_s=self._timeout_s,
+                    deadline_s=delegation.budget.deadline_s,
+                    on_progress=lambda text: delegation.report_progress(self._safe_text(text)),
+                    task_id=task_id,
+                )
+                try:
+                    await follow(task)
+                except RemoteTimeoutError:
+                    await task.cancel()
+                    state = "its task was cancelled" if task.cancel_confirmed else "its task may still be running"
+                    failed = self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {state}")
+                    return replace(failed, usage=less_usage(read_usage(task.metadata), counted))
+                except BaseException:
+                    await task.cancel()
+                    delegation.record_usage(less_usage(read_usage(task.metadata), counted))
+                    raise
+                if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
+                    await task.cancel()
+        except Exception as error:  # noqa: BLE001 - any failure of a remote agent is the result of that call only
+            self._card = None
+            self._attempted_at = None
+            logger.warning("The agent %r failed: %s", self.name, self._safe_text(error))
+            return self._error(f"failed to answer: {self._safe_text(error)}")
+        if delegation.background and task.id and task.running:
+            return started_in_background(delegation, self.name, task.id, [])
+        result = self._result(task)
+        # A task reports its total usage; the usage up to a question is already counted.
+        return replace(result, usage=less_usage(result.usage, counted))
+
+    def _result(self, task: FollowedTask) -> DelegationResult:
+        if task.message is not None:
+            return self._success(task, list(task.message.parts))
+        match task.status.state:
+            case TaskState.TASK_STATE_COMPLETED:
+                return self._success(task, task.artifacts.parts() or list(task.status.message.parts))
+            case TaskState.TASK_STATE_INPUT_REQUIRED:
+                question = self._safe_text(task.text) if task.text else f"The agent {self.name!r} needs an answer."
+                waiting: RemoteTask = {
+                    "delegate": self.name,
+                    "task_id": task.id,
+                    "context_id": task.context_id,
+                    "question": question,
+                }
+                if (request := approval_request_of(task.status.message.parts)) is not None:
+                    waiting["request"] = self._without_secret(request)
+                    waiting["recorded_here"] = True
+                used = read_usage(task.metadata)
+                if used["model_calls"]:
+                    waiting["usage"] = {**used}
+                return DelegationResult(
+                    question, usage=used, context_id=task.context_id, waiting=waiting, untrusted=True
+                )
+            case state:
+                outcome = _FAILURES.get(state, "stopped without an answer")
+                message = f" Its message: {self._safe_text(task.text)}" if task.text else ""
+                failed = self._error(f"{outcome}.{message}")
+                used = read_usage(task.metadata)
+                return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
+
+    def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
+        content = content_of(parts)
+        usage = read_usage(task.metadata)
+        if not content.for_model:
+            return DelegationResult(
+                f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
+            )
+        return DelegationResult(
+            self._without_secret(to_json_safe(content.for_model)),
+            usage=usage,
+            value=self._without_secret(to_json_safe(content.value)),
+            artifact=self._without_secret(to_json_safe(content.artifacts)) or None,
+            untrusted=True,
+            context_id=task.context_id,
+        )
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[tuple[Client, bool]]:
+        # One connection per delegation: a pooled one belongs to one event loop and would never be closed.
+        async with open_http(self._origins, self._headers(), self._max_bytes) as http:
+            card = await self._known_card(http)
+            bindings = [TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value]
+            config = ClientConfig(httpx_client=http, supported_protocol_bindings=bindings)
+            yield ClientFactory(config).create(card), card.capabilities.streaming
+
+    async def _known_card(self, http: Any) -> AgentCard:
+        if self._card is None:
+            try:
+                with anyio.fail_after(CARD_TIMEOUT_S):
+                    self._card = await read_card(http, self.url, self._origins)
+            except TimeoutError:
+                raise OperatorError(f"its card did not come within {CARD_TIMEOUT_S:g} seconds") from None
+            # Not cleared with the card after a failure: the model's tool descriptions must not change.
+            self._card_description = describe(self._card)
+        return self._card
+
+    def _headers(self) -> dict[str, str]:
+        return self._auth.headers() if self._auth else {}
+
+    def _message(self, parts: list[Part], delegation: Delegation) -> Message:
+        message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=parts)
+        message.metadata.update(delegation_metadata(delegation))
+        return message
+
+    def _error(self, what: str) -> DelegationResult:
+        return DelegationResult(f"The agent {self.name!r} {what}", "error")
+
+    def _safe_text(self, value: Any) -> str:
+        """Convert a value or an error to non-empty text without our secret, which the agent may echo."""
+        return str(self._without_secret(clean(str(value) or type(value).__name__)))
+
+    def _without_secret(self, value: Any) -> Any:
+        return self._auth.without_secret(value) if self._auth else value
+
+
+_FAILURES = {
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_REJECTED: "rejected the task",
+    TaskState.TASK_STATE_CANCELED: "cancelled the task",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "requires an authentication that this agent does not have",
+}
+
+
+def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
+    """Return the conversation as a separate part before the task; an empty list without a conversation."""
+    if not context:
+        return []
+    lines = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]
+    part = Part(text="\n".join(["The conversation so far, for context:", *lines, "", "The task:"]))
+    part.metadata.update({EXTENSION: "context"})
+    return [part]

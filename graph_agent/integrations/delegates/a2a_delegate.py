@@ -1,0 +1,89 @@
+"""Defines `A2ADelegate`, which imports the slow A2A SDK only at construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.base._internal.extras import needs_extra
+
+if TYPE_CHECKING:
+    from graph_agent.core.delegation import Delegation, DelegationResult
+    from graph_agent.core.state.channels import BackgroundTask, RemoteTask
+    from graph_agent.integrations.delegates.a2a_http import A2AAuth
+
+
+class A2ADelegate:
+    """Delegates to a remote agent over A2A 1.0 or 0.3.
+
+    The agent card is read at first use, so an unreachable agent does not prevent startup. Only the configured hosts are
+    contacted; a card or redirect to another host is refused. The agent's output is marked as untrusted for the model.
+    Consecutive delegations of a session share a conversation (`contextId`); concurrent delegations get their own.
+
+    Args:
+        name: The name after `delegate_to_`.
+        url: The agent's address, or the address of its card.
+        description: The agent's purpose, for the model; None to use the card's description.
+        timeout_s: Seconds of silence before the agent times out; any data from the agent resets the timer.
+        auth: The environment variable with the agent's token or key.
+        max_response_bytes: Maximum bytes of one response; a larger response is refused.
+        allowed_origins: Additional addresses that the card may name, e.g. behind a proxy.
+        background: Whether the model may delegate tasks in the background, with `background=true`.
+
+    Raises:
+        ConfigError: If an address is invalid.
+        ImportError: If the extra `server` is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        description: str | None = None,
+        *,
+        timeout_s: float = 60.0,
+        auth: A2AAuth | None = None,
+        max_response_bytes: int = 10_000_000,
+        allowed_origins: Sequence[str] = (),
+        background: bool = False,
+    ) -> None:
+        with needs_extra("A2ADelegate", "server"):
+            # Imported here: see the module docstring.
+            from graph_agent.integrations.delegates.a2a import RemoteAgent
+        self.name = name
+        self.url = url
+        self.background = background
+        self._agent = RemoteAgent(name, url, description, timeout_s, auth, max_response_bytes, allowed_origins)
+
+    @property
+    def description(self) -> str:
+        """The configured description, followed by the card's description once the card is read."""
+        return self._agent.description
+
+    async def prepare(self) -> bool:
+        """Read the card if unknown, with a pause after a failure; return whether the description changed."""
+        return await self._agent.prepare()
+
+    async def fault(self) -> str | None:
+        """Return why the agent's card cannot be read; None if it can."""
+        return await self._agent.fault()
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Send the task with the latest conversation messages, and wait until it ends or asks a question."""
+        return await self._agent.run(delegation)
+
+    async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
+        """Return the result or the question of a task in the background; None while it runs."""
+        return await self._agent.collect(task)
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Wait until a task in the background ends, or asks a new question."""
+        await self._agent.wait(task)
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """Send a person's answer to the task that asked the question."""
+        return await self._agent.resume(delegation, task, answer)
+
+    async def withdraw(self, task: RemoteTask) -> None:
+        """Cancel a task that waits for an answer; never raises."""
+        await self._agent.withdraw(task)

@@ -1,0 +1,232 @@
+"""Converts A2A parts: text and images for the model, files and data for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from a2a.types import Part
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, count_values
+from graph_agent.base._internal.text import as_text, clean
+from graph_agent.base.types import NO_USAGE, Usage
+from graph_agent.base.usage import BUDGET_LEFT, RemainingBudget
+from graph_agent.core.delegation import DEPTH_LEFT, Delegation
+from graph_agent.core.state.events import decode
+
+MAX_IMAGES = 16
+_EXACT = "urn:graph-agent:exact-json"
+"""Key of a data part's metadata: the data as JSON text, if the part itself cannot represent one of its integers."""
+_MAX_EXACT = 2**53
+"""Largest magnitude up to which a float represents every integer exactly."""
+
+
+class Content(NamedTuple):
+    """Converted content of a list of parts."""
+
+    for_model: str | list[Any]
+    """For the model: text, or LangChain content blocks where there are images."""
+    artifacts: list[dict[str, Any]]
+    """Files and data, as plain JSON.
+
+    `{"type": "data", "data"}`, or `{"type": "file", "name", "mime_type"}` with its `base64` or its `url`.
+    """
+    value: Any = None
+    """The data if the parts contain only one data part, and its JSON as text at most; None otherwise."""
+
+
+def data_part(data: Any) -> Part:
+    """Return plain JSON as a data part. The protocol transmits every number as a float; see `data_of`."""
+    part = Part(data=ParseDict(_representable(data), Value()))
+    exact = json.dumps(data, sort_keys=True)
+    if json.dumps(_received(part), sort_keys=True) != exact:
+        part.metadata.update({_EXACT: exact})
+    return part
+
+
+def data_of(part: Part) -> Any:
+    """Return the data of a data part, integers as integers.
+
+    Integers beyond 2⁵³ are exact if the sender is an agent of this package; other senders' are floats.
+    """
+    data = _received(part)
+    text = MessageToDict(part.metadata).get(_EXACT)
+    if not isinstance(text, str) or (exact := decode(text)) is None:
+        return data
+    # The text of a peer counts only if it states the same data.
+    same = _received(Part(data=ParseDict(_representable(exact[0]), Value()))) == data
+    return exact[0] if same else data
+
+
+def _representable(value: Any) -> Any:
+    """Replace integers beyond the largest float by their text."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return str(value)
+    if isinstance(value, list):
+        return [_representable(item) for item in value]
+    return {key: _representable(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _received(part: Part) -> Any:
+    return _restore_integers(MessageToDict(part.data))
+
+
+def _restore_integers(value: Any) -> Any:
+    """Convert integral floats in a JSON value to integers."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_EXACT:
+        return int(value)
+    if isinstance(value, list):
+        return [_restore_integers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _restore_integers(item) for key, item in value.items()}
+    return value
+
+
+def content_of(parts: Iterable[Part]) -> Content:
+    """Convert parts to content for the model and artifacts for programs."""
+    parts = list(parts)
+    if (value := _only_data(parts)) is not None:
+        return Content(as_text(value), [{"type": "data", "data": value}], value)
+    texts: list[str] = []
+    images: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
+    for part in parts:
+        match part.WhichOneof("content"):
+            case "text":
+                texts.append(clean(part.text))
+            case "data":
+                data = data_of(part)
+                kept.append({"type": "data", "data": data})
+                texts.append(as_text(data))
+            case "raw" if part.media_type.startswith("image/") and len(images) < MAX_IMAGES:
+                images.append({"type": "image", "base64": _encoded(part.raw), "mime_type": clean(part.media_type)})
+            case "raw" if part.media_type.startswith("text/") or part.media_type == "application/json":
+                texts.append(clean(part.raw.decode("utf-8", "replace")))
+                kept.append(_file(part, base64=_encoded(part.raw)))
+            case "raw":
+                texts.append(f"[file {_label(part)}, {len(part.raw):,} bytes]")
+                kept.append(_file(part, base64=_encoded(part.raw)))
+            case "url":
+                texts.append(f"[file {_label(part)} at {clean(part.url)}]")
+                kept.append(_file(part, url=clean(part.url)))
+            case _:
+                pass
+    text = "\n".join(texts)
+    if not images:
+        return Content(text, kept)
+    return Content([*([{"type": "text", "text": text}] if text else []), *images], kept)
+
+
+def text_of_parts(parts: Iterable[Part]) -> str:
+    """Return the text of parts, with data as JSON and without images."""
+    content = content_of(parts).for_model
+    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+
+
+def _only_data(parts: Sequence[Part]) -> Any:
+    """Return the data of parts that contain nothing else; None for other parts."""
+    kinds = [part.WhichOneof("content") for part in parts]
+    if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
+        return None
+    data = data_of(parts[kinds.index("data")])
+    texts = [part.text for part in parts if part.text.strip()]
+    return data if all(_is_json_of(text, data) for text in texts) else None
+
+
+def _is_json_of(text: str, data: Any) -> bool:
+    """Whether a text is the JSON of `data`; a text with more values is not parsed."""
+    encoded = json.dumps(data)
+    try:
+        count_values(text, JsonBounds(count_values(encoded, JsonBounds(len(encoded), len(encoded))), len(encoded)))
+    except JsonBoundsError:
+        return False
+    return decode(text) == (data,)
+
+
+def _file(part: Part, **content: str) -> dict[str, Any]:
+    return {"type": "file", "name": clean(part.filename), "mime_type": clean(part.media_type), **content}
+
+
+def _label(part: Part) -> str:
+    return clean(", ".join(text for text in (part.filename or "without a name", part.media_type) if text))
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+EXTENSION = "urn:graph-agent:delegation:1"
+"""Key of our metadata, and URI of the extension in our agent cards."""
+
+_USAGE = {
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "total_tokens": "totalTokens",
+    "model_calls": "modelCalls",
+}
+"""Keys of `Usage`, mapped to the protocol's names in camel case."""
+
+
+def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
+    """Metadata of a delegated message: remaining delegation depth and remaining budget of the delegating run."""
+    budget = delegation.budget
+    values = {
+        "depth": delegation.depth_left,
+        "deadlineS": budget.deadline_s,
+        "tokens": budget.tokens,
+        "cost": budget.cost,
+    }
+    return {EXTENSION: {name: value for name, value in values.items() if value is not None}}
+
+
+def read_budget(metadata: Any) -> dict[str, Any]:
+    """Parse the delegating run's depth and budget from message metadata, as `configurable` of the new run.
+
+    Values that are not numbers, negative, or above 2⁵³ are dropped.
+    """
+    values = _extension_values(metadata)
+    depth, tokens = _number(values.get("depth")), _number(values.get("tokens"))
+    configurable: dict[str, Any] = {} if depth is None else {DEPTH_LEFT: int(depth)}
+    budget = RemainingBudget(
+        _number(values.get("deadlineS")), None if tokens is None else int(tokens), _number(values.get("cost"))
+    )
+    if budget != RemainingBudget():
+        configurable[BUDGET_LEFT] = budget.as_json()
+    return configurable
+
+
+def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
+    """Metadata of a task: stop reason and usage of its run."""
+    counts: dict[str, Any] = {there: usage[here] for here, there in _USAGE.items()}  # type: ignore[literal-required]  # the keys are its own
+    cost = {"cost": usage["cost"]} if "cost" in usage else {}
+    return {EXTENSION: {"stopReason": stop_reason, "usage": {**counts, **cost}}}
+
+
+def read_usage(metadata: Any) -> Usage:
+    """Parse the usage from a task's metadata; missing values are zero."""
+    reported = _extension_values(metadata).get("usage")
+    counts = {name: _number(value) for name, value in reported.items()} if isinstance(reported, dict) else {}
+    usage: Usage = {**NO_USAGE}
+    for here, there in _USAGE.items():
+        usage[here] = int(counts.get(there) or 0)  # type: ignore[literal-required]  # the keys are its own
+    if cost := counts.get("cost"):
+        usage["cost"] = cost
+    return usage
+
+
+def _extension_values(metadata: Any) -> dict[str, Any]:
+    values = metadata.get(EXTENSION) if isinstance(metadata, dict) else None
+    return values if isinstance(values, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    """Return a valid count or amount as a float; None for non-numbers, negative numbers and numbers above 2⁵³."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value) if 0 <= value <= _MAX_EXACT else None

@@ -1,0 +1,334 @@
+"""Follows one task of a remote agent from its first message to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from a2a.client import A2AClientError, Client
+from a2a.types import (
+    Artifact,
+    CancelTaskRequest,
+    GetTaskRequest,
+    Message,
+    Part,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+)
+from google.protobuf.json_format import MessageToDict
+
+from graph_agent.integrations.delegates.a2a_parts import text_of_parts
+
+_MAX_QUEUED = 64
+"""Maximum queued events; a full queue stops reading, which slows the agent down."""
+
+
+class EventStream:
+    """The events of one request, in order. The code that opens it closes it."""
+
+    def __init__(self, stream: AsyncIterator[StreamResponse]) -> None:
+        self._events: asyncio.Queue[StreamResponse | BaseException | None] = asyncio.Queue(_MAX_QUEUED)
+        # A single task drives the generator from start to end, as it would lose its context variables otherwise.
+        self._reader = asyncio.create_task(self._read(stream))
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> StreamResponse:
+        event = await self._events.get()
+        if event is None:
+            raise StopAsyncIteration
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    async def aclose(self) -> None:
+        """Stop reading, and wait until the stream is closed."""
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
+
+    async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
+        last: BaseException | None = None
+        try:
+            async for event in stream:
+                await self._events.put(event)
+        except Exception as error:  # noqa: BLE001 - raised by `__anext__` in the waiting task
+            last = error
+        finally:
+            generator: Any = stream
+            await generator.aclose()
+        await self._events.put(last)
+
+
+CANCEL_S = 3.0
+"""Maximum seconds that our own run waits for the cancellation of a remote task."""
+_RECONNECTS = 2
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.05, 2.0
+_ACCEPTED_MODES = ["text/plain", "text/markdown", "application/json", "image/png", "image/jpeg"]
+
+RUNNING = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
+
+
+class RemoteTimeoutError(Exception):
+    """The remote agent was silent for too long, or the run's own deadline expired."""
+
+
+class _Artifacts:
+    """A task's artifacts, accumulated from its updates."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Part]] = {}
+
+    def set(self, artifacts: Sequence[Artifact]) -> None:
+        """Replace all artifacts."""
+        self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
+
+    def add(self, update: TaskArtifactUpdateEvent) -> None:
+        """Apply one update; appended text is joined to the preceding text part."""
+        new = list(update.artifact.parts)
+        known = self._parts.get(update.artifact.artifact_id)
+        if not update.append or known is None:
+            self._parts[update.artifact.artifact_id] = new
+            return
+        for part in new:
+            if known and part.WhichOneof("content") == known[-1].WhichOneof("content") == "text":
+                known[-1] = Part(text=known[-1].text + part.text)
+            else:
+                known.append(part)
+
+    def parts(self) -> list[Part]:
+        """Return all parts in order."""
+        return [part for parts in self._parts.values() for part in parts]
+
+
+class FollowedTask:
+    """State of a remote task, updated while it runs.
+
+    Args:
+        timeout_s: Seconds of silence before the agent times out; any event resets the timer.
+        deadline_s: Seconds for the whole task; None for no limit.
+        on_progress: Called with the text of each status update while the task runs.
+        task_id: The id of an existing task; empty for a new task.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        streams: bool,
+        timeout_s: float,
+        deadline_s: float | None,
+        on_progress: Callable[[str], None],
+        task_id: str = "",
+    ) -> None:
+        self._client = client
+        self._streams = streams
+        self._timeout_s = timeout_s
+        self._deadline = math.inf if deadline_s is None else anyio.current_time() + deadline_s
+        self._timeout = anyio.CancelScope()
+        self._stream: EventStream | None = None
+        """The open event stream; None if no stream is open."""
+        self._on_progress = on_progress
+        self.id = task_id
+        self.context_id = ""
+        self.status = TaskStatus()
+        self.artifacts = _Artifacts()
+        self.metadata: dict[str, Any] = {}
+        self.cancel_confirmed = False
+        """Whether the agent accepted a cancel request."""
+        self.message: Message | None = None
+        """The answer of an agent that creates no task."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the task is still running."""
+        return self.message is None and self.status.state in RUNNING
+
+    @property
+    def text(self) -> str:
+        """Text of the task's status message; empty if there is none."""
+        return text_of_parts(self.status.message.parts) if self.status.HasField("message") else ""
+
+    async def start(self, message: Message) -> None:
+        """Send a message and follow the task until it ends or asks a person.
+
+        Raises:
+            RemoteTimeoutError: If the agent was silent for too long.
+            A2AClientError: If the agent could not be reached, or its response could not be parsed.
+        """
+        await self._with_timeout(lambda: self._send(message, return_immediately=not self._streams))
+
+    async def begin(self, message: Message) -> None:
+        """Send a message, and return when the agent has named its task, which goes on there.
+
+        Raises:
+            As `start`.
+        """
+        with anyio.CancelScope() as self._timeout:
+            self._reset_timeout()
+            self._stream = EventStream(self._send(message, return_immediately=True))
+            try:
+                while not self.id and self.message is None:
+                    self._apply(await anext(self._stream))
+            finally:
+                await self._close_stream()
+        if self._timeout.cancelled_caught:
+            raise RemoteTimeoutError
+
+    async def watch(self, *, until_end: bool) -> None:
+        """Read the task; with `until_end`, follow it until it ends or asks a person.
+
+        Raises:
+            As `start`.
+        """
+        await self._with_timeout(None)
+        if until_end and self.running:
+            await self._with_timeout(self._subscribe)
+
+    def _send(self, message: Message, *, return_immediately: bool) -> AsyncIterator[StreamResponse]:
+        configuration = SendMessageConfiguration(
+            accepted_output_modes=_ACCEPTED_MODES, return_immediately=return_immediately
+        )
+        return self._client.send_message(SendMessageRequest(message=message, configuration=configuration))
+
+    async def answer(self, message: Message) -> None:
+        """Send the answer if the task still waits for it; a resumed run may send the same answer twice.
+
+        Raises:
+            As `start`.
+        """
+        await self._with_timeout(None)
+        if self.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+            self.status = TaskStatus()
+            await self.start(message)
+        elif self.running:
+            await self._with_timeout(self._subscribe)
+
+    async def cancel(self) -> None:
+        """Cancel the task if it may be running; never raises, and returns within `CANCEL_S`.
+
+        Without a task id it first waits for the agent's next event, which contains the id.
+        """
+        # Shielded, because usually our own run is being cancelled.
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+            if self._stream is not None and not self.id:
+                self._apply(await anext(self._stream))
+            if self.id and self.message is None and (self.running or self._is_waiting):
+                task = await self._client.cancel_task(CancelTaskRequest(id=self.id))
+                # Only the metadata (usage) is taken: the state is that of the cancellation, and no further event comes.
+                self.metadata |= MessageToDict(task.metadata)
+                self.cancel_confirmed = True
+        await self._close_stream()
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self.status.state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED)
+
+    async def _with_timeout(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
+        with anyio.CancelScope() as self._timeout:
+            self._reset_timeout()
+            if stream is None:
+                await self._refresh()
+            else:
+                await self._follow(stream)
+        if self._timeout.cancelled_caught:
+            raise RemoteTimeoutError
+
+    async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
+        for attempt in range(_RECONNECTS + 1):
+            try:
+                await self._read(stream())
+                break
+            except A2AClientError:
+                # The connection may be lost while the task still runs.
+                if not self.id or attempt == _RECONNECTS:
+                    raise
+                await self._refresh()
+                if not self.running:
+                    return
+                stream = self._subscribe if self._streams else self._no_events
+        pause = _FIRST_POLL_S
+        while self.running and self.id:
+            await anyio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_POLL_S)
+            before = self.status
+            await self._refresh()
+            if self.status != before:
+                self._reset_timeout()
+
+    async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
+        events = self._stream = EventStream(stream)
+        try:
+            async for event in events:
+                self._reset_timeout()
+                self._apply(event)
+                if not self.running:
+                    break
+        except asyncio.CancelledError:
+            # Without an id the stream stays open: `cancel` reads the task's id from the next event.
+            if self.id:
+                await self._close_stream()
+            raise
+        except BaseException:
+            await self._close_stream()
+            raise
+        await self._close_stream()
+
+    async def _close_stream(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+
+    async def _refresh(self) -> None:
+        self._apply_task(await self._client.get_task(GetTaskRequest(id=self.id)))
+
+    def _subscribe(self) -> AsyncIterator[StreamResponse]:
+        return self._client.subscribe(SubscribeToTaskRequest(id=self.id))
+
+    async def _no_events(self) -> AsyncIterator[StreamResponse]:
+        return
+        yield
+
+    def _apply(self, event: StreamResponse) -> None:
+        match event.WhichOneof("payload"):
+            case "task":
+                self._apply_task(event.task)
+            case "message":
+                self.message = event.message
+                self.context_id = event.message.context_id
+            case "status_update":
+                update = event.status_update
+                self.id, self.context_id = update.task_id or self.id, update.context_id or self.context_id
+                self.metadata |= MessageToDict(update.metadata)
+                self._apply_status(update.status)
+            case "artifact_update":
+                self.artifacts.add(event.artifact_update)
+            case _:
+                pass
+
+    def _apply_task(self, task: Task) -> None:
+        self.id, self.context_id = task.id or self.id, task.context_id or self.context_id
+        self.artifacts.set(task.artifacts)
+        self.metadata |= MessageToDict(task.metadata)
+        self._apply_status(task.status)
+
+    def _apply_status(self, status: TaskStatus) -> None:
+        changed = status != self.status
+        self.status = status
+        if changed and self.running and self.text:
+            self._on_progress(self.text)
+
+    def _reset_timeout(self) -> None:
+        """Restart the silence timer, within the deadline."""
+        self._timeout.deadline = min(anyio.current_time() + self._timeout_s, self._deadline)

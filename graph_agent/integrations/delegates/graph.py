@@ -1,0 +1,511 @@
+"""Runs a compiled graph that answers delegations, in the call or in a session that outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from contextvars import Context
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.ai import add_usage as add_figures
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import get_runtime
+from langgraph.types import Command, StateSnapshot, StreamMode
+
+from graph_agent.base._compat import (
+    NO_PERSISTENCE,
+    changes_in,
+    checkpointer_of,
+    in_namespace,
+    is_resuming,
+    parent_checkpoint,
+    with_context,
+)
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.failure_log import get_logger, log_failure
+from graph_agent.base._internal.sync_bridge import call_in_thread, in_blocking_run
+from graph_agent.base._internal.text import as_text, to_json_safe
+from graph_agent.base.errors import DecisionError, RunFailedError
+from graph_agent.base.settings.config import Price, delegated_context, user_context
+from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
+from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
+from graph_agent.core.approvals.decisions import split_decisions
+from graph_agent.core.approvals.requests import is_approval_request, joined_request
+from graph_agent.core.approvals.text import question_text
+from graph_agent.core.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
+from graph_agent.core.execution.approvals import asks_again
+from graph_agent.core.state.channels import BackgroundTask, RemoteTask
+from graph_agent.core.state.events import StoredEvent, as_value, is_approval
+from graph_agent.models.finish import answer_cut_off, cause_of
+from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
+from graph_agent.session.session import Session
+from graph_agent.session.stream_parts import MODES, StreamParts, is_event
+from graph_agent.storage.locks.registry import POLL_S, is_idle
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    request: Sequence[BaseMessage]
+    model: str
+    text: str = ""
+    reported: UsageMetadata | None = None
+
+
+class UsageCounter(AsyncCallbackHandler):
+    """Callback handler that sums the usage of model calls.
+
+    Args:
+        prices: Prices of models; empty for unknown.
+        estimates: Whether to estimate the usage of a reply if its provider reports none.
+    """
+
+    def __init__(self, prices: Mapping[str, Price], *, estimates: bool) -> None:
+        self.usage: Usage = NO_USAGE
+        """Usage of the finished calls."""
+        self._prices = prices
+        self._estimates = estimates
+        self._open: dict[UUID, _OpenCall] = {}
+
+    @property
+    def under_way(self) -> Usage:
+        """Estimated usage of the calls without a reply so far."""
+        usage = NO_USAGE
+        for call in list(self._open.values()):
+            partial = cut_off_reply(call.request, call.text, call.reported, model=call.model)
+            usage = add_usage(usage, usage_of(partial, self._prices))
+        return usage
+
+    async def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Record the start of a call."""
+        self._open[run_id] = _OpenCall(messages[0], str((metadata or {}).get("ls_model_name") or ""))
+
+    async def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        run_id: UUID,
+        **_: Any,
+    ) -> None:
+        """Record a token."""
+        call = self._open.get(run_id)
+        if call is None or not isinstance(chunk, ChatGenerationChunk):
+            return
+        call.text += chunk.message.text
+        if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
+            call.reported = add_figures(call.reported, chunk.message.usage_metadata)
+
+    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Drop a failed call; a cancelled one stays in `under_way`."""
+        if isinstance(error, Exception):
+            self._open.pop(run_id, None)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Add the usage of a finished call."""
+        call = self._open.pop(run_id, None)
+        for generation in response.generations[0] if response.generations else []:
+            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
+                reply = generation.message
+                # Some servers report zeros.
+                is_reported = reply.usage_metadata is not None and reply.usage_metadata.get("total_tokens") != 0
+                if self._estimates and call is not None and not is_reported:
+                    reply = reply.model_copy(update={"usage_metadata": estimated_usage(call.request, reply)})
+                self.usage = add_usage(self.usage, usage_of(reply, self._prices))
+
+
+class DelegatedGraph:
+    """Runs a compiled graph for the delegations of a `GraphDelegate`."""
+
+    def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+        self.name = name
+        self.graph = graph
+
+    @property
+    def resumes(self) -> bool:
+        """Behaves like `GraphDelegate.resumes`."""
+        return self.graph.checkpointer is not False
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Behaves like `GraphDelegate.run`."""
+        given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
+        return await self._run(delegation, given, None)
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """Behaves like `GraphDelegate.resume`."""
+        given: Command[Any] | None = None
+        if not await self.has_continued(task):
+            state = await self._state(task)
+            if state.config["configurable"].get("checkpoint_id") != task.get("checkpoint_id"):
+                return DelegationResult(_ANSWERED_ELSEWHERE.format(name=self.name), "error")
+            requests = _requests(state)
+            try:
+                is_joint = len(requests) > 1
+                answers = split_decisions(requests, answer) if is_joint else dict.fromkeys(requests, answer)
+            except DecisionError as error:
+                refused: RemoteTask = {**task, "request": {**task["request"], "error": str(error)}}
+                return DelegationResult(question_text(refused["request"]), waiting=refused)
+            given = Command(resume=answers)
+        return await self._run(delegation, given, task)
+
+    async def has_continued(self, task: RemoteTask) -> bool:
+        """Behaves like `GraphDelegate.has_continued`."""
+        namespace, checkpoint_id = parent_checkpoint(ensure_config()["configurable"])
+        parents = ((await self._state(task)).metadata or {}).get("parents", {})
+        return checkpoint_id is not None and parents.get(namespace) == checkpoint_id
+
+    async def _run(self, delegation: Delegation, given: Any, task: RemoteTask | None) -> DelegationResult:
+        budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
+        counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
+        output = _RunOutput(delegation, self.name, is_agent=is_agent)
+        configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: budget.as_json()}
+        if not self.resumes:
+            configurable |= NO_PERSISTENCE
+        if task is not None:
+            configurable |= in_namespace(ensure_config(), task["context_id"])
+        # A watched run streams its tokens to its own message stream, which leaves out models tagged `nostream`.
+        tags = ["nostream"] if delegation.watch is None else []
+        config: RunnableConfig = merge_configs(
+            ensure_config(), {"tags": tags, "callbacks": [counter], "configurable": configurable}
+        )
+        options: dict[str, Any] = {}
+        if is_agent:
+            options["context"] = delegated_context(get_runtime().context)
+        else:
+            config = with_context(config, user_context)
+        # A run that an earlier attempt began has more events than this attempt adds.
+        continues = self.resumes and is_resuming(config) and checkpointer_of(config) is not None
+        before = await self._used_before(config, delegation.prices) if continues else NO_USAGE
+        try:
+            await self._stream(given, config, options, output)
+        except GraphInterrupt as raised:
+            # The usage is in the delegate's state, and is added when it resumes.
+            if (waiting := await self._waiting(raised, config, task)) is None:
+                raise
+            return waiting
+        except GraphBubbleUp:
+            raise
+        except RunFailedError:
+            # Its state holds the failure, and its events the work done.
+            pass
+        except BaseException:
+            used = add_usage(before, _larger(output.usage, counter.usage))
+            delegation.record_usage(add_usage(used, counter.under_way))
+            raise
+        usage = add_usage(before, _larger(output.usage, counter.usage))
+        state, history = output.state, output.events
+        if continues and is_agent:
+            history = _events_of(await self._snapshot(config))
+        approvals = _approvals(history[task.get("copied", 0) if task else 0 :])
+        result = agent_result(self.name, state, usage, is_agent=is_agent)
+        return replace(result, history=history, approvals=approvals)
+
+    async def _waiting(
+        self, raised: GraphInterrupt, config: RunnableConfig, task: RemoteTask | None
+    ) -> DelegationResult | None:
+        """Return the result of a run that waits for approvals; None if it waits for something else."""
+        asked = next((each for each in raised.args[0] if is_approval_request(each.value)), None)
+        if asked is None or not self.resumes or checkpointer_of(config) is None:
+            return None
+        snapshot = await self._snapshot(config)
+        events = _events_of(snapshot)
+        request: dict[str, Any] = to_json_safe(dict(joined_request([*_requests(snapshot).values()] or [asked.value])))
+        added = _approvals(events[task.get("copied", 0) if task else 0 :])
+        waiting: RemoteTask = {
+            "delegate": self.name,
+            "task_id": asked.id,
+            "context_id": config["configurable"].get("checkpoint_ns", ""),
+            "question": "",
+            "request": request,
+            "copied": len(events),
+        }
+        if (checkpoint_id := snapshot.config["configurable"].get("checkpoint_id")) is not None:
+            waiting["checkpoint_id"] = checkpoint_id
+        if asks_again(_approvals(events), request):
+            waiting["recorded_here"] = True
+        return DelegationResult(question_text(request), waiting=waiting, approvals=added)
+
+    async def _state(self, task: RemoteTask) -> StateSnapshot:
+        config = ensure_config()
+        return await self._snapshot(merge_configs(config, {"configurable": in_namespace(config, task["context_id"])}))
+
+    async def _snapshot(self, config: RunnableConfig) -> StateSnapshot:
+        if in_blocking_run.get():
+            return await call_in_thread(self.graph.get_state, config)
+        return await self.graph.aget_state(config)
+
+    async def _stream(
+        self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], output: _RunOutput
+    ) -> None:
+        modes: list[StreamMode] = ["updates", "values"] if output.watch is None else [*MODES, "values"]
+        if not in_blocking_run.get():
+            async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
+                output.add_chunk(str(mode), payload)
+            return
+
+        def stream() -> None:
+            for mode, payload in self.graph.stream(given, config, stream_mode=modes, **options):
+                output.add_chunk(str(mode), payload)
+
+        # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
+        await call_in_thread(stream)
+
+    async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
+        """Return the usage of earlier runs of the same delegation, which were interrupted or killed."""
+        snapshot = await self._snapshot(config)
+        if isinstance(self.graph, CompiledAgentGraph):
+            return _priced(add_usage(snapshot.values.get("usage"), None), prices)
+        messages = snapshot.values.get("messages", []) if isinstance(snapshot.values, dict) else []
+        replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
+        usage = NO_USAGE
+        for reply in replies:
+            usage = add_usage(usage, usage_of(reply, prices))
+        return usage
+
+
+_ANSWERED_ELSEWHERE = (
+    "The delegate {name!r} was resumed in another branch of this session, so that its question cannot be answered "
+    "again. Delegate the task again."
+)
+
+
+class _RunOutput:
+    """Collects the state, events and usage of a delegate's run from the chunks of its stream.
+
+    Args:
+        delegation: The delegation of the run; its `watch` gets the parts.
+        is_agent: Whether the graph is an agent of this package, whose state holds its usage.
+    """
+
+    def __init__(self, delegation: Delegation, target: str, *, is_agent: bool) -> None:
+        self._id = delegation.id
+        self._target = target
+        self._is_agent = is_agent
+        self._parts = StreamParts(delegation.session_id, is_agent=is_agent)
+        self.watch = delegation.watch
+        """Called with each part of the run; None if the parts are not streamed."""
+        self.state: dict[str, Any] = {}
+        """The newest state."""
+        self.events: list[StoredEvent] = []
+        """The events that the run added."""
+        self.usage: Usage = NO_USAGE
+        """The usage that the run reported."""
+
+    def add_chunk(self, mode: str, payload: Any) -> None:
+        """Process one chunk."""
+        if self.watch is not None:
+            for part in self._parts.take(mode, payload):
+                self.watch(DelegatePart(self._id, self._target, part))
+        if mode == "values":
+            self.state = payload
+        if mode != "updates":
+            return
+        for change in changes_in(payload):
+            self.events += [each for each in change.get("events") or () if is_event(each)]
+            if self._is_agent and "usage" in change:
+                self.usage = add_usage(self.usage, change["usage"])
+
+
+def _requests(snapshot: StateSnapshot) -> dict[str, Mapping[str, Any]]:
+    return {each.id: each.value for each in open_interrupts(snapshot) if is_approval_request(each.value)}
+
+
+def _events_of(snapshot: StateSnapshot) -> list[StoredEvent]:
+    """Return the events of the newest input of a graph; empty if it is not an agent of this package."""
+    events = snapshot.values.get("events", []) if isinstance(snapshot.values, dict) else []
+    return since_last_input([each for each in events if is_event(each)])
+
+
+def _approvals(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the approval events, except those of middleware, whose requests the delegating session records."""
+    return [entry for entry in events if is_approval(entry) and "middleware" not in entry]
+
+
+def _structured(response: Any) -> Any:
+    """Return a graph's `structured_response` as plain JSON; None without one, or if it has no JSON form."""
+    try:
+        return to_json_safe(as_value(response))
+    except ValueError:
+        return None
+
+
+def _larger(reported: Usage, observed: Usage) -> Usage:
+    """Return the field-wise maximum of reported and observed usage, as either may be incomplete.
+
+    Tools may call models of their own, and nested delegates may continue work that an earlier run began.
+    """
+    return add_usage(observed, less_usage(reported, observed))
+
+
+def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
+    """Add the cost to usage, by the highest price, unless the graph has reported a cost."""
+    if not prices or "cost" in usage:
+        return usage
+    read, written = usage["input_tokens"], usage["output_tokens"]
+    figures: UsageMetadata = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
+    return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
+
+
+def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
+    """Return the answer in the final state of a delegate's graph.
+
+    Args:
+        is_agent: Whether the graph is an agent of this package, whose state has a status.
+    """
+    answer = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
+    value = _structured(state.get("structured_response"))
+    if is_agent and state.get("status") == SessionStatus.FAILED:
+        failed = f"The delegate {name!r} failed. {answer.text if answer else ''}".rstrip()
+        return DelegationResult(failed, "error", usage)
+    text = (answer.text if answer is not None else "") or (as_text(value) if value is not None else "")
+    if not text:
+        return DelegationResult(f"The delegate {name!r} gave no answer.", "error", usage)
+    if answer is not None and answer.text and (cut := answer_cut_off(answer)) is not None:
+        text = f"{text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"
+    return DelegationResult(text, usage=usage, value=value)
+
+
+logger = get_logger("graph_agent.delegates.graph")
+
+_UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
+_MOST_FAILURES = 3
+"""Exceptions of a task's runs in one process after which it is given up."""
+_ODD = re.compile(r"[^A-Za-z0-9._:-]")
+"""A character of a call id that no id of a session has over HTTP."""
+_failures: dict[str, int] = {}
+"""Session → how many of its runs in this process have raised, since the last that did not."""
+_running: dict[str, asyncio.Task[None]] = {}
+"""Session → its run in this process; asyncio itself keeps no reference to a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundRuns:
+    """Starts, continues and reads the background tasks of one delegate.
+
+    Call its methods in a node of the delegating agent: its saver, Store and credentials are used.
+    """
+
+    name: str
+    graph: CompiledStateGraph[Any, Any, Any, Any]
+    """An agent of this package."""
+
+    async def start(self, delegation: Delegation) -> DelegationResult | None:
+        """Start a task; None if it must run in the foreground.
+
+        This holds without a saver or a session, in a blocking run, whose event loop ends with it, and for the task of
+        another delegate, whose own session ends with its answer.
+        """
+        config = ensure_config()
+        configurable = config["configurable"]
+        if self._saver() is None or not delegation.session_id or DEPTH_LEFT in configurable or in_blocking_run.get():
+            return None
+        # The namespace of the node's task is the same after a crash, so that its repetition finds the session.
+        node = configurable.get("checkpoint_ns", "").rpartition(":")[2]
+        session_id = f"{delegation.session_id}:{_ODD.sub('.', delegation.id)}:{node[:8]}"
+        result = started_in_background(delegation, self.name, session_id, delegation.context)
+        assert result.background is not None
+        self._begin(delegation.id, result.background)
+        return result
+
+    async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
+        """Behaves like `BackgroundDelegate.collect`."""
+        saver, session_id = self._saver(), task["session_id"]
+        if saver is None:
+            return DelegationResult("The agent has no checkpointer any more, so the task is lost.", "unknown")
+        if _run_of(session_id) is not None or not await is_idle(saver, session_id):
+            return None
+        state = await self._stored().aget_state({"configurable": {"thread_id": session_id}})
+        if interrupts := open_interrupts(state):
+            ids = sorted(each.id for each in interrupts)
+            question = _question([each.value for each in interrupts])
+            return None if ids == task.get("asked") else DelegationResult(question, background={**task, "asked": ids})
+        if state.values.get("status") in _UNFINISHED or state.next:
+            if _failures.get(session_id, 0) >= _MOST_FAILURES:
+                del _failures[session_id]
+                text = f"The task could not be run: it raised an exception {_MOST_FAILURES} times."
+                return DelegationResult(text, "unknown" if state.values else "error")
+            self._begin(id_, task)
+            return None
+        return agent_result(self.name, state.values, add_usage(state.values.get("usage"), None))
+
+    async def wait(self, task: BackgroundTask) -> None:
+        """Behaves like `BackgroundDelegate.wait`; never ends for a task whose question has been reported."""
+        saver, session_id = self._saver(), task["session_id"]
+        run = _run_of(session_id)
+        if run is not None and run.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([run])
+            return
+        while saver is not None and ("asked" in task or not await is_idle(saver, session_id)):  # noqa: ASYNC110 - another process runs it
+            await asyncio.sleep(POLL_S)
+
+    def _begin(self, id_: str, task: BackgroundTask) -> None:
+        """Run the task, or continue it, in a session of its own."""
+        session_id = task["session_id"]
+        context = delegated_context(get_runtime().context)
+        session: Session[Any, Any] = Session(
+            self._stored(), session_id, configurable={DEPTH_LEFT: task["depth_left"], BUDGET_LEFT: task["budget"]}
+        )
+        given = [*task["context"], HumanMessage(task["task"])]
+
+        observer, trace = telemetry.observer, dict[str, Any]()
+        if observer is not None:
+            observer.inject(trace)
+
+        async def run() -> None:
+            try:
+                with nullcontext() if observer is None else observer.extract(trace):
+                    await session.run(given, context=context, input_id=id_)
+                _failures.pop(session_id, None)
+            except Exception as error:  # noqa: BLE001 - the delegating session reads the state, and continues the task
+                _failures[session_id] = _failures.get(session_id, 0) + 1
+                log_failure(logger, f"The background task {session_id!r}", error)
+
+        # An empty context: the run belongs to no node of the delegating agent.
+        _running[session_id] = asyncio.get_running_loop().create_task(
+            run(), name=f"background {session_id}", context=Context()
+        )
+        _running[session_id].add_done_callback(lambda done: _running.pop(session_id, None))
+
+    def _saver(self) -> BaseCheckpointSaver[Any] | None:
+        own = self.graph.checkpointer
+        return own if isinstance(own, BaseCheckpointSaver) else checkpointer_of(ensure_config())
+
+    def _stored(self) -> CompiledStateGraph[Any, Any, Any, Any]:
+        """Return the graph with a saver and a Store: its own, or those of the delegating agent."""
+        if isinstance(self.graph.checkpointer, BaseCheckpointSaver):
+            return self.graph
+        store = self.graph.store or get_runtime().store
+        return self.graph.builder.compile(
+            checkpointer=self._saver(), store=store, cache=self.graph.cache, name=self.graph.name
+        )
+
+
+def _run_of(session_id: str) -> asyncio.Task[None] | None:
+    """Return the run of a session in this process; None if it has none, or its event loop was closed before its end."""
+    run = _running.get(session_id)
+    return None if run is None or run.done() or run.get_loop().is_closed() else run
+
+
+def _question(values: list[Any]) -> str:
+    requests = [value for value in values if is_approval_request(value)]
+    return question_text(joined_request(requests)) if requests else "\n".join(map(str, values))

@@ -1,0 +1,1 @@
+"""Offers tools from MCP servers, over sessions that stay open."""

@@ -1,0 +1,143 @@
+"""Extends the client session to keep receiving messages during elicitation and result validation."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import mcp.types as types
+from langchain_mcp_adapters.callbacks import CallbackContext
+from mcp import ClientSession
+from mcp.client.session import ElicitationFnT
+from mcp.shared.context import RequestContext
+from mcp.shared.session import RequestResponder
+
+from graph_agent.base._internal.failure_log import get_logger, log_user_error
+from graph_agent.base.errors import ConfigError, SlowSchemaError
+
+logger = get_logger("graph_agent.mcp")
+
+Page = TypeVar("Page", bound=types.PaginatedResult, covariant=True)
+_MAX_PAGES = 1000
+_Check = Callable[[dict[str, Any]], None]
+ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
+"""`(context, params)` as in the MCP SDK, or `(context, params, CallbackContext)` as in langchain-mcp-adapters."""
+
+
+class Session(ClientSession):
+    """The SDK's session, with the server's requests handled in tasks outside the receive loop.
+
+    The SDK awaits the elicitation callback in the loop that also delivers all answers, so a pending question to a
+    person would block every other call of the server.
+    """
+
+    def __init__(self, *args: Any, on_tools_changed: Callable[[], None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_tools_changed = on_tools_changed
+        self._answering: set[asyncio.Task[None]] = set()
+        self._checks: dict[str, tuple[dict[str, Any], _Check]] = {}
+
+    async def _received_request(self, responder: RequestResponder[types.ServerRequest, types.ClientResult]) -> None:
+        task = asyncio.create_task(super()._received_request(responder))
+        self._answering.add(task)
+        task.add_done_callback(self._answered)
+
+    async def _received_notification(self, notification: types.ServerNotification) -> None:
+        await super()._received_notification(notification)
+        if isinstance(notification.root, types.ToolListChangedNotification):
+            self._on_tools_changed()
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.debug("An answer to an MCP server's request could not be sent: %r", error)
+
+    async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """Validate like the SDK, but outside the event loop and in bounded time for any regex in the schema."""
+        schema = self._tool_output_schemas.get(name)
+        if schema is None:
+            return
+        if result.structuredContent is None:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        known, check = self._checks.get(name, (None, None))
+        if check is None or known is not schema:
+            check = await asyncio.to_thread(_result_check, name, schema)
+            self._checks[name] = schema, check
+        await asyncio.to_thread(check, result.structuredContent)
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        for task in self._answering:
+            task.cancel()
+        return await super().__aexit__(*exc_info)
+
+
+def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
+    """Return a check of a tool's results. Like the SDK, this function and the check raise `RuntimeError`."""
+    # Imported where it is used: jsonschema is not a part of a server's start.
+    from jsonschema import ValidationError
+
+    from graph_agent.base._internal.json_schema import SchemaCheck
+
+    try:
+        validate = SchemaCheck(schema, f"The output schema of {tool}")
+    except (ConfigError, RecursionError) as error:
+        raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
+
+    def check(content: dict[str, Any]) -> None:
+        try:
+            validate(content)
+        except (SlowSchemaError, RecursionError) as error:
+            raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
+        except ValidationError as error:
+            raise RuntimeError(f"Invalid structured content returned by tool {tool}: {error}") from None
+
+    return check
+
+
+class _PageReader(Protocol[Page]):
+    async def __call__(self, *, params: types.PaginatedRequestParams | None) -> Page: ...
+
+
+async def read_pages(read: _PageReader[Page]) -> AsyncGenerator[Page, None]:
+    """Yield the pages of a list of the server, at most `_MAX_PAGES` of them, against lists that never end."""
+    params = None
+    for _ in range(_MAX_PAGES):
+        page = await read(params=params)
+        yield page
+        if not page.nextCursor:
+            return
+        params = types.PaginatedRequestParams(cursor=page.nextCursor)
+
+
+def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:
+    """Adapt a user's elicitation callback to the SDK; None stays None and is announced as unsupported.
+
+    An exception of the callback becomes an error answer, so the server's tool can continue or fail.
+    """
+    if handler is None:
+        return None
+    takes_context = _takes_three(handler)
+
+    async def ask(
+        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        extra = (CallbackContext(server_name=server),) if takes_context else ()
+        try:
+            return await handler(context, params, *extra)
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything; the server gets an error answer
+            log_user_error(logger, f"The elicitation callback for the MCP server {server!r}", error)
+            return types.ErrorData(
+                code=types.INTERNAL_ERROR, message=f"The client could not ask: {type(error).__name__}."
+            )
+
+    return ask
+
+
+def _takes_three(handler: ElicitationHandler) -> bool:
+    try:
+        inspect.signature(handler).bind(None, None, None)
+    except TypeError:
+        return False
+    return True

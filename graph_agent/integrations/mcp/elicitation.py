@@ -1,0 +1,417 @@
+"""Makes the questions that a server asks during a call interrupts of the graph, and answers its sampling.
+
+The call stays open on the server while its session waits, and the answer is delivered to it, with a Store also from
+another process. If it is lost before the answer arrives, because its process or its server has ended, then a call that
+may be repeated is made again, and its questions receive the answers that people gave to equal questions. The outcome of
+any other call is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import mcp.types as types
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import ToolException
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import get_runtime
+from langgraph.types import interrupt
+from mcp.shared.session import ProgressFnT
+
+from graph_agent.base._compat import checkpointer_of, count_resume_values
+from graph_agent.base._internal.failure_log import get_logger, log_failure
+from graph_agent.base._internal.text import text_of
+from graph_agent.base.errors import DecisionError
+from graph_agent.base.types import NO_USAGE, Call
+from graph_agent.base.usage import LimitMetError, add_usage
+from graph_agent.core.approvals.elicitation import (
+    ElicitationAnswer,
+    ElicitationRequest,
+    is_elicitation,
+    question_digest,
+    read_elicitation_answer,
+    response_schema,
+)
+from graph_agent.core.runs.inbox import StoreInbox
+from graph_agent.core.runs.own_checkpoint import load, running_checkpoint
+from graph_agent.core.runs.run import run_of
+from graph_agent.integrations.mcp.connections import ServerConfig
+from graph_agent.integrations.mcp.loop_bridge import LoopBridge
+from graph_agent.integrations.mcp.messages import McpCallError, UrlsRequiredError
+from graph_agent.integrations.mcp.server import Server, is_repeatable
+from graph_agent.integrations.mcp.suspended import (
+    HANDOVER,
+    NO_SAMPLING,
+    UNSUPPORTED,
+    Asked,
+    OpenQuestion,
+    Reply,
+    SuspendedCall,
+    answer_elsewhere,
+)
+from graph_agent.models.parsing.call import key_of_current_call, running_call
+from graph_agent.models.sampling import Sampler, current_sampler
+
+logger = get_logger("graph_agent.mcp")
+
+MAX_SAMPLES = 16
+"""Requests to the model that a server may make during one call."""
+_STOP_REASONS = {"length": "maxTokens", "max_tokens": "maxTokens", "MAX_TOKENS": "maxTokens"}
+
+
+async def answer_with(
+    sampler: Sampler, params: types.CreateMessageRequestParams, config: ServerConfig
+) -> types.CreateMessageResult | types.ErrorData:
+    """Send a server's request to the agent's model; a failure is an error answer.
+
+    The reply has at most `sampling_max_tokens` of the connection. Requests with tools are refused.
+    """
+    if params.tools:
+        return refused("This client does not offer tools in sampling.")
+    try:
+        request = _messages(params)
+    except ValueError as error:
+        return refused(str(error))
+    try:
+        reply = await sampler.sample(
+            request,
+            max_tokens=max(1, min(params.maxTokens, config.sampling_max_tokens)),
+            temperature=params.temperature,
+            stop=params.stopSequences,
+        )
+    except LimitMetError as error:
+        return refused(f"The agent's budget is used up: {error}")
+    except Exception as error:  # noqa: BLE001 - a provider may raise anything; the server gets an error answer
+        log_failure(logger, f"The model's reply to the MCP server {config.name!r}", error)
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=f"The model failed: {type(error).__name__}.")
+    metadata = reply.response_metadata
+    reason = metadata.get("finish_reason") or metadata.get("stop_reason")
+    return types.CreateMessageResult(
+        role="assistant",
+        content=types.TextContent(type="text", text=text_of(reply.content)),
+        model=str(metadata.get("model_name") or metadata.get("model") or "unknown"),
+        stopReason=_STOP_REASONS.get(str(reason), "endTurn"),
+    )
+
+
+def refused(why: str) -> types.ErrorData:
+    """Return the error answer to a request that was not sent to the model."""
+    return types.ErrorData(code=types.INVALID_REQUEST, message=why)
+
+
+def _messages(params: types.CreateMessageRequestParams) -> list[BaseMessage]:
+    """Return the request as LangChain messages. Raises `ValueError` for content that models do not receive."""
+    request: list[BaseMessage] = [SystemMessage(params.systemPrompt)] if params.systemPrompt else []
+    for message in params.messages:
+        blocks = [_block(block) for block in message.content_as_list]
+        texts = [block["text"] for block in blocks if block["type"] == "text"]
+        content: str | list[Any] = texts[0] if len(texts) == len(blocks) == 1 else blocks
+        request.append(HumanMessage(content) if message.role == "user" else AIMessage(content))
+    return request
+
+
+def _block(block: types.SamplingMessageContentBlock) -> dict[str, Any]:
+    match block:
+        case types.TextContent():
+            return {"type": "text", "text": block.text}
+        case types.ImageContent() | types.AudioContent():
+            return {"type": block.type, "base64": block.data, "mime_type": block.mimeType}
+        case _:
+            raise ValueError(f"Content of type {block.type!r} is not supported in sampling.")
+
+
+_MAX_REFUSALS = 5
+"""Calls that a server may refuse, one after the other, until an address is opened."""
+
+
+async def call_and_ask(
+    server: Server,
+    bridge: LoopBridge,
+    tool: types.Tool,
+    arguments: dict[str, Any],
+    on_progress: ProgressFnT | None,
+    meta: dict[str, Any] | None,
+) -> types.CallToolResult:
+    """Call a tool; a question of the server interrupts the graph, and the next run of its task continues the call.
+
+    Outside an agent's call, or without a checkpointer, a question is answered as unsupported.
+
+    Raises:
+        GraphInterrupt: To ask a person.
+        McpCallError: If no answer of the server will arrive.
+        ToolException: If its answer is a protocol error.
+    """
+    running, key = running_call(), key_of_current_call()
+    if not (server.asks_people or server.samples) or running is None or key is None:
+        return await bridge.run(lambda: server.call(tool, arguments, on_progress, meta))
+    session_id, call, wave = running
+    config = get_config()
+
+    async def take() -> SuspendedCall | None:
+        return server.suspended.take(key)
+
+    async def start() -> SuspendedCall:
+        started = SuspendedCall(key, session_id, wave)
+        report = started.report if on_progress is not None else None
+        started.start(_call(server, tool, arguments, report, meta, started))
+        server.suspended.add(started)
+        return started
+
+    suspended = await bridge.run(take)
+    asked: list[Asked] = []
+    answers: dict[str, list[Any]] = {}
+    if suspended is None and (before := await _asked_before(config, call)) is not None:
+        for digest in before["questions"]:
+            # Raises for a question that is open still, so that the call is not made.
+            answers.setdefault(digest, []).append(interrupt(before, response_schema=response_schema(before)))
+            asked.append(Asked(before))
+        if not before["repeatable"]:
+            return await _continue_elsewhere(server, tool, key, before, answers[before["questions"][-1]][-1])
+    continued = suspended is not None
+    if suspended is None:
+        suspended = await bridge.run(start)
+        suspended.asked, suspended.answers = asked, answers
+    suspended.on_progress = on_progress
+    return await _Conversation(server, tool, bridge, call, suspended).run(continued=continued)
+
+
+async def _call(
+    server: Server,
+    tool: types.Tool,
+    arguments: dict[str, Any],
+    on_progress: ProgressFnT | None,
+    meta: dict[str, Any] | None,
+    suspended: SuspendedCall,
+) -> types.CallToolResult:
+    """Call a tool; if the server refuses until a person has opened an address, ask the person and call it again."""
+    refusals = 0
+    while True:
+        try:
+            return await server.call(tool, arguments, on_progress, meta, (suspended.session_id, suspended.ask))
+        except UrlsRequiredError as error:
+            refusals += 1
+            if refusals > _MAX_REFUSALS or not error.elicitations:
+                raise
+            suspended.refused = True
+            for params in error.elicitations:
+                answer = await suspended.ask(params)
+                action = answer.action if isinstance(answer, types.ElicitResult) else "it cannot be asked"
+                if action != "accept":
+                    raise ToolException(f"{error} The person did not open {params.url}: {action}.") from None
+            suspended.refused = False
+
+
+async def _continue_elsewhere(
+    server: Server, tool: types.Tool, key: str, asked: ElicitationRequest, answer: Any
+) -> types.CallToolResult:
+    """Have the process that made a call continue it, and return its result.
+
+    Raises:
+        GraphInterrupt: To ask the person the call's next question.
+        McpCallError: If no process holds the call, or no answer of the server will arrive.
+        ToolException: If the answer of the server is a protocol error.
+    """
+    store = get_runtime().store
+    while store is not None:
+        found = await answer_elsewhere(StoreInbox(store, HANDOVER), key, asked["questions"][-1], answer)
+        if "result" in found:
+            return types.CallToolResult.model_validate(found["result"])
+        if "error" in found:
+            raise McpCallError(found["error"], may_have_run=True) if found["lost"] else ToolException(found["error"])
+        if "question" not in found:
+            break
+        asked = found["question"]
+        answer = interrupt(asked, response_schema=response_schema(asked))
+    raise McpCallError(_lost(server, tool), may_have_run=True)
+
+
+class _Conversation:
+    """One task's part of a call: asks a person, and gives the answers to the server."""
+
+    def __init__(
+        self, server: Server, tool: types.Tool, bridge: LoopBridge, call: Call, suspended: SuspendedCall
+    ) -> None:
+        self._server = server
+        self._may_repeat = is_repeatable(tool) or server.config.elicitation == "repeat"
+        self._bridge = bridge
+        self._call = call
+        self._suspended = suspended
+        self._sampler = current_sampler.get()
+        self._store = get_runtime().store
+        suspended.continue_for = self._continue_for
+        self._can_ask = server.asks_people and checkpointer_of(get_config()) is not None
+
+    async def run(self, *, continued: bool) -> types.CallToolResult:
+        """Return the result of the call. Raises `GraphInterrupt` for a question without an answer.
+
+        Args:
+            continued: Whether an earlier task of this process has made the call.
+        """
+        self._report_usage()
+        try:
+            if continued:
+                await self._repeat_interrupts()
+            while True:
+                outcome = await self._bridge.run(self._suspended.step)
+                if isinstance(outcome, types.CallToolResult):
+                    break
+                if isinstance(outcome.params, types.CreateMessageRequestParams):
+                    await self._reply(outcome, await self._sample(outcome.params))
+                elif self._can_ask:
+                    await self._answer(outcome)
+                else:
+                    await self._reply(outcome, UNSUPPORTED)
+        except GraphBubbleUp:
+            # The interrupted task reports nothing, so the next one does.
+            if self._sampler is not None:
+                self._suspended.usage = self._sampler.usage
+            await self._bridge.run(self._leave)
+            raise
+        except BaseException:
+            await self._bridge.run(self._end)
+            raise
+        await self._bridge.run(self._end)
+        return outcome
+
+    async def _leave(self) -> None:
+        self._server.suspended.leave(self._suspended)
+        if self._store is not None:
+            self._server.suspended.watch(StoreInbox(self._store, HANDOVER))
+
+    async def _continue_for(self, digest: str, answer: Any) -> dict[str, Any]:
+        """Continue the call with the answer to a question; return as `answer_elsewhere` does."""
+        given, error = [answer], ""
+        try:
+            while isinstance(outcome := await self._suspended.step(), OpenQuestion):
+                if isinstance(outcome.params, types.CreateMessageRequestParams):
+                    self._suspended.answer(outcome, NO_SAMPLING)  # the run whose model could answer has ended
+                    continue
+                asked = next((each for each in self._suspended.asked if each.question is outcome), None)
+                if asked is not None and asked.value["questions"][-1] == digest and given:
+                    asked.question = None
+                    try:
+                        valid = await asyncio.to_thread(read_elicitation_answer, asked.value, given.pop())
+                    except DecisionError as misfit:
+                        asked, error = None, str(misfit)
+                    else:
+                        result = types.ElicitResult(action=valid.action, content=valid.content)
+                        self._suspended.answer(outcome, result)
+                        continue
+                if asked is None:
+                    value = self._request(outcome)
+                    asked = Asked({**value, "error": error} if error else value, outcome)
+                    self._suspended.asked.append(asked)
+                return {"question": asked.value}
+        except ToolException as failure:
+            return {"error": str(failure), "lost": isinstance(failure, McpCallError)}
+        return {"result": outcome.model_dump(mode="json", by_alias=True)}
+
+    async def _end(self) -> None:
+        self._server.suspended.end(self._suspended)
+
+    async def _repeat_interrupts(self) -> None:
+        """Ask again, in order, what earlier tasks of the call have asked; the answer to the newest is delivered."""
+        for each in [*self._suspended.asked]:
+            answer = interrupt(each.value, response_schema=response_schema(each.value))
+            question, each.question = each.question, None
+            if question is not None:
+                await self._deliver(question, each.value, answer)
+
+    async def _answer(self, question: OpenQuestion) -> None:
+        value = self._request(question)
+        digest = value["questions"][-1]
+        if known := self._suspended.answers.get(digest):
+            try:
+                valid = await asyncio.to_thread(read_elicitation_answer, value, known.pop(0))
+            except DecisionError:
+                return  # the next step returns the question again
+            await self._give(question, digest, valid)
+            return
+        self._suspended.asked.append(Asked(value, question))
+        answer = interrupt(value, response_schema=response_schema(value))
+        self._suspended.asked[-1].question = None
+        await self._deliver(question, value, answer)
+
+    async def _deliver(self, question: OpenQuestion, value: ElicitationRequest, answer: Any) -> None:
+        while True:
+            try:
+                valid = await asyncio.to_thread(read_elicitation_answer, value, answer)
+            except DecisionError as error:
+                # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
+                value = {**self._request(question), "error": str(error)}
+                self._suspended.asked.append(Asked(value, question))
+                answer = interrupt(value, response_schema=response_schema(value))
+                self._suspended.asked[-1].question = None
+            else:
+                return await self._give(question, value["questions"][-1], valid)
+
+    async def _give(self, question: OpenQuestion, digest: str, answer: ElicitationAnswer) -> None:
+        if not await self._reply(question, types.ElicitResult(action=answer.action, content=answer.content)):
+            # The server's session has ended, and a repeated call asks the question again.
+            self._suspended.answers.setdefault(digest, []).append(answer.as_value())
+
+    async def _reply(self, question: OpenQuestion, reply: Reply) -> bool:
+        async def give() -> bool:
+            return self._suspended.answer(question, reply)
+
+        return await self._bridge.run(give)
+
+    def _report_usage(self) -> None:
+        if self._sampler is not None:
+            self._sampler.usage = add_usage(self._sampler.usage, self._suspended.usage)
+            self._suspended.usage = NO_USAGE
+
+    async def _sample(self, params: types.CreateMessageRequestParams) -> Reply:
+        self._suspended.samples += 1
+        if self._sampler is None or not self._server.samples:
+            return NO_SAMPLING
+        if self._suspended.samples > MAX_SAMPLES:
+            return refused(f"This call has made {MAX_SAMPLES} requests to the model, which is its limit.")
+        return await answer_with(self._sampler, params, self._server.config)
+
+    def _request(self, question: OpenQuestion) -> ElicitationRequest:
+        params = question.params
+        assert not isinstance(params, types.CreateMessageRequestParams)
+        schema = params.requestedSchema if isinstance(params, types.ElicitRequestFormParams) else None
+        url = params.url if isinstance(params, types.ElicitRequestURLParams) else None
+        before = [each.value["questions"][-1] for each in self._suspended.asked]
+        value: ElicitationRequest = {
+            "type": "elicitation",
+            "server": self._server.config.name,
+            "id": self._call["id"],
+            "name": self._call["name"],
+            "mode": params.mode,
+            "message": params.message,
+            "questions": [*before, question_digest(params.mode, params.message, schema, url)],
+            "repeatable": self._may_repeat or self._suspended.refused,
+        }
+        if schema is not None:
+            value["requested_schema"] = schema
+        return value if url is None else {**value, "url": url}
+
+
+async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationRequest | None:
+    """Return the newest question that a task of an earlier run asked for this call; None if there is none."""
+    if not count_resume_values(config) and call["id"] in run_of(config).planned:
+        return None
+    runtime = get_runtime()
+    saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
+    if saver is None or at is None or runtime.execution_info is None:
+        return None
+    found = await load(saver, at)
+    for task, channel, value in reversed((found.pending_writes or []) if found is not None else []):
+        if (task, channel) == (runtime.execution_info.task_id, INTERRUPT):
+            asked = [each.value for each in value if is_elicitation(each.value)]
+            return cast("ElicitationRequest", asked[-1]) if asked else None
+    return None
+
+
+def _lost(server: Server, tool: types.Tool) -> str:
+    return (
+        f"MCP server {server.config.name!r}: the call of {tool.name!r} ended while it waited for a person's answer, "
+        "which was not delivered; it may have taken effect."
+    )

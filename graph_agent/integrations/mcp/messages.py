@@ -1,0 +1,209 @@
+"""Parses a server's JSON-RPC messages, replaces unreadable ones by an error reply, and defines the errors of calls.
+
+The SDK's transports deliver an unreadable message as an exception without its request id, so the caller waits until
+its own timeout. Here the id is extracted from the readable part of the message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+import mcp.types as types
+from langchain_core.tools import ToolException
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+from graph_agent.base._internal.failure_log import leaves
+from graph_agent.base.errors import McpServerError
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Default maximum bytes of one message from a server."""
+MARK = {"graph_agent": "unreadable"}
+"""`data` of the errors that replace unreadable replies."""
+
+_HEAD = 65_536
+"""Bytes of an unreadable message that are searched for its id."""
+_SHOWN = 200
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]|-?\d+')
+
+
+class UnreadableError(Exception):
+    """A message from a server that cannot be read.
+
+    `request_id` is the request that it answers, None if unknown. `stray` marks a line that is not meant as a message,
+    such as the output of a `print`.
+    """
+
+    def __init__(self, reason: str, request_id: types.RequestId | None = None, *, stray: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.request_id = request_id
+        self.stray = stray
+
+
+def read_message(raw: bytes, encoding: str, errors: str) -> types.JSONRPCMessage:
+    """Parse one message.
+
+    Raises:
+        UnreadableError: If it is not a JSON-RPC message.
+    """
+    try:
+        return types.JSONRPCMessage.model_validate_json(raw.decode(encoding, errors))
+    except ValueError as error:  # also UnicodeDecodeError and pydantic's ValidationError
+        raise unreadable(error, raw) from None
+
+
+def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
+    """Describe a message that could not be parsed.
+
+    Args:
+        raw: The message; None to use the input stored in `error`, a pydantic `ValidationError`.
+    """
+    if raw is None:
+        raw = _input_of(error)
+    shown = raw[:_SHOWN].decode(errors="replace") + ("…" if len(raw) > _SHOWN else "")
+    if not raw.lstrip().startswith((b"{", b"[")):
+        return UnreadableError(f"it sent a line that is no JSON-RPC message: {shown!r}", stray=True)
+    return UnreadableError(f"its reply is malformed ({_fault(error)}): {shown!r}", request_id_in(raw))
+
+
+def too_long(head: bytes, limit: int) -> UnreadableError:
+    """Describe a message that was refused while it arrived.
+
+    Args:
+        limit: Maximum bytes of a message.
+    """
+    reason = f"its reply is longer than {limit:,} bytes, the limit of one message (max_message_bytes)"
+    return UnreadableError(reason, request_id_in(head))
+
+
+def error_reply(request_id: types.RequestId, reason: str) -> types.JSONRPCMessage:
+    """Return the error reply that replaces an unreadable reply; `is_unreadable` recognises it."""
+    error = types.ErrorData(code=types.PARSE_ERROR, message=reason, data=MARK)
+    return types.JSONRPCMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+def is_unreadable(error: types.ErrorData) -> bool:
+    """Whether an error was made by `error_reply`."""
+    return error.code == types.PARSE_ERROR and error.data == MARK
+
+
+def replacement_for(error: UnreadableError) -> SessionMessage | None:
+    """Return the error reply for an unreadable message; None if its request is unknown."""
+    if error.request_id is None:
+        return None
+    return SessionMessage(error_reply(error.request_id, error.reason))
+
+
+def request_id_in(raw: bytes) -> types.RequestId | None:
+    """Return the value of the top-level key `id` in JSON that may be damaged or incomplete; None if there is none."""
+    depth, key, previous = 0, b"", b""
+    for token in _TOKEN.finditer(raw, 0, _HEAD):
+        text = token[0]
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif text == b":":
+            key = previous
+        elif depth == 1 and key == b'"id"':
+            return _read_id(text)
+        if text != b":":
+            previous, key = text, b""
+    return None
+
+
+def _read_id(text: bytes) -> types.RequestId | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, int | str) else None
+
+
+def _input_of(error: ValueError) -> bytes:
+    if not isinstance(error, ValidationError):
+        return b""
+    given = error.errors(include_url=False, include_context=False)[0]["input"]
+    if isinstance(given, bytes):
+        return given
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    return text.encode(errors="surrogatepass")
+
+
+def _fault(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            return str(first["msg"])
+        return "no JSON-RPC message"
+    return str(error)
+
+
+class McpCallError(McpServerError, ToolException):
+    """A call received no answer from its server. Further calls use the same session or a new one.
+
+    `may_have_run` is False if the tool certainly did not run, True if this is unknown.
+    """
+
+    def __init__(self, message: str, *, may_have_run: bool) -> None:
+        super().__init__(message)
+        self.may_have_run = may_have_run
+        """False if the tool certainly did not run."""
+
+
+class UrlsRequiredError(ToolException):
+    """A server refuses a call, which has not run, until a person has opened the addresses `elicitations`."""
+
+    def __init__(self, server: str, error: types.ErrorData) -> None:
+        super().__init__(f"MCP server {server!r}: {error.message}")
+        try:
+            self.elicitations = types.ElicitationRequiredErrorData.model_validate(error.data).elicitations
+        except ValidationError:
+            self.elicitations = []
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a request will never be answered.
+
+    `session_gone` is True if the whole session is unusable, False if only this request was refused.
+    """
+
+    reason: str
+    may_have_run: bool
+    session_gone: bool = True
+
+
+class NotStartedError(Exception):
+    """A server process could not be started; the message names the connection key and the fix."""
+
+
+class AuthorizationNeededError(Exception):
+    """A server refuses the client until a person authorizes it; the message contains the fix."""
+
+
+class LostCallError(Exception):
+    """Internal to this package: a call was lost, and the retry policy has not been applied yet."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.reason)
+        self.loss = loss
+
+
+def root_cause(error: BaseException) -> str:
+    """Describe an error in one line.
+
+    For an exception group the texts of all leaf errors are joined. The class name is included unless the text is
+    self-explanatory.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))
+    text = " ".join(str(error).split())
+    if isinstance(error, NotStartedError | AuthorizationNeededError):
+        return text
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.strerror}: {error.filename!r}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

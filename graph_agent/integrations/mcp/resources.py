@@ -1,0 +1,120 @@
+"""Offers the resources and prompts of a server as tools that the model calls on demand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import mcp.types as types
+from langchain_core.tools import ToolException
+from mcp import ClientSession, McpError
+from pydantic import AnyUrl, ValidationError
+
+from graph_agent.integrations.mcp.client_session import read_pages
+from graph_agent.integrations.mcp.loop_bridge import LoopBridge
+from graph_agent.integrations.mcp.server import Server
+from graph_agent.integrations.mcp.tools import McpTool, resource_text
+
+_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+_URI: dict[str, Any] = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "description": "Address of the resource."}},
+    "required": ["uri"],
+}
+_PROMPT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "Name of the prompt."},
+        "arguments": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Its arguments."},
+    },
+    "required": ["name"],
+}
+
+
+def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTool]:
+    """Return the tools for a server's resources and prompts, as its connection and its capabilities allow.
+
+    Each name begins with the connection's `tool_prefix`, or with `<server>_` if there is none.
+    """
+    config, capabilities = server.config, server.capabilities
+    prefix = config.tool_prefix or f"{config.name}_"
+
+    def tool(name: str, description: str, schema: dict[str, Any], work: _Work) -> McpTool:
+        async def call(**arguments: Any) -> str:
+            return await bridge.run(lambda: _request(server, prefix + name, work, arguments))
+
+        def call_blocking(**arguments: Any) -> str:
+            return bridge.run_blocking(lambda: _request(server, prefix + name, work, arguments))
+
+        return McpTool(
+            name=prefix + name,
+            description=f"{description} of the MCP server {config.name!r}.",
+            args_schema=schema,
+            func=call_blocking,
+            coroutine=call,
+            metadata={"effect": "read", "idempotent": True, "mcp_server": config.name},
+            source=source,
+        )
+
+    tools: list[McpTool] = []
+    if config.resources and capabilities.resources is not None:
+        tools.append(tool("list_resources", "List the resources", _NO_ARGUMENTS, _list_resources))
+        tools.append(tool("read_resource", "Read a resource", _URI, _read_resource))
+    if config.prompts and capabilities.prompts is not None:
+        tools.append(tool("list_prompts", "List the prompts", _NO_ARGUMENTS, _list_prompts))
+        tools.append(tool("get_prompt", "Return the text of a prompt", _PROMPT, _get_prompt))
+    return tools
+
+
+_Work = Callable[[ClientSession, dict[str, Any]], Awaitable[str]]
+
+
+async def _request(server: Server, name: str, work: _Work, arguments: dict[str, Any]) -> str:
+    try:
+        return await server.request(name, lambda session: work(session, arguments))
+    except McpError as error:
+        raise ToolException(f"MCP server {server.config.name!r}: {error}") from error
+    except ValidationError as error:
+        raise ToolException(f"MCP server {server.config.name!r}: {error.errors()[0]['msg']}") from error
+
+
+async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> str:
+    listed: list[Any] = [each async for page in read_pages(session.list_resources) for each in page.resources]
+    try:
+        pages = read_pages(session.list_resource_templates)
+        listed += [each async for page in pages for each in page.resourceTemplates]
+    except McpError as error:
+        # Templates are optional, and the capability does not state whether a server has them.
+        if error.error.code != types.METHOD_NOT_FOUND:
+            raise
+    return _as_lines(listed, {"uri", "uriTemplate", "name", "description", "mimeType", "size"})
+
+
+async def _read_resource(session: ClientSession, arguments: dict[str, Any]) -> str:
+    result = await session.read_resource(AnyUrl(str(arguments["uri"])))
+    return "\n".join(resource_text(content) for content in result.contents)
+
+
+async def _list_prompts(session: ClientSession, arguments: dict[str, Any]) -> str:
+    prompts = [each async for page in read_pages(session.list_prompts) for each in page.prompts]
+    return _as_lines(prompts, {"name", "description", "arguments"})
+
+
+async def _get_prompt(session: ClientSession, arguments: dict[str, Any]) -> str:
+    given = arguments.get("arguments") or {}
+    result = await session.get_prompt(str(arguments["name"]), {name: str(value) for name, value in given.items()})
+    return "\n\n".join(f"{message.role}: {_block_text(message.content)}" for message in result.messages)
+
+
+def _as_lines(items: list[Any], keys: set[str]) -> str:
+    listed = [item.model_dump(mode="json", include=keys, exclude_none=True) for item in items]
+    return "\n".join(json.dumps(each, ensure_ascii=False) for each in listed) or "There are none."
+
+
+def _block_text(block: types.ContentBlock) -> str:
+    if isinstance(block, types.TextContent):
+        return block.text
+    if isinstance(block, types.EmbeddedResource):
+        return resource_text(block.resource)
+    return f"[{block.type}]"

@@ -1,0 +1,209 @@
+"""Selects the session of one MCP server, reconnects, and retries lost calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+import mcp.types as types
+from mcp import ClientSession
+from mcp.client.session import ElicitationFnT
+from mcp.shared.session import ProgressFnT
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.errors import ConfigError, McpServerError
+from graph_agent.integrations.mcp.connections import ServerConfig
+from graph_agent.integrations.mcp.messages import Loss, LostCallError, McpCallError
+from graph_agent.integrations.mcp.server_connection import ServerConnection
+from graph_agent.integrations.mcp.suspended import Asker, SuspendedCalls
+
+T = TypeVar("T")
+logger = get_logger("graph_agent.mcp")
+
+
+class Server:
+    """A server whose session is reopened after a failure.
+
+    A lost call is retried once on a new session if it certainly did not run or may run twice. Concurrent calls that
+    find the session lost share one new session. An instance is bound to the event loop in which it is created.
+    `on_tools` is called when `tools` changes after the first opening, by an announcement or a new session. With
+    `pin_tools` it is not called.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        elicit: ElicitationFnT | None,
+        on_tools: Callable[[Server], None] = lambda server: None,
+    ) -> None:
+        self.config = config
+        self.tools: dict[str, types.Tool] = {}
+        """The tools listed last, by name; empty before the first session."""
+        self.capabilities = types.ServerCapabilities()
+        """Its capabilities; empty before the first session."""
+        self.changes_tools = False
+        """Whether it announces tool changes and they are applied."""
+        self.suspended = SuspendedCalls(config.answer_timeout_s)
+        """Calls that wait for the answer of a person."""
+        self.asks_people = elicit is None and config.elicitation != "refuse"
+        """Whether its questions become interrupts."""
+        self.samples = config.sampling == "model"
+        """Whether its requests to a model are answered."""
+        self.roots = config.roots
+        self._on_tools = on_tools
+        self._elicit = elicit
+        self._context = copy_context()
+        self._connection: ServerConnection | None = None
+        self._connections: set[ServerConnection] = set()
+        self._open = False
+        self._closed = False
+
+    async def open(self) -> list[types.Tool]:
+        """Open the first session and return the server's tools. Raises `McpServerError`."""
+        connection = await self._usable_connection()
+        self.tools, self.capabilities = connection.tools, connection.capabilities
+        self.changes_tools = connection.changes_tools and not self.config.pin_tools
+        self._open = True
+        return list(connection.tools.values())
+
+    async def call(
+        self,
+        tool: types.Tool,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+        meta: dict[str, Any] | None = None,
+        asked_by: tuple[str, Asker] | None = None,
+    ) -> types.CallToolResult:
+        """Call a tool, on a new session if the old one ended; `meta` is sent in addition to the arguments.
+
+        `asked_by` is the agent's session and the function that answers the server's questions during the call.
+
+        Raises `McpCallError` if there is no answer, and `ToolException` if the answer is a protocol error.
+        """
+        return await self._send(
+            lambda connection: connection.call(tool.name, arguments, on_progress, meta, asked_by),
+            tool.name,
+            repeatable=is_repeatable(tool),
+        )
+
+    async def request(self, name: str, work: Callable[[ClientSession], Awaitable[T]]) -> T:
+        """Send requests that only read, for the tool `name`, on a new session if the old one ended.
+
+        Raises `McpCallError` if there is no answer, and `McpError` if the answer is an error.
+        """
+        return await self._send(lambda connection: connection.request(work), name, repeatable=True, reads=True)
+
+    async def _send(
+        self, send: Callable[[ServerConnection], Awaitable[T]], name: str, *, repeatable: bool, reads: bool = False
+    ) -> T:
+        first_loss: Loss | None = None
+        while True:
+            try:
+                connection = await self._usable_connection()
+            except McpServerError as error:
+                ran = first_loss is not None and first_loss.may_have_run
+                raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
+            try:
+                return await send(connection)
+            except LostCallError as error:
+                loss = error.loss
+            if loss.session_gone:
+                self._retire(connection, loss.reason)
+            may_repeat = loss.session_gone and (repeatable or not loss.may_have_run)
+            if first_loss is not None or not may_repeat or self._closed:
+                may_have_run = loss.may_have_run and not reads
+                raise McpCallError(self._explain(name, loss, reads=reads), may_have_run=may_have_run)
+            first_loss = loss
+
+    @property
+    def relisting(self) -> asyncio.Task[None] | None:
+        """The task that lists the tools again after an announced change; None if there is none."""
+        return self._connection.relisting if self._connection is not None else None
+
+    async def is_up(self, *, may_open: bool) -> bool:
+        """Whether the server can be called; reopens an ended session to check, or opens the first one if it may."""
+        try:
+            if self._open:
+                await self._usable_connection()
+            elif may_open:
+                await self.open()
+                self._on_tools(self)
+        except McpServerError:
+            return False
+        return self._open
+
+    async def set_roots(self, roots: tuple[types.Root, ...]) -> None:
+        """Offer other folders, and notify the server.
+
+        Raises:
+            ConfigError: If the server was opened without `roots`, so that it does not support changes.
+        """
+        if self.config.roots is None:
+            raise ConfigError(
+                f"MCP server {self.config.name!r} was opened without 'roots'; set it, at least to an empty list."
+            )
+        self.roots = roots
+        if self._connection is not None:
+            await self._connection.announce_roots(roots)
+
+    async def close(self) -> None:
+        """Close all sessions concurrently; running calls fail."""
+        self._closed = True
+        self.suspended.close()
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+
+    async def _usable_connection(self) -> ServerConnection:
+        if self._closed:
+            raise McpServerError(f"MCP server {self.config.name!r} was closed: its `async with` block has ended.")
+        connection = self._connection
+        if connection is None or not connection.usable:
+            connection = self._connection = self._new_connection()
+        # Shielded: callers share the opening, and a cancelled caller must not cancel it for the others.
+        await asyncio.shield(connection.opened)
+        if connection.failure is not None:
+            raise McpServerError(f"MCP server {self.config.name!r} cannot be reached: {connection.failure}.")
+        self._update_tools(connection)
+        return connection
+
+    def _update_tools(self, connection: ServerConnection) -> None:
+        # The identity check suffices for most calls: a connection replaces its mapping only when it lists again.
+        if not self._open or connection.tools is self.tools or self.config.pin_tools:
+            return
+        changed, self.tools = connection.tools != self.tools, connection.tools
+        if changed:
+            self._on_tools(self)
+
+    def _new_connection(self) -> ServerConnection:
+        connection = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
+        connection.roots = self.roots
+        self._connections = {connection, *(old for old in self._connections if not old.closed)}
+        connection.ended.add_done_callback(lambda ended: self._on_ended(connection, ended.result()))
+        return connection
+
+    def _on_ended(self, connection: ServerConnection, reason: str) -> None:
+        if not self._closed and connection.opened.done() and connection.failure is None:
+            self._retire(connection, reason)
+
+    def _retire(self, connection: ServerConnection, reason: str) -> None:
+        if connection is self._connection:
+            self._connection = None
+            logger.warning(
+                "MCP server %r: the session ended: %s; the next call opens a new one", self.config.name, reason
+            )
+        connection.retire()
+
+    def _explain(self, tool: str, loss: Loss, *, reads: bool) -> str:
+        server = f"MCP server {self.config.name!r}"
+        if not loss.may_have_run:
+            return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."
+        what = "the session ended" if loss.session_gone else "no readable reply came"
+        effect = "" if reads else "; it may have taken effect"
+        return f"{server}: {what} while {tool!r} was running ({loss.reason}){effect}."
+
+
+def is_repeatable(tool: types.Tool) -> bool:
+    """Whether a call may be repeated: its tool only reads, or is idempotent."""
+    marks = tool.annotations
+    return marks is not None and bool(marks.readOnlyHint or marks.idempotentHint)

@@ -1,0 +1,545 @@
+"""Opens one session with one server; the same task closes it.
+
+The SDK's context managers must be exited in the task that entered them. That task owns the connection: it opens the
+session, waits, and closes it. Calls run in the tasks of their callers and only exchange messages with the session.
+
+The SDK exposes neither the request id of a call, nor whether the request was passed to the transport, nor that the
+server closed the connection. Streams between its session and the transport detect all three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from contextvars import Context, ContextVar
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, Self, TypeVar
+
+import anyio
+import mcp.types as types
+from anyio.abc import AsyncResource
+from langchain_core.tools import ToolException
+from langchain_core.utils.json_schema import dereference_refs
+from mcp import McpError
+from mcp.client.session import ClientSession, ElicitationFnT
+from mcp.shared.context import RequestContext
+from mcp.shared.message import SessionMessage
+from mcp.shared.session import ProgressFnT
+from mcp.types import JSONRPCRequest, RequestId
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.integrations.mcp.client_session import Session, read_pages
+from graph_agent.integrations.mcp.connections import ServerConfig
+from graph_agent.integrations.mcp.messages import (
+    Loss,
+    LostCallError,
+    McpCallError,
+    UnreadableError,
+    UrlsRequiredError,
+    is_unreadable,
+    replacement_for,
+    root_cause,
+    unreadable,
+)
+from graph_agent.integrations.mcp.stdio import Incoming, Outgoing
+from graph_agent.integrations.mcp.suspended import Asker, AskingCall, Questions
+from graph_agent.integrations.mcp.transports import ServerLog, open_transport
+from graph_agent.integrations.mcp.watched_http import HttpWatch
+
+T = TypeVar("T")
+Stream = TypeVar("Stream", bound=AsyncResource)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Requests of one caller, one at a time. `lost` resolves when it is certain that no answer will arrive."""
+
+    lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    request_id: RequestId | None = None
+    """Id of the newest request."""
+    sent: bool = False
+    answered: bool = False
+    asking: AskingCall = field(default_factory=AskingCall)
+    """Its part in questions of the server."""
+
+
+current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
+"""The call whose requests the current task sends."""
+
+
+class _Tap(Generic[Stream]):
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stream.aclose()
+
+
+class OutgoingTap(_Tap[Outgoing]):
+    """Records the id of the current call's newest request, and whether the transport accepted it."""
+
+    async def send(self, message: SessionMessage) -> None:
+        """Send a message. Raises the stream's errors if its transport is closed."""
+        call = current_call.get()
+        request = message.message.root
+        if call is None or not isinstance(request, JSONRPCRequest):
+            return await self._stream.send(message)
+        call.request_id = request.id
+        # Set first: a cancelled send may have been accepted, a failed one was not.
+        call.sent = True
+        try:
+            await self._stream.send(message)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            call.sent = False
+            raise
+
+
+class IncomingTap(_Tap[Incoming]):
+    """Replaces an unreadable reply by an error reply, and calls `on_end` when the transport has ended.
+
+    `on_unreadable` is called with each unreadable message whose request is unknown.
+    """
+
+    def __init__(
+        self, stream: Incoming, on_end: Callable[[], None], on_unreadable: Callable[[UnreadableError], None]
+    ) -> None:
+        super().__init__(stream)
+        self._on_end = on_end
+        self._on_unreadable = on_unreadable
+
+    def __aiter__(self) -> IncomingTap:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            message = await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._on_end()
+            raise
+        # Other transport errors are reported at their source.
+        if isinstance(message, ValueError):
+            error = unreadable(message)
+            message = replacement_for(error) or error
+        if isinstance(message, UnreadableError):
+            self._on_unreadable(message)
+        return message
+
+
+logger = get_logger("graph_agent.mcp")
+
+_GRACE_S = 0.2
+"""Seconds for an answer that arrived before its session ended to reach its caller."""
+_CLOSE_S = 10.0
+"""Seconds for a session to close before it is cancelled; the SDK kills a stdio server after four seconds."""
+_CANCEL_NOTIFY_S = 5.0
+"""Seconds for sending a cancellation notification to a server."""
+_STRAY_GRACE_S = 1.0
+"""Seconds to wait for a reply after a line that is not a message."""
+
+
+class ServerConnection:
+    """A session that is opening, open, or ended; it is never reopened.
+
+    `opened` resolves once: then either `tools` (by name) is set, or `failure` holds the reason.
+    `ended` resolves with the reason when an open session becomes unusable.
+    `context` is the context of the server's own requests (elicitation); it must not belong to a single call.
+    `on_tools` is called with the connection after each change of `tools` that the server announces.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        elicit: ElicitationFnT | None,
+        context: Context,
+        on_tools: Callable[[ServerConnection], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.tools: dict[str, types.Tool] = {}
+        self.capabilities = types.ServerCapabilities()
+        """The server's capabilities; set when the session has opened."""
+        self.changes_tools = False
+        """Whether the server announces tool changes; set when the session has opened."""
+        self.roots: Sequence[types.Root] | None = config.roots
+        """The folders that the server is offered; None if it is offered none."""
+        self.failure: str | None = None
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[str] = loop.create_future()
+        self._config = config
+        self._elicit = elicit
+        self._on_tools = on_tools
+        self._changed = False
+        self.relisting: asyncio.Task[None] | None = None
+        """The task that lists the tools again after an announced change; None if there is none."""
+        self._stray = ""
+        self._session: Session | None = None
+        self._log = ServerLog(config.name)
+        self._stop = asyncio.Event()
+        self._calls: set[Call] = set()
+        self._questions = Questions()
+        self._retired = False
+        # The SDK does not clean up after a cancelled process start, so the start, of milliseconds, is not cancelled.
+        self._may_cancel = config.transport != "stdio"
+        self._notifications: set[asyncio.Task[None]] = set()
+        self._timer = loop.call_later(config.start_timeout_s, self._on_connect_timeout)
+        self._owner = loop.create_task(self._own(), name=f"mcp-{config.name}", context=context)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a new call may use it, once opened."""
+        return self.failure is None and not self.ended.done() and not self._retired
+
+    @property
+    def closed(self) -> bool:
+        """Whether all its resources are released."""
+        return self._owner.done()
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+        meta: dict[str, Any] | None = None,
+        asked_by: tuple[str, Asker] | None = None,
+    ) -> types.CallToolResult:
+        """Call a tool and wait for its answer; cancelling notifies the server.
+
+        Args:
+            asked_by: The agent's session, and the function that answers the server's questions during the call; None
+                if no person can be asked.
+
+        Raises:
+            LostCallError: If no answer will arrive.
+            ToolException: For a protocol error; `UrlsRequiredError` if the person must open addresses first.
+            McpCallError: If the answer cannot be parsed or the server no longer offers the tool.
+        """
+        if name not in self.tools and not self.ended.done():
+            known = ", ".join(sorted(self.tools)) or "nothing"
+            raise McpCallError(
+                f"MCP server {self._config.name!r} no longer offers {name!r}; it offers: {known}.", may_have_run=False
+            )
+        call = Call()
+        if asked_by is not None:
+            call.asking.session_id, call.asking.asker = asked_by
+        self._questions.begin(call.asking)
+        try:
+            return await self.request(
+                lambda session: session.call_tool(name, arguments, progress_callback=on_progress, meta=meta), call
+            )
+        except McpError as error:
+            if is_unreadable(error.error):
+                raise McpCallError(
+                    f"MCP server {self._config.name!r} gave no readable reply to {name!r}: {error.error.message}. "
+                    "It is not known whether the call took effect.",
+                    may_have_run=True,
+                ) from None
+            if error.error.code == types.URL_ELICITATION_REQUIRED:
+                raise UrlsRequiredError(self._config.name, error.error) from error
+            raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
+        except (RuntimeError, ValueError) as error:
+            # The SDK found that the answer, or its structured content, does not match the server's schema.
+            raise McpCallError(
+                f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
+                may_have_run=True,
+            ) from error
+        finally:
+            self._questions.end(call.asking, answered=call.answered)
+
+    async def request(self, work: Callable[[ClientSession], Awaitable[T]], call: Call | None = None) -> T:
+        """Send requests, one after the other, and return the result of `work`; cancelling notifies the server.
+
+        Raises `LostCallError` if no answer will arrive, and errors of `work`.
+        """
+        session, call = self._session, call or Call()
+        if session is None or self.ended.done():
+            raise LostCallError(Loss(self._reason(), may_have_run=False))
+        self._calls.add(call)
+        token = current_call.set(call)
+        answer = asyncio.ensure_future(work(session))
+        current_call.reset(token)
+        try:
+            outcomes: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+            if self.ended.done() and not answer.done():
+                await asyncio.wait({answer}, timeout=_GRACE_S)
+            return self._outcome(call, answer)
+        finally:
+            self._calls.discard(call)
+            call.answered = answer.done()
+            if not answer.done():
+                answer.cancel()
+                self._notify_cancelled(session, call)
+            self._end_when_drained()
+
+    def retire(self) -> None:
+        """Accept no more calls, and close when the running ones have ended."""
+        self._retired = True
+        self._end_when_drained()
+
+    async def close(self) -> None:
+        """End the session and wait until it is closed; it is cancelled after ten seconds."""
+        self._end("it was closed")
+        if not self.opened.done():
+            self._abandon("it was closed")
+        await asyncio.wait({self._owner}, timeout=_CLOSE_S)
+        if not self._owner.done():
+            self._owner.cancel()
+            await asyncio.wait({self._owner}, timeout=_CLOSE_S)
+
+    async def _own(self) -> None:
+        watch = HttpWatch(self._on_loss, self._on_server_request)
+        try:
+            async with AsyncExitStack() as stack:
+                streams = await stack.enter_async_context(open_transport(self._config, watch, self._log))
+                self._may_cancel = True
+                if self.failure is not None:
+                    return
+                await self._open(stack, *streams)
+                try:
+                    await self._stop.wait()
+                finally:
+                    # Before the transport closes, since closing may take seconds and callers wait.
+                    self._end("the connection broke")
+        except asyncio.CancelledError:
+            # Not raised again: the canceller wants the session closed, which it now is.
+            logger.debug("MCP server %r: the session was cancelled", self._config.name)
+        except Exception as error:
+            logger.debug("MCP server %r: the session failed", self._config.name, exc_info=True)
+            if not self.opened.done():
+                reason = self._reason() if self.ended.done() else root_cause(error)
+                self._fail(reason, await asyncio.to_thread(self._log.read_to_end))
+        finally:
+            self._fail("it was cancelled while starting")
+            self._end("the connection broke")
+            for task in [*self._notifications, *filter(None, [self.relisting])]:
+                task.cancel()
+
+    async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
+        options = dict(self._config.options.get("session_kwargs", {}))
+        if self._elicit is not None:
+            options["elicitation_callback"] = self._elicit
+        elif self._config.elicitation != "refuse":
+            options["elicitation_callback"] = self._ask
+        if self._config.sampling == "model":
+            options["sampling_callback"] = self._sample
+        if self.roots is not None:
+            options["list_roots_callback"] = self._list_roots
+        closed = functools.partial(self._end, "it closed the connection")
+        taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
+        session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
+        self.capabilities = capabilities = (await session.initialize()).capabilities
+        # Listed at every opening, so that a call detects a removed tool and the SDK has the output schemas.
+        self._session = session
+        if capabilities.tools is not None:
+            self.tools = await _list_tools(session)
+            self.changes_tools = bool(capabilities.tools.listChanged)
+        self._timer.cancel()
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def _outcome(self, call: Call, answer: asyncio.Future[T]) -> T:
+        broken = Loss(self._reason(), may_have_run=call.sent)
+        if not answer.done():
+            raise LostCallError(call.lost.result() if call.lost.done() else broken)
+        try:
+            return answer.result()
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise LostCallError(broken) from None
+        except McpError as error:
+            if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
+                raise LostCallError(broken) from None
+            raise
+
+    def _notify_cancelled(self, session: Session, call: Call) -> None:
+        if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
+            return
+        params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller cancelled the call.")
+        notification = types.ClientNotification(types.CancelledNotification(params=params))
+
+        async def send() -> None:
+            try:
+                async with asyncio.timeout(_CANCEL_NOTIFY_S):
+                    await session.send_notification(notification)
+            except (TimeoutError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                logger.debug("MCP server %r was not notified of a cancelled call: %r", self._config.name, error)
+
+        task = asyncio.create_task(send())
+        self._notifications.add(task)
+        task.add_done_callback(self._on_notified)
+
+    def _on_notified(self, task: asyncio.Task[None]) -> None:
+        self._notifications.discard(task)
+        self._end_when_drained()
+
+    def _end_when_drained(self) -> None:
+        if self._retired and not self._calls and not self._notifications:
+            self._end("it was replaced")
+
+    def _on_loss(self, request_id: types.RequestId, loss: Loss) -> None:
+        for call in self._calls:
+            if call.request_id == request_id:
+                if not call.lost.done():
+                    call.lost.set_result(loss)
+                return
+        if not self.opened.done():
+            self._abandon(loss.reason)
+
+    def _on_server_request(self, server_request: types.RequestId, request_id: types.RequestId) -> None:
+        for call in self._calls:
+            if call.request_id == request_id:
+                self._questions.note_origin(server_request, call.asking)
+
+    async def _ask(
+        self, context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        return await self._questions.ask(context.request_id, params)
+
+    async def _sample(
+        self, context: RequestContext[ClientSession, Any], params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        return await self._questions.sample(context.request_id, params)
+
+    async def _list_roots(self, context: RequestContext[ClientSession, Any]) -> types.ListRootsResult:
+        return types.ListRootsResult(roots=list(self.roots or ()))
+
+    async def announce_roots(self, roots: Sequence[types.Root]) -> None:
+        """Offer other roots, and notify the server."""
+        self.roots = roots
+        if self._session is not None and self.usable:
+            await self._session.send_roots_list_changed()
+
+    def _on_unreadable(self, error: UnreadableError) -> None:
+        """Fail the running calls, since the message may be the reply to any of them."""
+        logger.warning("MCP server %r: %s", self._config.name, error.reason)
+        if not self.opened.done():
+            self._stray = error.reason
+            return
+        if error.stray and self._config.stray_output == "ignore":
+            return
+        sent = [call for call in self._calls if call.sent]
+        fail = functools.partial(self._fail_calls, sent, error)
+        # After a stray line the reply may follow immediately, so the calls fail after a delay.
+        asyncio.get_running_loop().call_later(_STRAY_GRACE_S if error.stray else 0, fail)
+
+    def _fail_calls(self, calls: list[Call], error: UnreadableError) -> None:
+        fix = "; print to stderr instead, or set 'stray_output: ignore' for the server" if error.stray else ""
+        for call in calls:
+            if not call.lost.done():
+                call.lost.set_result(Loss(error.reason + fix, may_have_run=True, session_gone=False))
+
+    def _on_tools_changed(self) -> None:
+        self._changed = not self._config.pin_tools
+        if self._changed and self.relisting is None:
+            self.relisting = asyncio.create_task(self._relist(), name=f"mcp-{self._config.name}-tools")
+
+    async def _relist(self) -> None:
+        """List the tools again, until no further change is announced in between."""
+        assert self._session is not None
+        try:
+            while self._changed:
+                self._changed = False
+                async with asyncio.timeout(self._config.connect_timeout_s):
+                    self.tools = await _list_tools(self._session)
+                self._on_tools(self)
+        except Exception as error:  # noqa: BLE001 - listing may fail in any way; the old tools stay on offer
+            logger.warning("MCP server %r: its changed tools could not be listed: %r", self._config.name, error)
+        finally:
+            self.relisting = None
+
+    def _on_connect_timeout(self) -> None:
+        stray = f"; {self._stray}" if self._stray else ""
+        self._abandon(f"it did not come up within {self._config.start_timeout_s:g} s{stray}")
+
+    def _abandon(self, reason: str) -> None:
+        self._fail(reason, self._log.last_lines())
+        if self._may_cancel:
+            self._owner.cancel()
+
+    def _fail(self, reason: str, stderr: str = "") -> None:
+        self._timer.cancel()
+        if not self.opened.done():
+            self.failure = f"{reason}; the end of its stderr: {stderr}" if stderr else reason
+            self.opened.set_result(None)
+
+    def _end(self, reason: str) -> None:
+        self._stop.set()
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    def _reason(self) -> str:
+        return self.ended.result() if self.ended.done() else "the connection broke"
+
+
+MOST_TOOLS = 1_000
+"""Tools of one server that are offered; no provider takes as many."""
+_MOST_PARTS = 50_000
+"""Parts of a tool's schema with its references in place; each level of `$ref` can double them."""
+
+
+async def _list_tools(session: Session) -> dict[str, types.Tool]:
+    listed: dict[str, types.Tool] = {}
+    async with aclosing(read_pages(session.list_tools)) as pages:
+        async for page in pages:
+            for tool in page.tools[:MOST_TOOLS]:
+                if listed.setdefault(tool.name, tool) is not tool:
+                    logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
+            if len(listed) > MOST_TOOLS or len(page.tools) > MOST_TOOLS:
+                logger.warning("An MCP server lists more than %d tools; the others are left out.", MOST_TOOLS)
+                listed = dict(islice(listed.items(), MOST_TOOLS))
+                break
+    # In a thread: the schemas are the server's.
+    faults = await asyncio.to_thread(lambda: {name: fault for name, tool in listed.items() if (fault := _fault(tool))})
+    for name, fault in faults.items():
+        logger.warning("An MCP server's tool %r is left out: %s", name, fault)
+        del listed[name]
+    return listed
+
+
+def _fault(tool: types.Tool) -> str:
+    """Return why a tool cannot be offered; empty if it can."""
+    if tool.execution is not None and tool.execution.taskSupport == "required":
+        return "it runs only as a task of MCP, which is not supported"
+    try:
+        if _is_large(tool.inputSchema):
+            return f"its schema has more than {_MOST_PARTS} parts, with its references in place"
+        dereference_refs(tool.inputSchema)
+    except RecursionError:
+        return "its schema is nested too deeply"
+    except (KeyError, ValueError) as error:
+        return f"its schema cannot be resolved: {error.args[0]}"
+    return ""
+
+
+def _is_large(schema: dict[str, Any]) -> bool:
+    """Whether `dereference_refs` would make more than `_MOST_PARTS` parts of a schema."""
+    left = _MOST_PARTS
+    pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
+    while pending and left > 0:
+        node, within = pending.pop()
+        left -= 1
+        if isinstance(node, list):
+            pending += [(item, within) for item in node]
+        elif isinstance(node, dict):
+            if isinstance(reference := node.get("$ref"), str) and reference not in within:
+                pending.append((_at(schema, reference), within | {reference}))
+            pending += [(item, within) for key, item in node.items() if key != "$defs"]
+    return left <= 0
+
+
+def _at(schema: dict[str, Any], reference: str) -> Any:
+    """Return the part at a local reference such as `#/$defs/Address`; None if there is none."""
+    node: Any = schema
+    for step in reference.removeprefix("#/").split("/"):
+        if isinstance(node, list):
+            node = node[int(step)] if step.isdigit() and int(step) < len(node) else None
+        else:
+            node = node.get(step) if isinstance(node, dict) else None
+    return node

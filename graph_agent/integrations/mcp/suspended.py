@@ -1,0 +1,376 @@
+"""Keeps calls open whose server asks a person, until an answer arrives.
+
+LangGraph runs a node again after an interrupt. A call that waits for an answer therefore lives longer than the task
+that made it: the interrupted task leaves it here, and the task of the resumed run finds it by its key. In another
+process, that task sends its answer through the Store, and the process of the call returns the next question or the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import mcp.types as types
+from mcp.shared.session import ProgressFnT
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.polling import poll_forever
+from graph_agent.base.types import NO_USAGE, Usage
+from graph_agent.core.approvals.elicitation import ElicitationRequest
+from graph_agent.core.runs.inbox import ControlMessage, StoreInbox, new_note
+from graph_agent.integrations.mcp.messages import McpCallError
+from graph_agent.storage.locks.registry import POLL_S
+
+logger = get_logger("graph_agent.mcp")
+
+QuestionParams = types.ElicitRequestParams | types.CreateMessageRequestParams
+"""A question to a person, or to the agent's model."""
+Reply = types.ElicitResult | types.CreateMessageResult | types.ErrorData
+Asker = Callable[[QuestionParams], Awaitable[Reply]]
+"""Answers one question of a server; cancelled when the question is void."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenQuestion:
+    """A question of the server that has no answer yet."""
+
+    params: QuestionParams
+    answer: asyncio.Future[Reply]
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """An interrupt of the call, in the order of the interrupts of its task."""
+
+    value: ElicitationRequest
+    question: OpenQuestion | None = None
+    """The question to answer; None if it has been answered, or was asked before the call was repeated."""
+
+
+@dataclass(eq=False)
+class SuspendedCall:
+    """A call that runs until its end or its next question; bound to the event loop of the servers."""
+
+    key: str
+    """Idempotency key of the agent's call."""
+    session_id: str
+    """The agent's session."""
+    wave: str
+    """Id of the call's wave, which begins with the graph that planned it."""
+    asked: list[Asked] = field(default_factory=list)
+    """The interrupts so far."""
+    answers: dict[str, list[Any]] = field(default_factory=dict)
+    """Digest of a question → the answers that an earlier process received and this call has not used."""
+    expires: asyncio.TimerHandle | None = None
+    """Cancels the call if no answer arrives; None while a task waits for it."""
+    refused: bool = False
+    """Whether the server has refused the call, which has not run, until its open questions are answered."""
+    samples: int = 0
+    """Number of requests to the agent's model."""
+    usage: Usage = field(default_factory=lambda: NO_USAGE)
+    """Usage of these requests that no task has reported yet."""
+    continue_for: Callable[[str, Any], Awaitable[dict[str, Any]]] | None = None
+    """Continues it with the answer to a question, by its digest, of another process; see `answer_elsewhere`."""
+    on_progress: ProgressFnT | None = None
+    """Receives the progress of the call, in the newest task."""
+    _task: asyncio.Task[types.CallToolResult] | None = None
+    _open: list[OpenQuestion] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self, work: Coroutine[Any, Any, types.CallToolResult]) -> None:
+        """Start the call."""
+        self._task = asyncio.create_task(work, name="mcp-call")
+        # Retrieved here, because no task may come back for the error.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def ask(self, params: QuestionParams) -> Reply:
+        """Wait for the answer to a question of the server."""
+        question = OpenQuestion(params, asyncio.get_running_loop().create_future())
+        self._open.append(question)
+        self._changed.set()
+        try:
+            return await question.answer
+        finally:
+            if question in self._open:
+                self._open.remove(question)
+
+    def answer(self, question: OpenQuestion, reply: Reply) -> bool:
+        """Answer a question; False if it is void, because its session with the server has ended."""
+        if question.answer.done():
+            return False
+        # Removed here, because `ask` continues later.
+        self._open.remove(question)
+        question.answer.set_result(reply)
+        return True
+
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Report progress to the newest task."""
+        if self.on_progress is not None:
+            await self.on_progress(progress, total, message)
+
+    async def step(self) -> OpenQuestion | types.CallToolResult:
+        """Wait for the call's next question or its result; cancelling this cancels the call. Raises its errors."""
+        assert self._task is not None
+        changed: asyncio.Task[bool] | None = None
+        try:
+            while not self._task.done() and not self._open:
+                self._changed.clear()
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({self._task, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        except asyncio.CancelledError:
+            if changed is not None:
+                changed.cancel()
+            self._task.cancel()
+            raise
+        if not self._task.done():
+            return self._open[0]
+        if self._task.cancelled():
+            raise McpCallError("The call was cancelled while its server waited for an answer.", may_have_run=True)
+        return self._task.result()
+
+    def cancel(self) -> None:
+        """Cancel the call; the server is notified."""
+        if self.expires is not None:
+            self.expires.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _graph(wave: str) -> str:
+    return wave.rsplit("/", 3)[0]
+
+
+class SuspendedCalls:
+    """The calls of one server that a later task may continue."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._calls: dict[str, SuspendedCall] = {}
+        self._watching: asyncio.Task[Any] | None = None
+        self._handed: set[asyncio.Task[None]] = set()
+        """Calls that are continued for other processes."""
+
+    def take(self, key: str) -> SuspendedCall | None:
+        """Return the call of a key to continue it; None if there is none."""
+        call = self._calls.get(key)
+        if call is not None and call.expires is not None:
+            call.expires.cancel()
+            call.expires = None
+        return call
+
+    def add(self, call: SuspendedCall) -> None:
+        """Add a call that has started, and end those of the session's earlier waves, which cannot continue any more."""
+        for other in [*self._calls.values()]:
+            is_earlier = other.wave != call.wave and _graph(other.wave) == _graph(call.wave)
+            if other.session_id == call.session_id and is_earlier and other.expires is not None:
+                self.end(other)
+        self._calls[call.key] = call
+
+    def leave(self, call: SuspendedCall) -> None:
+        """Keep a call that waits for an answer, for a limited time."""
+        call.on_progress = None
+        call.expires = asyncio.get_running_loop().call_later(self._keep_s, self._expire, call)
+
+    def end(self, call: SuspendedCall) -> None:
+        """Remove a call, and cancel it if it still runs."""
+        call.cancel()
+        self._calls.pop(call.key, None)
+        if not self._calls and self._watching is not None:
+            self._watching.cancel()
+
+    def close(self) -> None:
+        """End all calls."""
+        for task in self._handed:
+            task.cancel()
+        for call in [*self._calls.values()]:
+            self.end(call)
+
+    def watch(self, inbox: StoreInbox) -> None:
+        """Continue calls that wait with the answers of other processes, until none waits."""
+        if self._watching is None or self._watching.done():
+            look = partial(self._look, inbox)
+            self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
+
+    async def _look(self, inbox: StoreInbox) -> None:
+        notes = await inbox.read(_BOX)
+        for note in notes:
+            call = self._calls.get(note.content.get("key", ""))
+            if call is not None and call.expires is not None:
+                self.take(call.key)
+                task = asyncio.create_task(self._hand_over(inbox, note, call))
+                self._handed.add(task)
+                task.add_done_callback(self._handed.discard)
+        # A process that was killed leaves its notes behind.
+        oldest_ns = time.time_ns() - _STALE_NS
+        if stale := [note.key for note in notes if note.sent_ns < oldest_ns]:
+            await inbox.forget(_BOX, stale)
+
+    async def _hand_over(self, inbox: StoreInbox, note: ControlMessage, call: SuspendedCall) -> None:
+        """Continue a call with the answer in a note, and send back its next question or its end."""
+        assert call.continue_for is not None, "the task that left it has set it"
+        work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))
+        found: dict[str, Any] = {}
+        try:
+            while not (await asyncio.wait({work}, timeout=_SILENT_S / 3))[0]:
+                if note.key not in {each.key for each in await inbox.read(_BOX)}:
+                    return  # the run of the other process was stopped
+                await inbox.add(_BOX, new_note("configure", {"to": note.key}))
+            found = work.result()
+            await inbox.add(_BOX, new_note("configure", {"to": note.key, **found}))
+            await inbox.forget(_BOX, [note.key])
+        finally:
+            work.cancel()
+            if "question" in found:
+                self.leave(call)
+            else:
+                self.end(call)
+
+    def _expire(self, call: SuspendedCall) -> None:
+        logger.warning("A call was cancelled, because its question had no answer within %g s", self._keep_s)
+        self.end(call)
+
+
+HANDOVER = "mcp"
+"""Kind of the `StoreInbox` through which processes continue each other's calls."""
+_BOX = "calls"
+_SILENT_S = 3.0
+"""Seconds after which the process of a call that sends nothing has ended."""
+_STALE_NS = 86_400 * 10**9
+
+
+async def answer_elsewhere(inbox: StoreInbox, key: str, question: str, answer: Any) -> dict[str, Any]:
+    """Have the process that holds a call continue it with the answer to a question; cancelling this cancels the call.
+
+    Args:
+        key: Idempotency key of the call.
+        question: Digest of the question.
+
+    Returns:
+        The next `question` of the call as the value of its interrupt, its `result`, or its `error`, which is `lost` if
+        there is no answer of the server; empty if no process holds the call.
+    """
+    note = new_note("configure", {"key": key, "question": question, "answer": answer})
+    await inbox.add(_BOX, note)
+    until = time.monotonic() + _SILENT_S
+    try:
+        while time.monotonic() < until:
+            for reply in [each for each in await inbox.read(_BOX) if each.content.get("to") == note.key]:
+                await inbox.forget(_BOX, [reply.key])
+                if len(reply.content) > 1:
+                    found: dict[str, Any] = reply.content
+                    return found
+                until = time.monotonic() + _SILENT_S
+            await asyncio.sleep(POLL_S)
+    finally:
+        await inbox.forget(_BOX, [note.key])
+    return {}
+
+
+UNSUPPORTED = types.ErrorData(code=types.INVALID_REQUEST, message="Elicitation not supported")
+"""The SDK's own answer of a client without a callback."""
+NO_SAMPLING = types.ErrorData(code=types.INVALID_REQUEST, message="Sampling not supported")
+"""The same for sampling."""
+VOID = types.ErrorData(code=types.INVALID_REQUEST, message="The call of this question has ended.")
+
+
+@dataclass(slots=True, eq=False)
+class AskingCall:
+    """A running call, as far as questions are concerned."""
+
+    asker: Asker | None = None
+    """Asks the person; None if no person can be asked."""
+    session_id: str = ""
+    """The agent's session; empty if there is none."""
+    questions: int = 0
+    """Number of its open questions."""
+    answered: asyncio.Future[bool] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Resolves when the call ends: whether the server has answered it."""
+
+
+class Questions:
+    """The questions of one session with a server."""
+
+    def __init__(self) -> None:
+        self._running: list[AskingCall] = []
+        self._origins: dict[types.RequestId, AskingCall] = {}
+        self._unassigned: list[object] = []
+        self._changed = asyncio.Event()
+
+    def begin(self, call: AskingCall) -> None:
+        """Add a call whose request is about to be sent."""
+        self._running.append(call)
+
+    def end(self, call: AskingCall, *, answered: bool) -> None:
+        """Remove a call; its open questions are void, except those that may be of another call."""
+        self._running.remove(call)
+        if not call.answered.done():
+            call.answered.set_result(answered)
+        self._changed.set()
+
+    def note_origin(self, question: types.RequestId, call: AskingCall) -> None:
+        """Note that a request of the server arrived in the response to a call."""
+        if call in self._running:
+            self._origins[question] = call
+
+    async def ask(
+        self, question: types.RequestId, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """Ask the person of the call that the question belongs to, and wait for the answer."""
+        reply = await self._ask(question, params)
+        return reply if isinstance(reply, types.ElicitResult | types.ErrorData) else UNSUPPORTED
+
+    async def sample(
+        self, question: types.RequestId, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        """Ask the model of the agent that made the call, and wait for its reply."""
+        reply = await self._ask(question, params)
+        return reply if isinstance(reply, types.CreateMessageResult | types.ErrorData) else UNSUPPORTED
+
+    async def _ask(self, question: types.RequestId, params: QuestionParams) -> Reply:
+        origin = self._origins.pop(question, None)
+        while True:
+            call = origin or await self._find()
+            if call is None or call.asker is None:
+                return UNSUPPORTED if not isinstance(params, types.CreateMessageRequestParams) else NO_SAMPLING
+            call.questions += 1
+            answer = asyncio.ensure_future(call.asker(params))
+            outcomes: set[asyncio.Future[Any]] = {answer, call.answered}
+            try:
+                await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                call.questions -= 1
+                self._changed.set()
+                if not answer.done():
+                    answer.cancel()
+            if answer.done() and not answer.cancelled():
+                return answer.result()
+            if origin is not None or not call.answered.done() or not call.answered.result():
+                return VOID
+            # The call ended without the answer, so the question is another call's.
+
+    async def _find(self) -> AskingCall | None:
+        """Wait until one call remains that the question can belong to; None if this cannot be known."""
+        mark = object()
+        self._unassigned.append(mark)
+        try:
+            while True:
+                idle = [call for call in self._running if not call.questions]
+                if not idle:
+                    return self._running[0] if len(self._running) == 1 else None
+                if len(idle) == 1:
+                    return idle[0]
+                if len(idle) <= len(self._unassigned):
+                    if len({call.session_id for call in idle}) > 1 or any(not call.session_id for call in idle):
+                        logger.warning("A question was refused, because it may belong to calls of several sessions")
+                        return None
+                    return idle[min(self._unassigned.index(mark), len(idle) - 1)]
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self._unassigned.remove(mark)
+            self._changed.set()

@@ -1,0 +1,162 @@
+"""Converts MCP tools to LangChain tools."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from contextvars import copy_context
+from typing import Any
+
+import mcp.types as types
+from langchain_core.tools import StructuredTool
+from langchain_core.utils.json_schema import dereference_refs
+from langchain_mcp_adapters.tools import _convert_call_tool_result
+from langgraph.config import get_stream_writer
+from mcp.shared.session import ProgressFnT
+from pydantic import AnyUrl, Field
+
+from graph_agent.base._internal import telemetry
+from graph_agent.integrations.mcp.elicitation import call_and_ask
+from graph_agent.integrations.mcp.loop_bridge import LoopBridge
+from graph_agent.integrations.mcp.server import Server
+from graph_agent.models.parsing.call import key_of_current_call
+
+
+def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
+    """Return a progress callback for a call in the current run; None outside a graph's run, to request no progress.
+
+    The callback writes `{"type": "mcp_progress", "server", "tool", "progress", "total", "message"}` to the custom
+    stream; `total` and `message` may be None.
+    """
+    try:
+        write = get_stream_writer()
+    except (RuntimeError, KeyError):
+        # There is no runnable context, or the tool was invoked outside a graph.
+        return None
+    # Captured: the writer reads the graph position from the context, and progress arrives in the session's context.
+    context = copy_context()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        event = {"type": "mcp_progress", "server": server, "tool": tool}
+        context.run(write, {**event, "progress": progress, "total": total, "message": message})
+
+    return on_progress
+
+
+# Private: the adapters' conversion of results. Their public conversion of tools uses a session of its own and drops an
+# argument named `runtime`.
+
+
+KEY_IN_META = "graph-agent/idempotency-key"
+"""Name of the idempotency key in a call's `_meta`."""
+
+
+class McpTool(StructuredTool):
+    """A structured tool whose arguments may have any name.
+
+    LangChain injects parameters named `config` and `run_manager`; a server's tool may have arguments of these names.
+    """
+
+    source: Any = Field(default=None, exclude=True, repr=False)
+    """The `McpTools` list that contains the tool and changes with its server; None outside a list."""
+
+    def _run(self, /, *args: Any, **kwargs: Any) -> Any:
+        assert self.func is not None
+        return self.func(*args, **kwargs)
+
+    async def _arun(self, /, *args: Any, **kwargs: Any) -> Any:
+        assert self.coroutine is not None
+        return await self.coroutine(*args, **kwargs)
+
+
+def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, source: Any = None) -> McpTool:
+    """Return the tool that calls `tool` on `server`, from any event loop or, synchronously, from any other thread.
+
+    The idempotency key of an agent's call is sent in the request's `_meta`, under `KEY_IN_META`. The name is the
+    server's, after the connection's `tool_prefix`. The metadata holds the server's annotations and our marks: `effect`,
+    `idempotent`, `mcp_server`. A result's content becomes content blocks, its structured content the artifact; an error
+    result raises `ToolException`. `source` is the list that will contain the tool.
+    """
+
+    async def call(**arguments: Any) -> Any:
+        on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
+        return _convert(await call_and_ask(server, bridge, tool, arguments, on_progress, meta))
+
+    def call_blocking(**arguments: Any) -> Any:
+        on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
+        return _convert(bridge.run_blocking(lambda: server.call(tool, arguments, on_progress, meta)))
+
+    schema = dereference_refs(tool.inputSchema) if "$ref" in tool.inputSchema else tool.inputSchema
+    return McpTool(
+        name=server.config.tool_prefix + tool.name,
+        description=tool.description or tool.title or "",
+        # LangChain and providers require `properties`, which servers omit for a tool without arguments, or refer to.
+        args_schema={"type": "object", "properties": {}, **schema},
+        func=call_blocking,
+        coroutine=call,
+        response_format="content_and_artifact",
+        metadata=_metadata(server.config.name, tool),
+        source=source,
+    )
+
+
+def _meta() -> dict[str, Any] | None:
+    """Return the `_meta` of the current call's request; None if it has neither an idempotency key nor a trace."""
+    key = key_of_current_call()
+    meta: dict[str, Any] = {KEY_IN_META: key} if key is not None else {}
+    if telemetry.observer is not None:
+        telemetry.observer.inject(meta)
+    return meta or None
+
+
+def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
+    annotations = tool.annotations or types.ToolAnnotations()
+    metadata = annotations.model_dump(exclude_none=True)
+    # The mark is the agent's: a server may not restrict the decisions on its own calls.
+    metadata.pop("approve", None)
+    if tool.meta is not None:
+        metadata["_meta"] = tool.meta
+    return {
+        **metadata,
+        "effect": "read" if annotations.readOnlyHint else "write",
+        "idempotent": bool(annotations.idempotentHint),
+        "mcp_server": server,
+    }
+
+
+def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
+    """Convert a result to content and artifact. Raises `ToolException` for an error result."""
+    contents = [_for_models(content) for content in result.content]
+    has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in result.content)
+    if result.structuredContent is not None and not has_text:
+        # Added as text, since the artifact is not shown to the model.
+        value = result.structuredContent
+        # The SDKs wrap values that are not objects in {"result": …}.
+        value = value["result"] if list(value) == ["result"] else value
+        text = json.dumps(value, ensure_ascii=False)
+        contents.append(types.TextContent(type="text", text=text))
+    return _convert_call_tool_result(result.model_copy(update={"content": contents}))
+
+
+def _for_models(content: types.ContentBlock) -> types.ContentBlock:
+    if isinstance(content, types.ResourceLink):
+        # The adapters make it a file with a URL, which only the server can open, and keep neither name nor description.
+        return types.TextContent(type="text", text=content.model_dump_json(exclude_none=True, exclude={"meta"}))
+    if isinstance(content, types.EmbeddedResource) and (content.resource.mimeType or "text/").startswith("text/"):
+        return types.TextContent(type="text", text=resource_text(content.resource))
+    # Converted, since the adapters refuse audio and LangChain's tool messages accept no audio block.
+    if not isinstance(content, types.AudioContent):
+        return content
+    blob = types.BlobResourceContents(uri=AnyUrl("audio:content"), mimeType=content.mimeType, blob=content.data)
+    return types.EmbeddedResource(type="resource", resource=blob)
+
+
+def resource_text(content: types.TextResourceContents | types.BlobResourceContents) -> str:
+    """Return a resource as text; one that is not text is its address, type and size."""
+    if isinstance(content, types.TextResourceContents):
+        return content.text
+    kind = content.mimeType or "unknown type"
+    if kind.startswith("text/"):
+        return b64decode(content.blob).decode(errors="replace")
+    size = len(content.blob) * 3 // 4 - content.blob.count("=")
+    return f"[{content.uri}: {kind}, {size} bytes, which are not text]"

@@ -1,0 +1,156 @@
+"""Opens the transport of a validated connection: a pair of message streams."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from threading import Thread
+from typing import Any, cast
+
+import httpx
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.yaml_files import expand_known
+from graph_agent.integrations.mcp.connections import ServerConfig
+from graph_agent.integrations.mcp.stdio import Incoming, Outgoing, open_stdio
+from graph_agent.integrations.mcp.watched_http import HttpWatch, WatchedClient
+
+logger = get_logger("graph_agent.mcp")
+
+TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 300.0
+_KEPT_LINES = 5
+
+
+class ServerLog:
+    """Reader of a stdio server's stderr: logs it at DEBUG and keeps the last lines for failure messages."""
+
+    def __init__(self, server: str) -> None:
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._server = server
+        self._reader: Thread | None = None
+
+    def open(self) -> int:
+        """Return the file descriptor of the write end, for the server; the caller closes it."""
+        read_end, write_end = os.pipe()
+        # A thread, since not every platform can read pipes on the event loop.
+        self._reader = Thread(target=self._read, args=(read_end,), name=f"mcp-stderr-{self._server}", daemon=True)
+        self._reader.start()
+        return write_end
+
+    def read_to_end(self) -> str:
+        """Return the last lines of an ended server; blocks up to half a second until all output is read."""
+        if self._reader is not None:
+            self._reader.join(timeout=0.5)
+        return self.last_lines()
+
+    def last_lines(self) -> str:
+        """Return the last lines read so far."""
+        return "\n".join(self._lines)
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._lines.append(line.rstrip()[:500])
+                logger.debug("%s: %s", self._server, line.rstrip())
+
+
+@asynccontextmanager
+async def open_transport(
+    config: ServerConfig, watch: HttpWatch, log: ServerLog
+) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Connect to a server; on exit disconnect and, for stdio, end its process.
+
+    `watch` is called for HTTP requests that will not be answered, and for requests of the server. Raises the
+    transport's errors.
+    """
+    if config.transport == "stdio":
+        async with _stdio(config, log) as streams:
+            yield streams
+    elif config.transport == "sse":
+        async with _sse(config, watch) as streams:
+            yield streams
+    else:
+        async with _streamable_http(config, watch) as streams:
+            yield streams
+
+
+@asynccontextmanager
+async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    options: Any = config.options
+    command = options["command"]
+    parameters = StdioServerParameters(
+        # A Python server runs in the agent's environment, not with the first interpreter in PATH.
+        command=sys.executable if command in ("python", "python3") and sys.executable else command,
+        args=list(options.get("args", ())),
+        # The SDK adds PATH, HOME and similar basics; nothing else of our environment, so no secret leaks.
+        env={key: _expand(value) for key, value in options.get("env", {}).items()},
+        cwd=options.get("cwd"),
+        encoding=options.get("encoding", "utf-8"),
+        encoding_error_handler=options.get("encoding_error_handler", "strict"),
+    )
+    async with AsyncExitStack() as stack:
+        # Our copy of the write end is closed after the start, so that the log ends with the server.
+        with os.fdopen(log.open(), "w") as stderr:
+            streams = await stack.enter_async_context(open_stdio(parameters, stderr, config.max_message_bytes))
+        yield streams
+
+
+@asynccontextmanager
+async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    options: Any = config.options
+
+    def watched(
+        headers: dict[str, str] | None = None, timeout: httpx.Timeout | None = None, auth: httpx.Auth | None = None
+    ) -> httpx.AsyncClient:
+        make = options.get("httpx_client_factory", httpx.AsyncClient)
+        client = make(headers=headers, timeout=timeout, auth=auth)
+        return cast("httpx.AsyncClient", WatchedClient(client, watch, config.max_message_bytes))
+
+    async with sse_client(
+        options["url"],
+        headers=options.get("headers"),
+        timeout=options.get("timeout", TIMEOUT_S),
+        sse_read_timeout=_read_timeout_s(config),
+        httpx_client_factory=watched,
+        auth=options.get("auth"),
+    ) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    options: Any = config.options
+    timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=_read_timeout_s(config))
+    client = options.get("httpx_client_factory", httpx.AsyncClient)(
+        headers=options.get("headers"), timeout=timeout, auth=options.get("auth")
+    )
+    async with (
+        WatchedClient(client, watch, config.max_message_bytes) as watched,
+        streamable_http_client(
+            options["url"],
+            http_client=cast("httpx.AsyncClient", watched),
+            terminate_on_close=options.get("terminate_on_close", True),
+        ) as (incoming, outgoing, _),
+    ):
+        yield incoming, outgoing
+
+
+def _read_timeout_s(config: ServerConfig) -> float:
+    # The stream of a call is silent while its question waits for a person, unless the server sends pings.
+    timeout_s: float = config.options.get("sse_read_timeout", max(READ_TIMEOUT_S, config.answer_timeout_s))
+    return timeout_s
+
+
+def _expand(value: str) -> str:
+    """Replace references to environment variables; those to unset variables are left unchanged."""
+    expanded, missing = expand_known(value)
+    if missing is not None:
+        logger.warning("An MCP server's env refers to %s, which is not set", missing)
+    return expanded

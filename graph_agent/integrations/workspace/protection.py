@@ -1,0 +1,192 @@
+"""Protects files of a workspace: git's own, and those that the agent itself is loaded from.
+
+Git runs programs that its files name, later, outside of the workspace, and with the rights of a person. It looks for
+`.git` in each folder, and takes a folder with `HEAD`, `objects` and `refs` for a repository of its own (a bare one).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import unicodedata
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from langchain_core.tools import ToolException
+
+from graph_agent.base._compat import read_running_state
+from graph_agent.base._internal import own_files
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.core.state.call_events import since_plan
+from graph_agent.core.state.events import is_own
+from graph_agent.models.parsing.call import canonical_arguments, running_call
+
+_SCAN_S = 20.0
+_TOO_LARGE = "The workspace has too many folders to find git's files in them, so no command may run; name a part of it."
+_BARE = ("HEAD", "commondir", "objects", "refs")
+"""Names by which git recognizes a folder as a repository."""
+_LONGEST_BARE = max(map(len, _BARE))
+
+logger = get_logger("graph_agent.workspace.protection")
+
+Identity = tuple[int, int]
+"""Device and inode of a file."""
+
+
+def is_git_name(name: str) -> bool:
+    """Whether a file system may take a name for `.git`: without distinction of case, or of characters without width."""
+    if not name.isascii():
+        name = "".join(char for char in name if unicodedata.category(char) != "Cf")
+    return name.casefold() in (".git", "git~1")
+
+
+def is_of_git(root: Path, path: str) -> bool:
+    """Whether git would read a file below a folder as its own, or would take a folder of it for a repository."""
+    parts = path.split("/")
+    if any(map(is_git_name, parts)):
+        return True
+    return any(_is_bare({*_layout(root.joinpath(*parts[:at])), part.casefold()}) for at, part in enumerate(parts))
+
+
+def own_part(root: Path, path: str) -> str | None:
+    """Return what a file below a folder is to this agent; None for another file, or if a person approved the call."""
+    what = own_files.describe(f"{root}/{path}")
+    return None if what is None or was_approved() else what
+
+
+def was_approved() -> bool:
+    """Whether a person has approved the running call with its arguments."""
+    running = running_call()
+    if running is None:
+        return False
+    call = running[1]
+    asked = None
+    approved = None
+    for entry in since_plan(read_running_state(["events"]).get("events", ())):
+        if is_own(entry, "approval_request"):
+            asked = next((each["arguments"] for each in entry["calls"] if each["id"] == call["id"]), asked)
+        elif is_own(entry, "approval_decision") and entry["id"] == call["id"]:
+            approved = {"approve": asked, "edit": entry.get("arguments")}.get(entry["decision"])
+    return approved is not None and canonical_arguments(approved) == canonical_arguments(call["arguments"])
+
+
+def _git_places(root: Path) -> dict[str, Identity]:
+    """Return the path and identity of each `.git` and each bare repository below a folder, at any depth.
+
+    Raises:
+        TimeoutError: If the folder has too many entries.
+    """
+    ends = time.monotonic() + _SCAN_S
+    found: dict[str, Identity] = {}
+    pending = [str(root)]
+    while pending:
+        folder = pending.pop()
+        if time.monotonic() > ends:
+            raise TimeoutError
+        below, names = list[str](), list[str]()
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if is_git_name(entry.name):
+                    found |= _identity(entry.path)
+                elif entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+        if _is_bare(names):
+            found |= _identity(folder)
+        else:
+            pending += below
+    return found
+
+
+class Guard:
+    """The files that one command may not change.
+
+    Args:
+        root: The workspace's folder.
+        protected: Paths in it that are never written.
+
+    Raises:
+        ToolException: If the folder has too many entries to find git's files.
+    """
+
+    def __init__(self, root: Path, protected: Iterable[str]) -> None:
+        self._root = root
+        try:
+            self._git = _git_places(root)
+        except TimeoutError:
+            raise ToolException(_TOO_LARGE) from None
+        paths = [f"{root}/{name}" for name in protected]
+        self._is_approved = was_approved()
+        if not self._is_approved:
+            paths += own_files.files_below(str(root))
+            own_files.make_placeholders(paths)
+        self._replacements = own_files.replacements_below(str(root))
+        # The processes of this agent may make files of its database at any time.
+        self._missing = [path for path in paths if not os.path.lexists(path) and not own_files.is_of_database(path)]
+        self._read_only = {path for path in [*self._git, *paths] if os.path.lexists(path) and not os.path.islink(path)}
+
+    def mounts(self) -> list[str]:
+        """Return arguments of bubblewrap that make the paths read-only.
+
+        Each folder above such a path is mounted on itself: a mounted folder can be neither renamed nor removed.
+        """
+        arguments = list[str]()
+        done = set[str]()
+        for path in sorted(self._read_only, key=lambda path: path.split("/")):
+            above = [str(each) for each in reversed(Path(path).parents) if self._root in each.parents]
+            if any(each in self._read_only for each in above):
+                continue
+            for each in above:
+                if each not in done:
+                    arguments += ["--bind-try", each, each]
+                    done.add(each)
+            arguments += ["--ro-bind-try", path, path]
+        return arguments
+
+    def set_aside_new(self) -> list[str]:
+        """Rename what the command has made and must not have made; return the new paths."""
+        known = set(self._git.values())
+        try:
+            new = [_sign_of(path) for path, each in _git_places(self._root).items() if each not in known]
+        except TimeoutError:
+            logger.warning("A workspace has too many folders: what a command made was not looked at.")
+            new = []
+        new += [path for path in self._missing if os.path.lexists(path)]
+        if not self._is_approved:
+            new += own_files.replacements_below(str(self._root)) - self._replacements
+        return _set_aside(new)
+
+
+def _is_bare(names: Iterable[str]) -> bool:
+    found = {name.casefold() for name in names if len(name) <= _LONGEST_BARE}
+    return "head" in found and ("commondir" in found or {"objects", "refs"} <= found)
+
+
+def _layout(folder: Path) -> list[str]:
+    return [name for name in _BARE if os.path.lexists(folder / name)]
+
+
+def _identity(path: str) -> dict[str, Identity]:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return {}
+    return {path: (status.st_dev, status.st_ino)}
+
+
+def _sign_of(repository: str) -> str:
+    """Return the file without which git does not take a folder for a repository."""
+    return repository if is_git_name(os.path.basename(repository)) else os.path.join(repository, "HEAD")
+
+
+def _set_aside(paths: Iterable[str]) -> list[str]:
+    """Rename files, so that git or the agent does not read them; return their new paths."""
+    moved = []
+    for path in paths:
+        refused = f"{path}.refused-{secrets.token_hex(3)}"
+        with suppress(OSError):
+            os.rename(path, refused)
+            moved.append(refused)
+    return moved

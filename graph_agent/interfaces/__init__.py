@@ -1,0 +1,1 @@
+"""The ways in from outside: servers, the command line, editors and engines."""

@@ -1,0 +1,364 @@
+"""Implements the methods of ACP with the sessions of one agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, cast
+
+from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
+
+from graph_agent.base._internal.failure_log import exception_text, log_failure
+from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base.errors import UserError
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.approvals.decisions import standing_approval
+from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.interfaces.acp import conversion
+from graph_agent.models.stream_watch import ReasoningReader
+from graph_agent.session.history import summarize_sessions
+from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
+from graph_agent.session.session import Session
+from graph_agent.storage.locks.registry import POLL_S, running_check
+
+if TYPE_CHECKING:
+    from acp import Agent, Client
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.types import Interrupt
+
+    from graph_agent.interfaces.acp.transport import StdioTransport
+    from graph_agent.session.compiled import CompiledAgentGraph
+
+logger = logging.getLogger("graph_agent.acp.agent")
+
+_LISTED = 100
+"""Maximum number of sessions in a page of the list."""
+_RESUME = "/resume"
+_COMMANDS = schema.AvailableCommandsUpdate(
+    session_update="available_commands_update",
+    available_commands=[
+        schema.AvailableCommand(
+            name="resume", description="Continue a run that was interrupted, or ask its questions again."
+        )
+    ],
+)
+ASK, APPROVE = "ask", "approve"
+_MODES = [
+    schema.SessionMode(id=ASK, name="Ask", description="Ask before each call that needs an approval."),
+    schema.SessionMode(id=APPROVE, name="Approve", description="Approve every call without a question."),
+]
+_STOP_REASONS: dict[str, schema.StopReason] = {
+    "step_limit": "max_turn_requests",
+    "turn_limit": "max_turn_requests",
+    "recursion_limit": "max_turn_requests",
+    "deadline": "max_turn_requests",
+    "token_limit": "max_tokens",
+    "cost_limit": "max_tokens",
+    "aborted": "cancelled",
+}
+"""Reasons of a run → those of ACP; `end_turn` for any other."""
+
+
+async def serve_acp(graph: CompiledAgentGraph, transport: StdioTransport, *, user: str) -> None:
+    """Serve an agent to one client, until its input has ended and its requests are answered.
+
+    Args:
+        user: Name of the person at the editor, for the history.
+    """
+    await run_agent(cast("Agent", EditorAgent(graph, user)), transport)
+
+
+class EditorAgent:
+    """The methods that a client calls. Their parameters have the names of the protocol."""
+
+    def __init__(self, graph: CompiledAgentGraph, user: str) -> None:
+        self._graph = graph
+        self._user = user
+        self._sessions: dict[str, EditorSession] = {}
+
+    def on_connect(self, client: Client) -> None:
+        """Receive the connection to the client."""
+        self._client = client
+
+    async def initialize(self, **_: Any) -> schema.InitializeResponse:
+        """Return what the agent can do."""
+        return schema.InitializeResponse(
+            protocol_version=PROTOCOL_VERSION,
+            agent_info=schema.Implementation(name=self._graph.name, version=metadata.version("graph-agent")),
+            agent_capabilities=schema.AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=schema.PromptCapabilities(image=True, audio=True, embedded_context=True),
+                session_capabilities=schema.SessionCapabilities(list=schema.SessionListCapabilities()),
+            ),
+            auth_methods=[],
+        )
+
+    async def new_session(self, mcp_servers: Sequence[Any] | None = None, **_: Any) -> schema.NewSessionResponse:
+        """Begin a session."""
+        session = self._add(uuid.uuid4().hex, mcp_servers)
+        return schema.NewSessionResponse(session_id=session.id, modes=session.modes)
+
+    async def load_session(
+        self, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> schema.LoadSessionResponse:
+        """Open a session of the agent's database, and repeat its history."""
+        with _reported():
+            if session_id in self._sessions:
+                self._sessions[session_id].check_idle()
+            if not (events := await Session(self._graph, session_id).events()):
+                raise _no_session(session_id)
+            session = self._add(session_id, mcp_servers)
+            for event in events:
+                await session.send(session.projection.event(event))
+            return schema.LoadSessionResponse(modes=session.modes)
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> schema.ListSessionsResponse:
+        """Return a page of the sessions of the agent's database, newest first; they belong to no folder.
+
+        Args:
+            cursor: The last session of the page before; None for the first page.
+        """
+        with _reported():
+            saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
+            try:
+                found = await summarize_sessions(saver, running_check(saver), after=cursor, limit=_LISTED + 1)
+            except KeyError:
+                raise RequestError(-32602, f"There is no session {cursor!r} any more; list from the start.") from None
+            page = found[:_LISTED]
+            folder = cwd or os.getcwd()
+            return schema.ListSessionsResponse(
+                sessions=[
+                    schema.SessionInfo(
+                        session_id=each.id, cwd=folder, title=each.title or None, updated_at=each.updated_at
+                    )
+                    for each in page
+                    if each.activity not in ("newer", "damaged")
+                ],
+                next_cursor=page[-1].id if len(found) > _LISTED else None,
+            )
+
+    async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
+        """Set whether approvals are asked."""
+        if mode_id not in (ASK, APPROVE):
+            raise RequestError(-32602, f"There is no mode {mode_id!r}; modes: {ASK}, {APPROVE}.")
+        self._session(session_id).modes.current_mode_id = mode_id
+        return schema.SetSessionModeResponse()
+
+    async def prompt(
+        self, prompt: Sequence[conversion.PromptBlock], session_id: str, **_: Any
+    ) -> schema.PromptResponse:
+        """Run an input to its end."""
+        with _reported():
+            return await self._session(session_id).prompt(prompt)
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        """Stop the input of a session; the response to its prompt follows."""
+        with _reported():
+            await self._session(session_id).cancel()
+
+    def _add(self, session_id: str, mcp_servers: Sequence[Any] | None) -> EditorSession:
+        if mcp_servers:
+            names = ", ".join(str(each.name) for each in mcp_servers)
+            logger.warning("The editor's MCP servers are not used: %s. Declare them in the agent file.", names)
+        session = self._sessions[session_id] = EditorSession(self._graph, session_id, self._client, self._user)
+        # The client does not know a new session before the response, which is sent first.
+        session.announcing = asyncio.create_task(session.send([_COMMANDS]))
+        return session
+
+    def _session(self, session_id: str) -> EditorSession:
+        if (session := self._sessions.get(session_id)) is None:
+            raise _no_session(session_id)
+        return session
+
+
+class EditorSession:
+    """One session that the client has begun or loaded."""
+
+    def __init__(self, graph: CompiledAgentGraph, session_id: str, client: Client, user: str) -> None:
+        async def think(text: str) -> None:
+            await self.send([conversion.thought(text)])
+
+        self.id = session_id
+        self.modes = schema.SessionModeState(available_modes=_MODES, current_mode_id=ASK)
+        self.projection = conversion.Projection(graph.builder.writes)
+        self.announcing: asyncio.Task[None] | None = None
+        """Sends the commands of a new session; None before."""
+        self._session = Session(graph.with_config(callbacks=[ReasoningReader(think)]), session_id)
+        self._client = client
+        self._user = user
+        self._prompt: object | None = None
+        """Identifies the prompt under way; None if there is none."""
+        self._cancelled = False
+        self._asking: asyncio.Future[Any] | None = None
+        self._aborting = asyncio.Lock()
+
+    async def send(self, updates: Iterable[conversion.Update | schema.AvailableCommandsUpdate]) -> None:
+        """Send updates to the client."""
+        for update in updates:
+            await self._client.session_update(session_id=self.id, update=update)
+
+    def check_idle(self) -> None:
+        """Check that no prompt is under way; raise `RequestError` if there is one."""
+        if self._prompt is not None:
+            raise RequestError(-32600, f"Session {self.id} is answering another prompt; cancel it first.")
+
+    async def prompt(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
+        """Run an input, with the permissions that it needs."""
+        self.check_idle()
+        self._prompt, self._cancelled = object(), False
+        try:
+            async with self._aborting:
+                pass  # an abort of the last prompt would stop the run of this one
+            return await self._run(blocks)
+        finally:
+            self._prompt = None
+
+    async def cancel(self) -> None:
+        """Stop the run, and what the client is asked, until the prompt has ended."""
+        prompt, self._cancelled = self._prompt, True
+        if self._asking is not None:
+            self._asking.cancel()
+        # The run may not have begun.
+        while prompt is not None and self._prompt is prompt:
+            async with self._aborting:
+                if self._prompt is prompt:
+                    await self._session.abort()
+            await asyncio.sleep(POLL_S)
+
+    async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
+        message, waiting = conversion.message_of(blocks), await self._session.interrupts()
+        parts: AsyncGenerator[Part[Any]] | None = None
+        count, result = 0, None
+        is_new = False
+        if message.text.strip() == _RESUME:
+            if waiting:
+                count = len(await self._session.events())
+            else:
+                parts = self._session.stream_resume()
+        elif waiting and not any(map(conversion.is_permission, waiting)):
+            parts = self._session.stream_resume(conversion.answer_of(waiting, message.text), decided_by=self._user)
+        else:
+            parts, is_new = self._session.stream([message]), True
+        while True:
+            if parts is not None:
+                result = await self._consume(parts, is_new=is_new)
+                waiting, count, is_new = result.interrupts, len(result.events), False
+            if waiting and not self._cancelled and any(map(conversion.is_permission, waiting)):
+                answers = await self._ask(waiting)
+                if answers is not None:
+                    parts = self._session.stream_resume(answers)
+                    continue
+            if self._cancelled:
+                await self._settle(count)
+                return schema.PromptResponse(stop_reason="cancelled")
+            if waiting or result is None:
+                await self.send([conversion.agent_message(conversion.question_of(waiting))])
+                return schema.PromptResponse(stop_reason="end_turn")
+            return _response(result)
+
+    async def _consume(self, parts: AsyncGenerator[Part[Any]], *, is_new: bool) -> RunResult[Any]:
+        """Send the updates of a run; return its result, or that of the last follow-up.
+
+        Args:
+            is_new: Whether the first user message is the prompt, which the client has.
+        """
+        result: RunResult[Any] | None = None
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, Done):
+                    result = part.result
+                elif is_new and isinstance(part, EventAdded) and part.event["type"] == "user_message":
+                    is_new = False
+                else:
+                    await self.send(self.projection.part(part))
+        assert result is not None, "each stream has a `Done`"
+        return result
+
+    async def _ask(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
+        """Return decisions on the calls that wait, by interrupt; None if the client cancelled a question."""
+        answers: dict[str, Any] = {}
+        for interrupt in filter(conversion.is_permission, interrupts):
+            request = request_of(interrupt)
+            assert request is not None, "`is_permission` has read it"
+            decisions: list[Any] = []
+            for call in calls_of_request(request):
+                if self.modes.current_mode_id == APPROVE and "approve" in call["allowed_decisions"]:
+                    decisions.append(standing_approval(self._user))
+                    continue
+                decision = await self._ask_about(call, request)
+                if decision is None:
+                    return None
+                decisions.append({**decision, "decided_by": self._user})
+            answers[interrupt.id] = {"decisions": decisions}
+        return answers
+
+    async def _ask_about(self, call: HeldCall, request: Any) -> Any:
+        delegation = request.get("delegation")
+        id_ = self.projection.name(call["id"] if delegation is None else delegation)
+        name = id_ if delegation is None else f"{id_}/{call['id']}"
+        await self.send(self.projection.call(name, call["name"], call["arguments"], "pending"))
+        if self._cancelled:
+            return None
+        self._asking = asyncio.ensure_future(
+            self._client.request_permission(
+                session_id=self.id,
+                tool_call=conversion.permission_call(name, call, request),
+                options=conversion.options_for(call),
+                allowedDecisions=call["allowed_decisions"],
+            )
+        )
+        try:
+            await asyncio.wait([self._asking])
+            decision = None if self._asking.cancelled() else conversion.decision_of(self._asking.result())
+        finally:
+            self._asking.cancel()
+            self._asking = None
+        # A client that cancels its prompt cancels the question, too; one that cancels the question only means both.
+        self._cancelled = self._cancelled or decision is None
+        return decision
+
+    async def _settle(self, count: int) -> None:
+        """Abort a session that waits, and send the outcomes of its calls.
+
+        Args:
+            count: Number of events that the client has.
+        """
+        async with self._aborting:
+            await self._session.abort()
+        for event in await self._session.events(after=count - 1):
+            await self.send(self.projection.event(event))
+
+
+def _response(result: RunResult[Any]) -> schema.PromptResponse:
+    """Return the response to a prompt whose input has ended; raise `RequestError` if it failed."""
+    reason = _STOP_REASONS.get(result.stop_reason or "", "max_tokens" if result.truncated == "length" else "end_turn")
+    if "content_filter" in (result.truncated, result.error_kind) or is_refusal(since_last_input(result.events)):
+        reason = "refusal"
+    elif result.status == SessionStatus.FAILED:
+        raise RequestError(-32603, mask_secrets(result.error) or "The input failed.", {"kind": result.error_kind})
+    return schema.PromptResponse(stop_reason=reason, field_meta={"stopReason": result.stop_reason})
+
+
+def _no_session(session_id: str) -> RequestError:
+    return RequestError(-32002, f"There is no session {session_id!r}; load one of session/list, or begin one.")
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Raise every error as an error of the protocol."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except UserError as error:
+        raise RequestError(-32602, str(error)) from error
+    except Exception as error:
+        log_failure(logger, "A request of the editor", error)
+        raise RequestError(-32603, mask_secrets(exception_text(error))) from error

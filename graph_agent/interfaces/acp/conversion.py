@@ -1,0 +1,296 @@
+"""Converts events, parts and questions of a session to ACP, and prompts and decisions from it."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from acp import RequestError, schema, start_tool_call, text_block, tool_content, update_plan, update_tool_call
+from langchain_core.messages import HumanMessage
+from langgraph.types import Interrupt
+
+from graph_agent.base._internal.text import as_text, clean, printable_lines, text_of, visible, visible_json
+from graph_agent.core.approvals.decisions import Decision, approve, edit, reject
+from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.core.approvals.requests import HeldCall, calls_of_request, is_approval_request, request_of
+from graph_agent.core.approvals.text import parse_answer, question_text
+from graph_agent.core.state.call_events import call_name, call_of
+from graph_agent.core.state.events import SUCCESSES, Event, StoredEvent
+from graph_agent.session.history import shorten
+from graph_agent.session.interrupts import joint_question
+from graph_agent.session.results import CallState, DelegateProgress, EventAdded, RunPart, Token
+
+Update: TypeAlias = (
+    schema.UserMessageChunk
+    | schema.AgentMessageChunk
+    | schema.AgentThoughtChunk
+    | schema.ToolCallStart
+    | schema.ToolCallProgress
+    | schema.AgentPlanUpdate
+)
+_TITLE_LENGTH = 100
+
+
+class Projection:
+    """Makes the updates of one session, from its first event to its newest.
+
+    Args:
+        writes: Whether a call may write, by the name of its tool.
+    """
+
+    def __init__(self, writes: Callable[[str], bool]) -> None:
+        self._writes = writes
+        self._planned: Counter[str] = Counter()
+        """Id of a call → number of calls with it: a model may reuse an id, and for clients it is one call."""
+        self._wave: dict[str, schema.PlanEntry] = {}
+        """Name of a call → its entry, for the newest plan."""
+        self._shown: set[str] = set()
+        """Names of the calls that the client has."""
+        self._open: set[str] = set()
+        """Names of those that have not ended."""
+        self._message_id = ""
+        """Id of the newest message of the model."""
+        self._sent = ""
+        """Its text, as far as it is sent."""
+
+    def part(self, part: RunPart) -> Iterator[Update]:
+        """Yield the updates of a part of a run."""
+        match part:
+            case Token(text, message_id=id_):
+                if id_ != self._message_id:
+                    self._message_id, self._sent = id_, ""
+                self._sent += text
+                yield agent_message(text, id_)
+            case CallState(id_, status=status) if status != "started":
+                yield from self._end(self.name(id_), status)
+            case DelegateProgress(id_, text=text):
+                yield update_tool_call(self.name(id_), content=[tool_content(text_block(text))])
+            case EventAdded(event):
+                yield from self.event(event)
+            case _:
+                pass
+
+    def event(self, event: Event) -> Iterator[Update]:
+        """Yield the updates of an event, without the text that is sent already."""
+        stored: StoredEvent = {**event}
+        match event["type"]:
+            case "user_message" | "steering":
+                for block in blocks_of(event["content"]):
+                    yield schema.UserMessageChunk(
+                        session_update="user_message_chunk", content=block, message_id=f"event-{event['seq']}"
+                    )
+            case "plan" if event["calls"]:
+                if "planner" not in event:
+                    yield from self._rest(event["reasoning"], f"event-{event['seq']}")
+                elif event["reasoning"]:
+                    yield thought(event["reasoning"])
+                self._planned.update(call["id"] for call in event["calls"])
+                self._wave = {
+                    self.name(call["id"]): schema.PlanEntry(content=call["name"], priority="medium", status="pending")
+                    for call in event["calls"]
+                }
+                yield from self._plan()
+            case "tool_call" | "delegation_request" if (call := call_of(stored)) is not None:
+                yield from self.call(self.name(call["id"]), call["name"], call["arguments"], "in_progress")
+            case "tool_result" | "delegation_response":
+                yield from self._end(self.name(event["id"]), event["status"], stored)
+            case "agent_response":
+                yield from self._rest(text_of(event["content"]), f"event-{event['seq']}")
+            case _:
+                pass
+
+    def name(self, id_: str) -> str:
+        """Return the client's id of the newest call with an id."""
+        return id_ if self._planned[id_] < 2 else f"{id_}#{self._planned[id_]}"
+
+    def call(
+        self, name: str, tool: str, arguments: Mapping[str, Any], status: schema.ToolCallStatus
+    ) -> Iterator[Update]:
+        """Yield the updates of a call that waits or starts.
+
+        Args:
+            name: The client's id of the call.
+        """
+        self._open.add(name)
+        fields: dict[str, Any] = {"title": title_of(tool, arguments), "raw_input": {**arguments}, "status": status}
+        if name in self._shown:
+            yield update_tool_call(name, **fields)
+        else:
+            self._shown.add(name)
+            yield start_tool_call(name, kind="other" if self._writes(tool) else "read", **fields)
+        if name in self._wave:
+            yield from self._mark(name, fields["title"], "in_progress" if status == "in_progress" else "pending")
+
+    def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[Update]:
+        """Yield the updates of the end of a call; the event of its result may follow later."""
+        if result is None and name not in self._open:
+            return
+        if result is not None and name not in self._shown:
+            yield from self.call(name, str(call_name(result)), {}, "pending")  # it never started
+        self._open.discard(name)
+        output = None if result is None else [tool_content(block) for block in blocks_of(result["content"])]
+        yield update_tool_call(name, status="completed" if status in SUCCESSES else "failed", content=output)
+        if name in self._wave and self._wave[name].status != "completed":
+            yield from self._mark(name, self._wave[name].content, "completed")
+
+    def _mark(self, name: str, title: str, status: Any) -> Iterator[Update]:
+        self._wave[name] = schema.PlanEntry(content=title, priority="medium", status=status)
+        yield from self._plan()
+
+    def _plan(self) -> Iterator[Update]:
+        # A plan of one call would only repeat the call.
+        if len(self._wave) > 1:
+            yield update_plan(self._wave.values())
+
+    def _rest(self, text: str, id_: str) -> Iterator[Update]:
+        """Yield the part of a message's text that no token had: all of it, as a new message, if the tokens differ."""
+        if self._sent and text.startswith(self._sent):
+            id_, text = self._message_id, text[len(self._sent) :]
+        self._message_id = self._sent = ""
+        if text:
+            yield agent_message(text, id_)
+
+
+def blocks_of(content: str | Sequence[Any]) -> list[schema.TextContentBlock | schema.ImageContentBlock]:
+    """Return the blocks of a message or a result; what is neither text nor an image becomes text."""
+    blocks: list[schema.TextContentBlock | schema.ImageContentBlock] = []
+    for block in [content] if isinstance(content, str) else content:
+        if isinstance(block, Mapping) and block.get("type") == "image" and "base64" in block:
+            mime_type = str(block.get("mime_type") or "image/png")
+            blocks.append(schema.ImageContentBlock(type="image", data=block["base64"], mime_type=mime_type))
+        else:
+            blocks.append(text_block(text_of([block]) or visible_json(block)))
+    return blocks
+
+
+def thought(text: str) -> schema.AgentThoughtChunk:
+    """Return the update of a piece of reasoning."""
+    return schema.AgentThoughtChunk(session_update="agent_thought_chunk", content=text_block(text))
+
+
+def title_of(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call as one line."""
+    return shorten(f"{visible(tool)} {visible_json(arguments)}", _TITLE_LENGTH)
+
+
+def agent_message(text: str, id_: str = "") -> schema.AgentMessageChunk:
+    """Return the update of a piece of the agent's message."""
+    return schema.AgentMessageChunk(
+        session_update="agent_message_chunk", content=text_block(text), message_id=id_ or None
+    )
+
+
+PromptBlock: TypeAlias = (
+    schema.TextContentBlock
+    | schema.ImageContentBlock
+    | schema.AudioContentBlock
+    | schema.ResourceContentBlock
+    | schema.EmbeddedResourceContentBlock
+)
+
+
+def message_of(prompt: Sequence[PromptBlock]) -> HumanMessage:
+    """Return the message of a prompt; links and the text of resources become a part of its text.
+
+    Raises:
+        RequestError: If the data of a block are no base64.
+    """
+    content: list[Any] = [_block(block) for block in prompt]
+    if all(block["type"] == "text" for block in content):
+        return HumanMessage("".join(block["text"] for block in content))
+    return HumanMessage(content)
+
+
+def _block(block: PromptBlock) -> dict[str, Any]:
+    match block:
+        case schema.TextContentBlock():
+            return _text(block.text)
+        case schema.ResourceContentBlock():
+            return _text(f"[@{block.name}]({block.uri})")
+        case schema.ImageContentBlock() | schema.AudioContentBlock():
+            return _data(block.data, block.mime_type, block.type)
+        case schema.EmbeddedResourceContentBlock(resource=schema.TextResourceContents(uri=uri, text=text)):
+            return _text(f'\n<resource uri="{uri}">\n{text}\n</resource>\n')
+        case schema.EmbeddedResourceContentBlock(resource=resource):
+            mime_type = resource.mime_type or "application/octet-stream"
+            kind = mime_type.partition("/")[0]
+            data = _data(resource.blob, mime_type, kind if kind in ("image", "audio") else "file")
+            return {**data, "filename": clean(resource.uri.rpartition("/")[2])} if data["type"] == "file" else data
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": clean(text)}
+
+
+def _data(base64: str, mime_type: str, kind: str) -> dict[str, Any]:
+    try:
+        b64decode(base64, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError(-32602, f"The data of a block of type {kind} are no valid base64.") from None
+    return {"type": kind, "base64": base64, "mime_type": clean(mime_type)}
+
+
+_OPTIONS: Sequence[schema.PermissionOption] = (
+    schema.PermissionOption(option_id="allow", name="Allow", kind="allow_once"),
+    schema.PermissionOption(option_id="always", name="Always allow", kind="allow_always"),
+    schema.PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
+)
+_NEEDS = {"allow": "approve", "always": "approve", "reject": "reject"}
+"""Id of an option → the decision that a call must allow."""
+
+
+def options_for(call: HeldCall) -> list[schema.PermissionOption]:
+    """Return the options of a call that waits; empty if its decision needs a text."""
+    return [option for option in _OPTIONS if _NEEDS[option.option_id] in call["allowed_decisions"]]
+
+
+def is_permission(interrupt: Interrupt) -> bool:
+    """Whether an interrupt can be answered by options: an approval request without a call that needs a text."""
+    request = request_of(interrupt)
+    return request is not None and all(map(options_for, calls_of_request(request)))
+
+
+def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> schema.ToolCallUpdate:
+    """Return a call as the client shows it with the options."""
+    error = request.get("error")
+    texts = [call.get("description", ""), f"The last answer was not accepted: {error}" if error else ""]
+    return schema.ToolCallUpdate(
+        tool_call_id=name,
+        title=title_of(call["name"], call["arguments"]),
+        status="pending",
+        raw_input=call["arguments"],
+        content=[tool_content(text_block(visible(text))) for text in texts if text] or None,
+    )
+
+
+def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
+    """Return the decision of a response; None if the client cancelled the question.
+
+    ACP has no answer with other arguments or with a reason. A client may add them as `editedArgs` and `reason` in the
+    outcome's `_meta`.
+    """
+    outcome = response.outcome
+    if not isinstance(outcome, schema.AllowedOutcome):
+        return None
+    extra = outcome.field_meta or {}
+    arguments, reason = extra.get("editedArgs"), extra.get("reason")
+    if outcome.option_id not in ("allow", "always"):
+        return reject(reason if isinstance(reason, str) else None)
+    return edit(arguments) if isinstance(arguments, Mapping) else approve(always=outcome.option_id == "always")
+
+
+def question_of(interrupts: Sequence[Interrupt]) -> str:
+    """Return the question that the next message of the person answers."""
+    _, asked = joint_question(interrupts)
+    if is_approval_request(asked):
+        return question_text(asked)
+    return elicitation_text(asked) if is_elicitation(asked) else printable_lines(as_text(asked))
+
+
+def answer_of(interrupts: Sequence[Interrupt], text: str) -> Any:
+    """Return the answer, for `Session.resume`, that a message gives to the question."""
+    asked, value = joint_question(interrupts)
+    return text if is_approval_request(value) else {asked[0].id: parse_answer(text)}

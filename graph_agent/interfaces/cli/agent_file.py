@@ -1,0 +1,186 @@
+"""Implements `new`, `doctor` and `graph`: they write, check and draw an agent file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.text import printable
+from graph_agent.base.errors import InputError
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import AGENT_FILE, ConfigOption, DbOption
+from graph_agent.interfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from graph_agent.agent_file.spec import AgentSpec
+
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+def doctor(
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    ask_model: Annotated[
+        bool, typer.Option("--ask-model", help="Ask the model with one small tool, which may cost money.")
+    ] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
+) -> None:
+    """Check versions, agent file, keys, model, MCP servers and database; exit status 1 if there is a problem."""
+    # Failures are printed by the checks.
+    logging.getLogger("graph_agent").setLevel(logging.CRITICAL)
+    sys.exit(run_async(_check(str(config), db, Terminal(), ask_model=ask_model, as_json=json_lines)))
+
+
+async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
+    from graph_agent.interfaces.cli.checks import check_all
+
+    problems = 0
+    async for check_result in check_all(config, db, ask_model=ask_model):
+        problems += check_result.status == "problem"
+        if as_json:
+            typer.echo(json.dumps(asdict(check_result)))
+            continue
+        out.line(
+            f"{check_result.status:<8} {check_result.check}: {mask_named_secrets(check_result.text)}",
+            style=_STYLES[check_result.status],
+        )
+        if check_result.fix:
+            out.line(f"         fix: {check_result.fix}")
+    if not as_json:
+        out.line(f"{problems} problem{'' if problems == 1 else 's'} found." if problems else "No problem found.")
+    return 1 if problems else 0
+
+
+EDGES = (
+    ("__start__", "plan", False),
+    ("plan", "tools", True),
+    ("plan", "delegate", True),
+    ("plan", "finalize", True),
+    ("tools", "plan", False),
+    ("delegate", "plan", False),
+    ("finalize", "plan", True),
+    ("finalize", "__end__", True),
+)
+"""Edges of every agent: source, target, and whether the edge is conditional."""
+APPROVAL_EDGES = (("plan", "approve", True), ("approve", "plan", False))
+"""Edges of an agent whose file asks for approvals."""
+
+
+def graph(
+    config: ConfigOption = AGENT_FILE,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Build the agent, without its model, and print LangGraph's drawing.")
+    ] = False,
+) -> None:
+    """Print an agent's graph as a Mermaid flowchart, with the tools and delegates that its file names."""
+    from graph_agent.agent_file.spec import load_spec
+
+    spec = load_spec(config)
+    typer.echo(run_async(_draw_compiled(spec)) if compiled else mermaid(spec))
+
+
+async def _draw_compiled(spec: AgentSpec) -> str:
+    from graph_agent.agent_file.factory import open_parts
+    from graph_agent.models.scripted import MockChatModel
+
+    async with open_parts(spec, MockChatModel(responses=["OK"])) as agent:
+        drawn: str = agent.get_graph().draw_mermaid()
+    return drawn
+
+
+def mermaid(spec: AgentSpec) -> str:
+    """Return the Mermaid text of an agent's graph."""
+    tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
+    tools += [f"{name} (MCP)" for name in spec.mcp_servers]
+    asks = spec.approve is not None or spec.config.get("approve") is not None
+    edges = (*EDGES, *APPROVAL_EDGES) if asks else EDGES
+    lines = [
+        "---",
+        f"title: {_quoted(spec.name)}",
+        "---",
+        "flowchart TD",
+        "    __start__([start])",
+        "    plan[plan]",
+        f"    tools[{_label('tools', tools)}]",
+        f"    delegate[{_label('delegate', [each.name or str(each.agent) for each in spec.delegates])}]",
+        *(["    approve[approve]"] if asks else []),
+        "    finalize[finalize]",
+        "    __end__([end])",
+        *(f"    {source} {'-.->' if conditional else '-->'} {target}" for source, target, conditional in edges),
+    ]
+    return "\n".join(lines)
+
+
+def _label(node: str, names: list[str]) -> str:
+    return _quoted("<br/>".join([node, *map(_escaped, names)]))
+
+
+def _quoted(text: str) -> str:
+    return f'"{printable(text).replace(chr(34), "#quot;")}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "#amp;").replace("<", "#lt;").replace(">", "#gt;")
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_FILES = {
+    "agent.yaml.txt": "agent.yaml",
+    "tools.py.txt": "{module}_tools.py",
+    "test_agent.py.txt": "tests/test_agent.py",
+    "README.md.txt": "README.md",
+    "gitignore.txt": ".gitignore",
+}
+"""Template → file in the new folder."""
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The agent's name, and its folder: letters, digits, `-` and `_`.")],
+    folder: Annotated[
+        Path, typer.Option("--in", help="The folder that the new one is created in.", show_default="the current one")
+    ] = Path(),
+) -> None:
+    """Create a folder with an agent file, a tool and tests that pass without a key."""
+    target = create(name, folder)
+    out = Terminal()
+    out.line(f"Created {target}:")
+    for file in sorted(each.relative_to(target) for each in target.rglob("*") if each.is_file()):
+        out.line(f"  {file}")
+    out.line(f"Next: cd {shlex.quote(str(target))}, then")
+    out.print("  python -m pytest        # needs no key")
+    out.print("  graph-agent doctor      # checks the key, the model and the tools")
+    out.print("  graph-agent chat")
+
+
+def create(name: str, folder: Path) -> Path:
+    """Write the files, and return their folder; raise `InputError` for an invalid name, or a folder that exists."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"name={printable(name)!r}: a name begins with a letter and has letters, digits, '-' and '_', at most 64."
+        )
+    from importlib import resources
+
+    target = folder / name
+    module = name.replace("-", "_").lower()
+    templates = resources.files("graph_agent.interfaces.cli") / "skeleton"
+    try:
+        target.mkdir(parents=True)
+        for template, file in _FILES.items():
+            path = target / file.format(module=module)
+            path.parent.mkdir(exist_ok=True)
+            text = (templates / template).read_text(encoding="utf-8")
+            path.write_text(text.replace("{{name}}", name).replace("{{module}}", module), encoding="utf-8")
+    except FileExistsError:
+        raise InputError(f"{target} exists; choose another name, or another folder with --in.") from None
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}; choose another folder with --in.") from None
+    return target

@@ -1,0 +1,123 @@
+"""Registers the commands of `graph-agent`, and handles their errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from graph_agent.base._internal.command_log import log_warnings
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base.errors import GraphAgentError
+from graph_agent.interfaces.cli.agent_file import doctor, graph, new
+from graph_agent.interfaces.cli.eval import eval_
+from graph_agent.interfaces.cli.inspection import events, report, trace
+from graph_agent.interfaces.cli.replay import replay
+from graph_agent.interfaces.cli.run import chat, resume, run
+from graph_agent.interfaces.cli.serving import a2a, acp, mcp, serve
+from graph_agent.interfaces.cli.sessions import abort, export_, follow_up, import_, prune, rm, sessions, steer
+from graph_agent.interfaces.cli.terminal import Terminal, escape_unencodable, log_stream
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Run, serve and steer agents that are declared in a file.",
+    epilog='To start: graph-agent run --config agent.yaml "What can you do?"',
+)
+out = Terminal()
+err = Terminal(stderr=True)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from importlib import metadata
+
+        out.line(f"graph-agent {metadata.version('graph-agent')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None: ...
+
+
+def schema() -> None:
+    """Print the JSON schema of agent files, for editors."""
+    from importlib import resources
+
+    typer.echo((resources.files("graph_agent.spec") / "agent.schema.json").read_text(encoding="utf-8"), nl=False)
+
+
+for command in (
+    run,
+    chat,
+    resume,
+    events,
+    trace,
+    report,
+    replay,
+    prune,
+    steer,
+    follow_up,
+    abort,
+    new,
+    doctor,
+    graph,
+    schema,
+    serve,
+    a2a,
+    mcp,
+    acp,
+):
+    app.command()(command)
+
+
+app.command("eval")(eval_)
+sessions_app = typer.Typer(invoke_without_command=True, callback=sessions)
+sessions_app.command("export")(export_)
+sessions_app.command("import")(import_)
+sessions_app.command("rm")(rm)
+app.add_typer(sessions_app, name="sessions")
+
+
+def main() -> None:
+    """Run the command line; errors for the user to fix are one line on standard error, with exit status 2."""
+    escape_unencodable()
+    try:
+        log_warnings(stream=log_stream)
+        app()
+    except GraphAgentError as error:
+        _show_error(f"error: {error}")
+        sys.exit(2)
+    except sqlite3.Error as error:
+        _show_error(f"error: the database failed: {error}")
+        sys.exit(2)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the interpreter would print it with secrets and control characters
+        import asyncio
+
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+            from graph_agent.interfaces.cli.agent_thread import leave_interrupted
+
+            leave_interrupted()
+        if isinstance(error, OSError) and error.strerror:  # e.g. a full disk, or a missing folder of a report
+            _show_error(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
+            sys.exit(2)
+        err.print(mask_named_secrets("".join(traceback.format_exception(error)).rstrip()))
+        sys.exit(1)
+
+
+def _show_error(text: str) -> None:
+    err.print(mask_named_secrets(text), style="red")
+
+
+if __name__ == "__main__":
+    main()

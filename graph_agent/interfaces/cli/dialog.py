@@ -1,0 +1,452 @@
+"""Converts open interrupts to questions to a person, asks them, and reads the answers.
+
+Approvals have LangChain's shape: the interrupt's value is a `HITLRequest`, its answer a `HITLResponse`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from graph_agent.base._internal.text import printable, visible, visible_json
+from graph_agent.base._internal.yaml_files import load_yaml
+from graph_agent.base.errors import InputError
+from graph_agent.core.approvals.decisions import DEFAULT_DECIDER, standing_approval
+from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
+from graph_agent.core.approvals.requests import DECISIONS, calls_of_request, is_single_call, request_of
+from graph_agent.core.approvals.text import parse_answer
+from graph_agent.interfaces.cli.terminal import Terminal
+from graph_agent.interfaces.cli.typed_keys import discard_typed_keys
+from graph_agent.storage.checkpoints.urls import MEMORY
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
+
+
+Decision = dict[str, Any]
+"""One decision of a `HITLResponse`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One call that waits for a decision."""
+
+    name: str
+    args: dict[str, Any]
+    description: str
+    """Text for the person; empty if there is none."""
+    allowed: tuple[str, ...]
+    """The allowed decisions, among `DECISIONS`."""
+    delegate: str = ""
+    """The delegate whose call it is; empty for a call of the agent itself."""
+
+    @property
+    def title(self) -> str:
+        """The tool, and the delegate if the call is not of the agent itself."""
+        return f"{self.name} (delegate {self.delegate})" if self.delegate else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One open interrupt."""
+
+    id: str
+    value: Any
+    actions: tuple[Action, ...]
+    """The calls that wait for a decision, in order; empty for a question of another kind."""
+
+    def answer(self, decisions: Sequence[Decision]) -> Any:
+        """Return the answer with a decision for each action, in order."""
+        return decisions[0] if is_single_call(self.value) else {"decisions": [*decisions]}
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, who decides; `user` if it has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return DEFAULT_DECIDER
+
+
+def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return answers in which each approval names the user of this process, for the history."""
+    return {id_: _signed(answer, user_name()) for id_, answer in answers.items()}
+
+
+def _signed(answer: Any, user: str) -> Any:
+    if not isinstance(answer, dict):
+        return answer
+    if isinstance(decisions := answer.get("decisions"), list):
+        return {**answer, "decisions": [_signed(each, user) for each in decisions]}
+    # A decision that was made for the person has a name already.
+    return {"decided_by": user, **answer} if "decisions" in answer or answer.get("type") in DECISIONS else answer
+
+
+def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
+    """Return the questions of open interrupts."""
+    return [Question(each.id, each.value, _actions(each)) for each in interrupts]
+
+
+def describe(question: Question) -> list[str]:
+    """Return a question as lines of text, one for each action."""
+    if question.actions:
+        return [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
+    value = question.value
+    return [visible(value) if isinstance(value, str) else visible_json(value)]
+
+
+def parse_decision(text: str, action: Action) -> Decision:
+    """Parse a decision: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`.
+
+    Raises `InputError` if it has another form, or the call does not allow it.
+    """
+    kind, colon, rest = text.partition(":")
+    kind, rest = kind.strip().lower(), rest.strip()
+    if kind not in DECISIONS or (kind == "approve" and colon) or (kind in ("edit", "respond") and not rest):
+        raise InputError(
+            f"The decision {text!r} has another form; write approve, reject, reject:REASON, "
+            "edit:{arguments as JSON} or respond:TEXT."
+        )
+    check_allowed(kind, action)
+    if kind == "edit":
+        return edit(action, parse_arguments(rest))
+    return {"type": kind, "message": rest} if rest else {"type": kind}
+
+
+def check_allowed(kind: str, action: Action) -> None:
+    """Check that a call allows a kind of decision; raise `InputError` if it does not."""
+    if kind not in action.allowed:
+        raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
+
+
+def edit(action: Action, arguments: dict[str, Any]) -> Decision:
+    """Return the decision to run a call with other arguments."""
+    return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Parse the arguments of a call: a JSON or YAML object with text keys; raise `InputError` if it is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        try:
+            value = load_yaml(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"The arguments are not JSON or YAML: {' '.join(str(error).split())}.") from None
+    if value is None:
+        value = {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InputError(f'The arguments must be an object, such as {{"path": "a.txt"}}; got {value!r}.')
+    return value
+
+
+def _actions(interrupt: Interrupt) -> tuple[Action, ...]:
+    if (request := request_of(interrupt)) is None:
+        return ()
+    delegate = request["delegate"] if isinstance(request.get("delegate"), str) else ""
+    return tuple(
+        Action(
+            call["name"],
+            call["arguments"],
+            call.get("description", ""),
+            tuple(kind for kind in DECISIONS if kind in call["allowed_decisions"]),
+            delegate,
+        )
+        for call in calls_of_request(request)
+    )
+
+
+_WORDS = {
+    "y": "approve",
+    "yes": "approve",
+    "approve": "approve",
+    "n": "reject",
+    "no": "reject",
+    "reject": "reject",
+    "e": "edit",
+    "edit": "edit",
+    "a": "always",
+    "always": "always",
+    "r": "respond",
+    "respond": "respond",
+}
+_DETAILS = {
+    "edit": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line, Ctrl-X Ctrl-E opens an editor.\narguments: ",
+    "reject": "Enter submits, Ctrl-C goes back.\nreason (may be empty): ",
+    "respond": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line.\nresult: ",
+}
+"""Prompts of the text that a choice needs."""
+_LABELS = {"approve": "[y]es", "reject": "[n]o", "edit": "[e]dit", "respond": "[r]espond"}
+
+
+@dataclass(slots=True)
+class Dialog:
+    """Asks for each decision and collects the answers.
+
+    The caller prints `text` before each new question, reads one input with `label` as its prompt and `default` as its
+    editable beginning, and passes it to `submit`, until `answers` is not None.
+    """
+
+    questions: Sequence[Question]
+    """The open questions; not empty."""
+    error: str = ""
+    """Why the last input was refused; empty if it was accepted."""
+    _at: int = 0
+    _decisions: list[Decision] = field(default_factory=list)
+    _answers: dict[str, Any] = field(default_factory=dict)
+    _awaits: str = ""
+    """The text that the next input is: `edit`, `reject` or `respond`; empty for a choice."""
+    _draft: str = ""
+    _always: set[str] = field(default_factory=set)
+    """Titles of the calls that are approved without a question; those of later requests are approved by the session."""
+
+    @property
+    def answers(self) -> dict[str, Any] | None:
+        """Interrupt id → answer; None while a question is open."""
+        return self._answers if self._at == len(self.questions) else None
+
+    @property
+    def text(self) -> str:
+        """The open question, as lines of text; empty if the next input belongs to the same question."""
+        if self.answers is not None or self._awaits:
+            return ""
+        action = self._action
+        if action is None:
+            value = self._question.value
+            if is_elicitation(value):
+                return elicitation_text(value)
+            return value if isinstance(value, str) else _as_yaml(value)
+        total = len(self._question.actions)
+        number = f" ({len(self._decisions) + 1} of {total})" if total > 1 else ""
+        lines = [f"Approve this call?{number}", f"  {visible(action.title)}"]
+        lines += [f"    {visible(line)}" for line in _as_yaml(action.args).split("\n")]
+        return "\n".join([*lines, *(f"  {visible(line)}" for line in _news(action).splitlines())])
+
+    @property
+    def label(self) -> str:
+        """The prompt of the next input."""
+        if self._awaits:
+            return _DETAILS[self._awaits]
+        if (action := self._action) is None:
+            return "answer: "
+        options = [_LABELS[kind] for kind in ("approve", "reject", "edit", "respond") if kind in action.allowed]
+        if "approve" in action.allowed:
+            options.append("[a]lways")
+        return f"{', '.join(options)}: "
+
+    @property
+    def default(self) -> str:
+        """The editable beginning of the next input."""
+        return self._draft if self._awaits == "edit" else ""
+
+    @property
+    def accepts(self) -> Literal["choice", "text", "detail"]:
+        """What the next input is: a choice, any text as the answer of a question, or the text that a choice needs."""
+        return "detail" if self._awaits else "text" if self._action is None else "choice"
+
+    def go_back(self) -> bool:
+        """Return to the choices; False if the dialog is there already."""
+        returns, self._awaits, self.error = bool(self._awaits), "", ""
+        return returns
+
+    def submit(self, given: str) -> None:
+        """Take in one input; sets `error` if it is refused, and the same question stays open."""
+        self.error = ""
+        try:
+            self._take(given)
+        except InputError as error:
+            self.error = str(error)
+            self._draft = given
+
+    def _take(self, given: str) -> None:
+        action = self._action
+        if action is None:
+            if not given.strip():
+                raise InputError("An answer is needed.")
+            answer, value = parse_answer(given), self._question.value
+            self._close_question(read_elicitation_answer(value, answer).as_value() if is_elicitation(value) else answer)
+        elif self._awaits == "edit":
+            self._decide(edit(action, parse_arguments(given)))
+        elif self._awaits == "reject":
+            self._decide({"type": "reject", "message": given.strip()} if given.strip() else {"type": "reject"})
+        elif self._awaits == "respond":
+            self._decide({"type": "respond", "message": given})
+        else:
+            self._choose(given.strip().lower(), action)
+
+    def _choose(self, given: str, action: Action) -> None:
+        kind = _WORDS.get(given)
+        if kind is None:
+            raise InputError(f"{given!r} is none of the choices: {self.label.rstrip(': ')}.")
+        check_allowed("approve" if kind == "always" else kind, action)
+        if kind == "always":
+            self._always.add(action.title)
+            self._decide({"type": "approve", "always": True})
+        elif kind == "approve":
+            self._decide({"type": "approve"})
+        else:
+            self._awaits = kind
+            self._draft = visible_json(action.args, indent=2)
+
+    def _decide(self, decision: Decision) -> None:
+        self._awaits = ""
+        self._decisions.append(decision)
+        if len(self._decisions) == len(self._question.actions):
+            self._close_question(self._question.answer(self._decisions))
+        self._skip_approved()
+
+    def _close_question(self, answer: Any) -> None:
+        self._answers[self._question.id] = answer
+        self._at += 1
+        self._decisions = []
+
+    def _skip_approved(self) -> None:
+        action = self._action
+        if action is not None and action.title in self._always and "approve" in action.allowed:
+            self._decide({**standing_approval(user_name())})
+
+    @property
+    def _question(self) -> Question:
+        return self.questions[self._at]
+
+    @property
+    def _action(self) -> Action | None:
+        """The call that the next decision is for; None for a question of another kind, and after the last."""
+        if self._at == len(self.questions) or not self._question.actions:
+            return None
+        return self._question.actions[len(self._decisions)]
+
+
+def _news(action: Action) -> str:
+    """Return the description; empty if it has only the name and the arguments, as LangChain's default has."""
+    is_known = action.description == f"Delegate {action.delegate}" or str(action.args) in action.description
+    return "" if is_known else action.description
+
+
+def _as_yaml(value: Any) -> str:
+    try:
+        text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, default_flow_style=False)
+    except yaml.representer.RepresenterError:  # an interrupt may have any value
+        text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return text.removesuffix("...\n").rstrip()
+
+
+WAITING = 4
+"""Exit status of a command whose session waits for an answer."""
+
+
+Ask = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
+"""Returns interrupt id → answer; None to leave the session waiting."""
+
+
+async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[str, Any] | None:
+    """Behaves like `Ask`, at the terminal; None if the person leaves with Ctrl-C or Ctrl-D."""
+    # Imported here: commands without a terminal need no editor.
+    from graph_agent.interfaces.cli.editor import LineEditor
+
+    dialog = Dialog(questions)
+    editor = LineEditor()
+    discard_typed_keys()
+    while (answers := dialog.answers) is None:
+        show_question(err, dialog)
+        try:
+            dialog.submit(await editor.read(dialog.label, default=dialog.default, handle_signal=False))
+        except (EOFError, KeyboardInterrupt):
+            if not dialog.go_back():
+                return None
+    return answers
+
+
+async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
+    """Return approvals of all calls; None if a question is no approval, or a call does not allow it."""
+    if not all(question.actions for question in questions):
+        return None
+    if not all("approve" in action.allowed for question in questions for action in question.actions):
+        return None
+    return {each.id: each.answer([{"type": "approve"} for _ in each.actions]) for each in questions}
+
+
+async def leave_waiting(questions: Sequence[Question]) -> dict[str, Any] | None:
+    """Return None: without a terminal, the session is left waiting."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAnswers:
+    """The answers that options of `graph-agent resume` give."""
+
+    approve_all: bool = False
+    reject_all: bool = False
+    message: str = ""
+    """The reason of `reject_all`; empty if there is none."""
+    decisions: Sequence[str] = field(default=())
+    """One for each call, in order, as for `parse_decision`."""
+    answers: Sequence[str] = field(default=())
+    """One for each question that is no approval, in order."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no option is given."""
+        return not (self.approve_all or self.reject_all or self.decisions or self.answers)
+
+    def resolve(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """Return interrupt id → answer; raise `InputError` with a list if the options do not fit the questions."""
+        if self.approve_all + self.reject_all + bool(self.decisions) > 1:
+            raise InputError("Give one of --approve-all, --reject-all and --decision.")
+        calls = [action for question in questions for action in question.actions]
+        others = [question for question in questions if not question.actions]
+        given = self._texts(len(calls))
+        if len(given) != len(calls) or len(self.answers) != len(others):
+            raise InputError(
+                f"The options have {len(given)} decisions and {len(self.answers)} answers for {len(calls)} calls and "
+                f"{len(others)} questions; give one --decision for each call and one --answer for each question, in "
+                f"this order: {'; '.join(line for question in questions for line in describe(question))}"
+            )
+        decisions = [parse_decision(text, action) for text, action in zip(given, calls, strict=True)]
+        return _by_id(questions, decisions, self.answers)
+
+    def _texts(self, calls: int) -> Sequence[str]:
+        if self.approve_all:
+            return ["approve"] * calls
+        if self.reject_all:
+            return [f"reject:{self.message}" if self.message else "reject"] * calls
+        return self.decisions
+
+
+def _by_id(questions: Sequence[Question], decisions: Sequence[Decision], answers: Sequence[str]) -> dict[str, Any]:
+    remaining, texts = iter(decisions), iter(answers)
+    return {
+        question.id: question.answer([next(remaining) for _ in question.actions])
+        if question.actions
+        else parse_answer(next(texts))
+        for question in questions
+    }
+
+
+def show_question(err: Terminal, dialog: Dialog) -> None:
+    """Print why the last input was refused, and the question if it is a new one."""
+    if dialog.error:
+        err.print(dialog.error, style="red")
+    elif dialog.text:
+        err.print(f"\n{dialog.text}", style="yellow")
+
+
+def show_how_to_go_on(
+    err: Terminal, session_id: str, questions: Sequence[Question], options: Sequence[str], db: str
+) -> None:
+    """Print the open questions of a session, and the command, with these options, that answers them."""
+    err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
+    for number, line in enumerate((line for question in questions for line in describe(question)), 1):
+        err.line(f"  {number}. {line}", style="yellow")
+    if db == MEMORY:
+        err.print("Its database ends with this process, so nothing can answer it.", style="dim")
+        return
+    answer = "--approve-all" if all(question.actions for question in questions) else "--answer TEXT"
+    command = shlex.join(["graph-agent", "resume", session_id, *options])
+    err.line(f"Go on with: {command} [{answer}]", style="dim")

@@ -1,0 +1,271 @@
+"""Implements `graph-agent eval`, which runs cases with an agent and checks each run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from graph_agent.base.errors import ConfigError
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import TodayOption
+from graph_agent.interfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rich.table import Table
+
+    from graph_agent.agent_file.spec import AgentSpec
+    from graph_agent.devtools.evaluation.formats import Format
+    from graph_agent.devtools.evaluation.report import Report
+    from graph_agent.devtools.evaluation.runner import Plan, Trial
+
+DATABASE = ".graph_agent_eval.db"
+"""Name of the database, next to the cases."""
+
+
+def eval_(
+    cases: Annotated[Path, typer.Argument(help="The file of cases.")],
+    agent: Annotated[
+        Path | None, typer.Option("--agent", "-a", help="The agent file, in place of the key `agent` of the cases.")
+    ] = None,
+    vs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vs",
+            help="Another agent file to compare with, or keys of the agent file that replace its own, e.g. "
+            "model=openai:gpt-4o or config.max_steps=3; repeatable.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--case", help="Only cases of this name or pattern, as `hotel*`; repeatable.")
+    ] = None,
+    parallel: Annotated[int, typer.Option("-n", min=1, help="Runs at the same time.")] = 8,
+    repeat: Annotated[int, typer.Option("--repeat", "-k", min=1, help="Runs of each case.")] = 1,
+    today: TodayOption = None,
+    db: Annotated[
+        str | None, typer.Option("--db", help=f"Database of the runs; by default {DATABASE} next to the cases.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what an earlier evaluation has run.")] = False,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="FORMAT:FILE",
+            help="Write the cases to a file, and run none; FORMAT is graph-agent, pydantic-evals or langsmith.",
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write the outcome to this file as JUnit XML, for CI servers.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the outcome to this file as a page, with the sessions.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run cases with an agent, and check each run; exit status 1 if a check fails.
+
+    Each run is a session of the database. After a kill, the same command continues; it runs nothing twice.
+    """
+    if export is not None:
+        _export(cases, export)
+        return
+    plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
+    report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
+    if junit is not None:
+        from graph_agent.devtools.evaluation.report import junit_of
+
+        junit.write_text(junit_of(report, cases.stem), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    raise typer.Exit(0 if report.passed else 1)
+
+
+def _plan(
+    path: Path,
+    agent: Path | None,
+    vs: Sequence[str],
+    only: Sequence[str],
+    repeat: int,
+    today: datetime | None,
+    db: str | None,
+) -> Plan:
+    from fnmatch import fnmatchcase
+
+    from graph_agent.agent_file.spec import load_spec
+    from graph_agent.devtools.evaluation.formats import read_cases
+    from graph_agent.devtools.evaluation.runner import Plan
+
+    file = read_cases(path)
+    if agent is None and file.agent is None:
+        raise ConfigError(f"Cases {path}: it names no agent; add the key 'agent', or give --agent FILE.")
+    chosen = agent or path.parent / (file.agent or "")
+    spec = load_spec(chosen)
+    agents = {chosen.name: spec}
+    if vs:
+        label, other = _other(spec, vs)
+        agents[label if label not in agents else f"{label} (--vs)"] = other
+    cases = [case for case in file.cases if not only or any(fnmatchcase(case.name, each) for each in only)]
+    if not cases:
+        names = ", ".join(case.name for case in file.cases)
+        raise ConfigError(f"Cases {path}: no case is named {', '.join(only)}; it has {names}.")
+    address = db or f"sqlite:///{path.parent / DATABASE}"
+    return Plan(cases, agents, address, path.parent.resolve(), repeat, today.date() if today else None)
+
+
+def _export(path: Path, export: str) -> None:
+    from typing import get_args
+
+    from graph_agent.base.errors import did_you_mean
+    from graph_agent.devtools.evaluation.formats import Format, read_cases, write_cases
+
+    format_, _, target = export.partition(":")
+    if format_ not in get_args(Format) or not target:
+        raise ConfigError(f"--export {export}: write FORMAT:FILE; {did_you_mean(format_, get_args(Format))}")
+    text = write_cases(read_cases(path), cast("Format", format_))
+    Path(target).write_text(text, encoding="utf-8")
+
+
+def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
+    from graph_agent.agent_file.spec import load_spec, with_keys
+
+    files = [each for each in vs if "=" not in each]
+    if len(files) > 1:
+        raise ConfigError(
+            f"--vs names {len(files)} agent files ({', '.join(files)}); two agents are compared at a time."
+        )
+    keys = dict(each.split("=", 1) for each in vs if "=" in each)
+    base = load_spec(files[0]) if files else spec
+    label = " ".join([*(Path(file).name for file in files), *(f"{name}={value}" for name, value in keys.items())])
+    return label, with_keys(base, keys, "--vs") if keys else base
+
+
+async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
+    import asyncio
+
+    from graph_agent.devtools.evaluation.report import Report, page_of
+    from graph_agent.devtools.evaluation.runner import opened
+
+    screen = Progress(plan, quiet=quiet)
+    async with opened(plan) as runner:
+        trials = plan.planned()
+        if fresh:
+            await runner.delete(trials)
+        try:
+            with screen:
+                ended = await runner.run(trials, parallel=parallel, on_begin=screen.begin, on_end=screen.end)
+        except asyncio.CancelledError:
+            Terminal(stderr=True).line("Stopped; the same command goes on with the other runs.")
+            raise
+        report = Report(plan, tuple(ended))
+        if html is not None:
+            histories = {trial.session_id: await runner.events(trial) for trial in report.shown}
+            await asyncio.to_thread(html.write_text, page_of(report, histories), encoding="utf-8")
+    screen.close(report)
+    return report
+
+
+class Progress:
+    """Shows an evaluation: a table that changes while it runs on a terminal, else a line for each case that ended."""
+
+    def __init__(self, plan: Plan, *, quiet: bool) -> None:
+        self._plan, self._quiet = plan, quiet
+        self._out = Terminal()
+        self._trials: dict[tuple[str, str], dict[int, Trial | None]] = {
+            (case.name, label): {} for case in plan.cases for label in plan.agents
+        }
+        """Case and agent → trial → its outcome; None while it runs."""
+        self._printed = 0
+        self._live: Any = None
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and self._out.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self._out.console, get_renderable=self._table, refresh_per_second=4, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, trial: Trial) -> None:
+        """Show that a trial runs."""
+        self._trials[trial.case.name, trial.agent][trial.number] = None
+
+    def end(self, trial: Trial) -> None:
+        """Show the outcome of a trial."""
+        self._trials[trial.case.name, trial.agent][trial.number] = trial
+        if not self._quiet and self._live is None:
+            self._print_ended()
+
+    def close(self, report: Report) -> None:
+        """Print the final table, the failed checks and the summary."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            from graph_agent.devtools.evaluation.report import failure_lines
+
+            self._out.draw(self._table(every=True))
+            for summary in report.cases:
+                if lines := [*failure_lines(summary)]:
+                    agent = f" ({summary.agent})" if len(self._plan.agents) > 1 else ""
+                    self._out.line(f"{summary.name}{agent}")
+                    for line in lines:
+                        self._out.line(f"  {line}", style="red")
+        for line in report.summary():
+            self._out.line(line)
+
+    def _print_ended(self) -> None:
+        """Print the cases that have ended, in the order of the file."""
+        from graph_agent.devtools.evaluation.report import CaseSummary, case_line, failure_lines
+
+        width = max(len(name) for name, _ in self._trials)
+        labels = [*self._plan.agents]
+        for (name, agent), trials in [*self._trials.items()][self._printed :]:
+            ended = [trial for trial in trials.values() if trial is not None]
+            if len(ended) < self._plan.trials:
+                return
+            self._printed += 1
+            summary = CaseSummary(name, agent, tuple(ended))
+            self._out.line(case_line(summary, width, max(map(len, labels)) if len(labels) > 1 else 0))
+            for line in failure_lines(summary):
+                self._out.line(f"      {line}")
+
+    def _table(self, *, every: bool = False) -> Table:
+        """Return the table; cases that passed, then cases that wait are left out if there is not room for all."""
+        from rich.table import Table
+        from rich.text import Text
+
+        from graph_agent.base._internal.text import printable
+        from graph_agent.devtools.evaluation.report import CaseSummary, cells
+
+        several = len(self._plan.agents) > 1
+        rows: list[tuple[int, list[Text]]] = []
+        for (name, agent), trials in self._trials.items():
+            ended = [trial for trial in trials.values() if trial is not None]
+            failed = sum(not trial.passed for trial in ended)
+            rank = 0 if len(ended) < len(trials) else 1 if failed else 2 if not trials else 3
+            state = {0: "running", 1: "FAIL", 2: "", 3: "pass" if len(ended) == self._plan.trials else "…"}[rank]
+            took = cells(CaseSummary(name, agent, tuple(ended))) if ended else []
+            style = {"FAIL": "red", "pass": "green"}.get(state, "dim")
+            shown = [Text(state, style), Text(printable(name)), *([Text(printable(agent))] if several else [])]
+            rows.append((rank, [*shown, Text("  ".join(took), "dim")]))
+        room = len(rows) if every else max(4, self._out.console.height - 4)
+        kept = {*sorted(range(len(rows)), key=lambda at: rows[at][0])[:room]}
+        done = sum(trial is not None for trials in self._trials.values() for trial in trials.values())
+        total = len(self._trials) * self._plan.trials
+        table = Table(
+            box=None, padding=(0, 1), show_header=False, caption=f"{done} of {total} runs", caption_justify="left"
+        )
+        for at, (_, row) in enumerate(rows):
+            if at in kept:
+                table.add_row(*row)
+        return table

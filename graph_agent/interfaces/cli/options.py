@@ -1,0 +1,182 @@
+"""Declares options that several commands have, and the database that they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graph_agent.base._internal.text import find_lone_surrogate, printable
+from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.storage.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres, without_password
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from graph_agent.core.state.events import StoredEvent
+
+
+AGENT_FILE = Path("agent.yaml")
+"""The default of `ConfigOption`."""
+_HIGHEST_PORT = 65535
+
+
+def check_session_id(value: str | None) -> str | None:
+    """Return a session id; refuse an empty one, and one with a lone surrogate, which no database can store."""
+    if value == "":
+        raise typer.BadParameter("the id of a session is not empty; leave the option out for none.")
+    if value is not None and find_lone_surrogate(value) is not None:
+        raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
+    return value
+
+
+def check_session_ids(values: list[str] | None) -> list[str] | None:
+    """Return session ids (see `check_session_id`)."""
+    for value in values or ():
+        check_session_id(value)
+    return values
+
+
+def parse_port(value: str | int) -> int:
+    """Return a port; explain the variable that Kubernetes sets for a Service named `graph-agent`."""
+    text = str(value)
+    if text.startswith("tcp://"):
+        raise typer.BadParameter(
+            f"{printable(text)!r} is the address of a Kubernetes Service named graph-agent, not a port. Set "
+            "enableServiceLinks: false in the pod, or give --port."
+        )
+    if not text.isascii() or not text.isdecimal() or int(text) > _HIGHEST_PORT:
+        raise typer.BadParameter(f"{printable(text)!r} is no port; give a number from 0 to {_HIGHEST_PORT}.")
+    return int(text)
+
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", envvar="GRAPH_AGENT_CONFIG", help="The agent file.")]
+DbOption = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        envvar="GRAPH_AGENT_DB",
+        help="Database in place of the file's: sqlite:///FILE, postgresql://… or memory:.",
+    ),
+]
+CredentialOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--credential",
+        envvar="GRAPH_AGENT_CREDENTIALS",
+        help="A secret for tools: NAME=env:VARIABLE; repeatable.",
+        metavar="TEXT",
+    ),
+]
+HostOption = Annotated[
+    str,
+    typer.Option(
+        "--host", envvar="GRAPH_AGENT_HOST", help="Address to bind to; any but a loopback address needs API keys."
+    ),
+]
+PortOption = Annotated[
+    int,
+    typer.Option(
+        "--port",
+        "-p",
+        envvar="GRAPH_AGENT_PORT",
+        parser=parse_port,
+        metavar="INTEGER",
+        help="Where to listen; 0 for any free port.",
+    ),
+]
+KeysFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys-file",
+        envvar="GRAPH_AGENT_KEYS_FILE",
+        help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS.",
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; repeatable."),
+]
+ListSettingsOption = Annotated[
+    bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
+]
+RecordOption = Annotated[
+    bool, typer.Option("--record", help="Record what models receive; `graph-agent events --requests` prints it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+TodayOption = Annotated[
+    datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")
+]
+SessionArgument = Annotated[
+    str, typer.Argument(callback=check_session_id, help="The session's id; `graph-agent sessions` lists them.")
+]
+
+
+def address_of(config: Path, db: str | None) -> str:
+    """Return the URL of the database: that of the option, or else of the agent file."""
+    # Imported here: a command that names its database needs no agent file.
+    from graph_agent.agent_file.spec import load_spec
+
+    return db or load_spec(config).db
+
+
+def shared_database(address: str) -> str:
+    """Return the URL of an existing database that other processes reach; raise `ConfigError` for any other."""
+    if address == MEMORY:
+        raise ConfigError(
+            "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
+        )
+    check_database_exists(address)
+    return address
+
+
+def no_session(session_id: str, address: str) -> InputError:
+    """Return the error for a session that a database does not have."""
+    shown = without_password(address)
+    return InputError(f"There is no session {session_id!r} in {shown}; `graph-agent sessions` lists them.")
+
+
+@asynccontextmanager
+async def open_sessions(
+    address: str,
+) -> AsyncIterator[tuple[BaseCheckpointSaver[Any], Callable[[str], Awaitable[bool]]]]:
+    """Open a database for reading; raise `ConfigError` if it does not exist or cannot be opened.
+
+    Yields its saver, and a function that returns whether a run of a session is under way in any process.
+    """
+    from graph_agent.storage.checkpoints.open import open_reader
+
+    async with open_reader(shared_database(address)) as saver:
+        if is_postgres(address):
+            from graph_agent.storage.locks.registry import running_check
+
+            yield saver, running_check(saver)
+        else:
+            yield saver, _sqlite_runs(address)
+
+
+async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
+    """Return the events of a session, those of unfinished waves included; raise `InputError` if there is none."""
+    from graph_agent.session.history import EventReader
+
+    async with open_sessions(address) as (saver, _):
+        found = await EventReader(None, saver, session_id).read_tail(pending=True)
+    if found is None:
+        raise no_session(session_id, address)
+    return found[1]
+
+
+def _sqlite_runs(address: str) -> Callable[[str], Awaitable[bool]]:
+    from graph_agent.storage.locks.locks import SessionLocks
+
+    # The lock file alone is read: `is_idle` loads the graph's modules.
+    locks, file = SessionLocks(), file_of(address).resolve()
+
+    async def is_running(session_id: str) -> bool:
+        return not locks.is_free(file, session_id).result()
+
+    return is_running

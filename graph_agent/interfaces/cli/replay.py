@@ -1,0 +1,363 @@
+"""Implements `graph-agent replay`, which runs recorded sessions again and reports where they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from graph_agent.base._internal.command_log import LogLevel, log_at
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.text import printable
+from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.inspection import counted
+from graph_agent.interfaces.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    TodayOption,
+    check_session_id,
+    no_session,
+    shared_database,
+)
+from graph_agent.interfaces.cli.terminal import Terminal, log_stream
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from graph_agent.agent_file.spec import AgentSpec
+    from graph_agent.devtools.testing.session_replay import Replay, Replayer
+
+_COLUMNS = ("SESSION", "RESULT", "INPUT", "STEP", "WHAT")
+
+
+def replay(
+    session: Annotated[
+        str | None, typer.Argument(callback=check_session_id, help="The session's id; none with --all.")
+    ] = None,
+    text: Annotated[str | None, typer.Argument(help="With --fork: a new input, which the new session runs.")] = None,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    number: Annotated[
+        int | None, typer.Option("--input", help="Only this input, from 1; -1 is the newest.", show_default="all")
+    ] = None,
+    from_step: Annotated[
+        int | None,
+        typer.Option("--from", min=1, metavar="STEP", help="Begin at this step of the input, by default the newest."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A model that replies in place of the recorded replies.")
+    ] = None,
+    prompt: Annotated[
+        Path | None, typer.Option("--prompt", help="A file with the system prompt, in place of the agent file's.")
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tool",
+            metavar="NAME=MODULE:ATTRIBUTE",
+            help="A reading tool that runs in place of the recorded results of NAME; repeatable.",
+        ),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another value of a key of the agent file, e.g. max_steps=3 for its config; repeatable.",
+        ),
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            "--answers",
+            help="exact: another text of an answer is a difference; ignore: it is shown only.",
+            show_default="exact; ignore with --model",
+        ),
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--continue", help="Go on after a difference; reading tools run where nothing is recorded.")
+    ] = False,
+    fork: Annotated[
+        bool, typer.Option("--fork", help="Copy the session up to --from to a new one, and print its id.")
+    ] = False,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", callback=check_session_id, help="Id of the new session.", show_default="a random one"),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Replay every session of the database.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="With --all: sessions since then, e.g. 7d, 12h, or a date as 2026-01-31."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="With --all: maximum number of sessions; 0 for all.")
+    ] = 0,
+    today: TodayOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per session.")] = False,
+) -> None:
+    """Replay a session with its agent, and report the first difference; exit status 1 if there is one.
+
+    The recorded model replies, or --model, and calls get their recorded results: a tool that may write never runs. The
+    session is unchanged.
+    """
+    from graph_agent.agent_file.spec import load_spec
+
+    if (session is None) != all_:
+        raise typer.BadParameter("give the id of one session, or --all.")
+    if not fork and (as_ is not None or text is not None):
+        raise typer.BadParameter("TEXT and --as belong to --fork.")
+    if answers not in (None, "exact", "ignore"):
+        raise typer.BadParameter(f"{answers!r} is neither exact nor ignore.", param_hint="--answers")
+    spec = load_spec(config)
+    address = shared_database(db or spec.db)
+    if fork:
+        assert session is not None
+        if all_ or model or prompt or tools or keys or keep_going:
+            raise typer.BadParameter("a fork takes --input, --from and --as only.", param_hint="--fork")
+        from graph_agent.interfaces.cli.one_shot import ask_questions, new_session_id
+        from graph_agent.interfaces.cli.run import settings_of
+
+        fork_id = as_ or new_session_id()
+        run_async(_copy(address, session, fork_id, number, from_step))
+        typer.echo(json.dumps({"session_id": fork_id, "fork_of": session}) if as_json else fork_id)
+        if text is None:
+            return
+        settings = settings_of(config, fork_id, db=db, as_json=as_json)
+        raise typer.Exit(run_async(ask_questions(settings, [(text, True)])))
+    if all_ and (number is not None or from_step is not None):
+        raise typer.BadParameter("--input and --from belong to one session.", param_hint="--all")
+    if from_step is not None and number is None:
+        number = -1
+    log_at(LogLevel.ERROR, log_stream)  # what a session warned of was reported when it ran
+    changed = _Change(
+        _changed(spec, model, prompt, keys or []),
+        today.date() if today else None,
+        model is not None,
+        prompt is not None,
+        _tools(spec, tools or []),
+        None if answers is None else "exact" if answers == "exact" else "ignore",
+        keep_going,
+    )
+    if session is not None:
+        raise typer.Exit(run_async(_replay_one(changed, address, session, number, from_step or 1, as_json=as_json)))
+    begin = None if since is None else _moment(since)
+    raise typer.Exit(run_async(_replay_all(changed, address, begin, limit or None, as_json=as_json)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    spec: AgentSpec
+    today: date | None
+    """The current date of the agent; None for that of the recorded input."""
+    has_new_model: bool
+    ignores_prompt: bool
+    tools: dict[str, BaseTool]
+    answers: Literal["exact", "ignore"] | None
+    keep_going: bool
+
+
+def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequence[str]) -> AgentSpec:
+    from graph_agent.agent_file.spec import with_keys
+    from graph_agent.base.settings.config import LoopConfig
+
+    if any("=" not in each for each in keys):
+        raise ConfigError(f"--set {' '.join(keys)}: write KEY=VALUE, e.g. max_steps=3.")
+    pairs = dict(each.split("=", 1) for each in keys)
+    fields = {f"config.{name}" if name in LoopConfig.model_fields else name: value for name, value in pairs.items()}
+    spec = with_keys(spec, fields, "--set") if fields else spec
+    if model is not None:
+        spec = with_keys(spec, {"model": model}, "--model")
+    if prompt is None:
+        return spec
+    if not prompt.is_file():
+        raise ConfigError(f"--prompt {prompt}: there is no such file.")
+    is_template = prompt.suffix in (".yaml", ".yml")
+    text = str(prompt.resolve()) if is_template else prompt.read_text(encoding="utf-8")
+    return spec.model_copy(update={"system_prompt": text})
+
+
+def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
+    from graph_agent.agent_file.imports import load_attribute
+    from graph_agent.core.tools.argument_checks import checked_tool
+
+    found = {}
+    for each in given:
+        name, _, reference = each.partition("=")
+        if not name or ":" not in reference:
+            raise ConfigError(f"--tool {each}: write NAME=MODULE:ATTRIBUTE, e.g. weather=my_tools:weather.")
+        found[name] = checked_tool(load_attribute(reference, spec.folder), repr(reference))
+    return found
+
+
+@asynccontextmanager
+async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
+    """Open the agent without its database, and without its model and its secrets if nothing needs them."""
+    from graph_agent.agent_file.factory import open_agent
+    from graph_agent.devtools.testing.session_replay import Replayer
+    from graph_agent.models.scripted import MockChatModel
+
+    found: list[Replayer] = []
+
+    def current_date() -> date:
+        current = found[0].current if found else None
+        stamps = () if current is None else (entry["ts"] for entry in current.events)
+        first = next(iter(stamps), None)
+        return date.today() if first is None else datetime.fromisoformat(first).astimezone().date()
+
+    spec = change.spec.model_copy(update={"cache": None, "config": {**change.spec.config, "plan_cache_ttl_s": None}})
+    if not change.tools and not change.keep_going:
+        spec = spec.model_copy(update={"credentials": {}})
+    stand_in = None if change.has_new_model else MockChatModel(responses=[])
+    async with open_agent(spec, today=change.today or current_date, db="", model=stand_in) as graph:
+        for warning in graph.input_warnings:
+            Terminal(stderr=True).print(f"warning: {warning}", style="yellow")
+        found.append(
+            Replayer(
+                graph,
+                model=graph.builder.model if change.has_new_model else None,
+                tools=change.tools,
+                answers=change.answers,
+                ignore_prompt=change.ignores_prompt,
+                keep_going=change.keep_going,
+            )
+        )
+        yield found[0]
+
+
+async def _replay_one(
+    change: _Change, address: str, session: str, number: int | None, from_step: int, *, as_json: bool
+) -> int:
+    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.storage.checkpoints.open import open_saver
+
+    async with open_saver(address) as saver:
+        if await saver.aget_tuple({"configurable": {"thread_id": session, "checkpoint_ns": ""}}) is None:
+            raise no_session(session, address)
+        recording = await read_recording(saver, session)
+    async with _replayer(change) as replayer:
+        outcome = await replayer.replay(recording, number=number, from_step=from_step)
+    if as_json:
+        typer.echo(json.dumps(outcome.as_json()))
+    else:
+        _print_one(outcome)
+    return 0 if outcome.is_equal else 1
+
+
+def _print_one(outcome: Replay) -> None:
+    out, err = Terminal(), Terminal(stderr=True)
+    for gap in outcome.gaps:
+        err.print(f"Not recorded: {gap}", style="dim")
+    for each in outcome.differences:
+        text, counts = mask_named_secrets(str(each)), each in outcome.counted
+        out.line(text if counts else f"{text} (ignored)", style="red" if counts else "dim")
+    if outcome.stopped:
+        err.print(f"Stopped: {outcome.stopped}")
+    if outcome.is_equal:
+        out.line(f"Equal: {counted(outcome.inputs, 'input')}, {counted(outcome.steps, 'step')}.", style="green")
+
+
+async def _replay_all(
+    change: _Change, address: str, since: datetime | None, limit: int | None, *, as_json: bool
+) -> int:
+    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.storage.checkpoints.open import open_saver
+
+    out, err = Terminal(), Terminal(stderr=True)
+    rows: list[tuple[str, ...]] = []
+    counts = {"equal": 0, "different": 0, "failed": 0}
+    async with open_saver(address) as saver, _replayer(change) as replayer:
+        async for session in _sessions(saver, since, limit):
+            outcome: Replay | None = None
+            try:
+                outcome = await replayer.replay(await read_recording(saver, session))
+                result: Literal["equal", "different", "failed"] = "equal" if outcome.is_equal else "different"
+                first = next(iter(outcome.counted), None)
+                place = ("", "") if first is None else (str(first.input), str(first.step) if first.step else "")
+                row = (session, result, *place, "" if first is None else mask_named_secrets(first.what))
+            except Exception as error:  # noqa: BLE001 - a session that cannot be replayed must not end the others
+                result = "failed"
+                row = session, result, "", "", mask_named_secrets(f"{type(error).__name__}: {error}")
+            counts[result] += 1
+            if as_json:
+                shown = {"session_id": session, "error": row[-1]} if outcome is None else outcome.as_json()
+                typer.echo(json.dumps({"result": result, **shown}))
+            elif result != "equal" and out.is_terminal:
+                rows.append(row)
+                err.print(f"{session} {result}", style="dim")
+            elif result != "equal":
+                typer.echo("\t".join(map(printable, row)))
+    if as_json:
+        typer.echo(json.dumps({"sessions": sum(counts.values()), **counts}))
+    else:
+        if rows:
+            out.table(_COLUMNS, rows, ["red" if row[1] == "failed" else "yellow" for row in rows])
+        total = sum(counts.values())
+        out.line(
+            f"{counts['different']} of {total} sessions differ, {counts['equal']} are equal, "
+            f"{counts['failed']} cannot be replayed."
+        )
+    return 1 if counts["different"] or counts["failed"] else 0
+
+
+async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, limit: int | None) -> AsyncIterator[str]:
+    """Yield the ids of the sessions that changed since a time, newest first."""
+    from graph_agent.session.history import list_threads
+
+    left = limit
+    for session in await list_threads(saver):
+        if left == 0:
+            return
+        if since is not None:
+            newest = await saver.aget_tuple({"configurable": {"thread_id": session, "checkpoint_ns": ""}})
+            if newest is None or datetime.fromisoformat(newest.checkpoint["ts"]) < since:
+                continue
+        left = None if left is None else left - 1
+        yield session
+
+
+def _moment(text: str) -> datetime:
+    from graph_agent.interfaces.cli.sessions import parse_duration
+
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        pass
+    try:
+        return datetime.now(UTC) - parse_duration(text)
+    except typer.BadParameter:
+        fix = "give a duration such as 7d or 12h, or a date such as 2026-01-31"
+        raise typer.BadParameter(f"{text!r} is no time; {fix}.", param_hint="--since") from None
+
+
+async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> None:
+    """Copy a session up to a step of an input to a new one; raise `InputError` without it, or a result before it."""
+    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.session.importing import fork_session
+    from graph_agent.storage.checkpoints.open import open_saver
+
+    async with open_saver(address) as saver:
+        recording = await read_recording(saver, session)
+        chosen = recording.input(-1 if number is None else number)
+        kept = [step for step in chosen.steps if from_step is None or (step.number < from_step and from_step > 1)]
+        steps = [step.number for step in chosen.steps if step.number]
+        if from_step is not None and from_step > max(steps, default=0) + 1:
+            raise InputError(f"Input {chosen.number} has the steps {steps}; it has no step {from_step}.")
+        for step in kept:
+            for call in step.calls:
+                if call.result is None:
+                    what = "may have run" if call.started else "has no result"
+                    raise InputError(f"Step {step.number}: the call {call.name} {what}; fork from an earlier step.")
+        before = sum(len(step.events) for each in recording.inputs[: chosen.number - 1] for step in each.steps)
+        end = before + sum(len(step.events) for step in kept)
+        if not end:
+            raise InputError("Nothing comes before step 1 of input 1; begin a new session in place of a fork.")
+        await fork_session(saver, session, fork_id, end - 1)

@@ -1,0 +1,210 @@
+"""Prints the parts of a run as text: steps, answer, warnings and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_jsonable_python
+
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.text import text_of
+from graph_agent.interfaces.cli.screen import PlainScreen, Wave
+from graph_agent.models.errors import brief_model_error, is_raised_by_model
+from graph_agent.session import results
+
+if TYPE_CHECKING:
+    from graph_agent.core.state.events import Event
+
+
+class Report:
+    """Output of a run and its follow-ups; this one prints nothing."""
+
+    def question(self, text: str) -> None:
+        """Print a user's message, before its run."""
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print the warnings that the agent has for each input, before its run."""
+
+    def take(self, part: results.Part) -> None:
+        """Print one part."""
+
+    def resume(self) -> None:
+        """Begin the rest of a run whose questions were answered."""
+
+    def close(self) -> None:
+        """Complete the output of a run that has ended or was left."""
+
+
+class TextReport(Report):
+    """Prints text."""
+
+    def __init__(self, screen: PlainScreen) -> None:
+        self._screen = screen
+        self._printed = ""
+        """The streamed text of the current answer."""
+        self._answered = False
+        self._wave = Wave()
+        self._warned: Sequence[str] = ()
+
+    def question(self, text: str) -> None:
+        """Print a user's message, before its run."""
+        self._screen.out.print(f"\n> {text}", style="bold")
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Print the warnings of an input, before its run; their events are not printed."""
+        for warning in warnings:
+            self._warning(warning)
+        self._warned = warnings
+
+    def take(self, part: results.Part) -> None:
+        """Print one part."""
+        match part:
+            case results.Progress() if not self._screen.is_live:
+                self._screen.out.line(f"  step {part.step}: {part.action} {part.target}", style="dim")
+            case results.DelegatePart(part=results.Progress() as step):
+                self._screen.out.line(f"    {part.target}: {step.action} {step.target}", style="dim")
+            case results.Token() if not part.reports_failure:
+                self._screen.stream(part.text)
+                self._printed += part.text
+            case results.PlanText():
+                self._end_text()
+            case results.CallState() if part.status != "started":
+                self._wave.finish(part.id, part.status)
+                if self._wave.calls:
+                    self._screen.show_running([*self._wave.calls.values()])
+            case results.EventAdded(event):
+                self._event(event)
+            case results.Done(result):
+                self._end_text()
+                self._end_wave(keep_running=bool(result.interrupts))
+                if (words := provider_words(result)) not in result.error:
+                    self._screen.err.print(f"cause: {words}", style="dim")
+            case _:
+                pass
+
+    def resume(self) -> None:
+        """Begin the rest of a run whose questions were answered."""
+        self._wave.restart()
+
+    def close(self) -> None:
+        """End the line of a text that was cut off, and the live region."""
+        self._end_text()
+        self._screen.show_running([])
+
+    def _event(self, event: Event) -> None:
+        if event["type"] == "agent_response":
+            self._end_wave()
+            self._answer(text_of(event["content"]), is_report="error" in event)
+        elif event["type"] == "user_message":
+            if self._answered:
+                self.question(text_of(event["content"]))
+        elif event["type"] == "steering":
+            self._end_wave()
+            self._screen.out.print(f"  steering: {text_of(event['content'])}", style="dim")
+        elif event["type"] == "limit" or event["type"] == "loop_detected":
+            if hint := event.get("hint"):
+                self._screen.err.print(f"hint: {hint}", style="dim")
+        elif event["type"] == "warning":
+            if event["message"] not in self._warned:
+                self._warning(event["message"])
+        elif event["type"] == "error":
+            self._end_wave()
+            self._screen.err.print(mask_named_secrets(f"error: {event['message']}"), style="red")
+        else:
+            self._call(event)
+
+    def _call(self, event: Event) -> None:
+        self._wave.add(event)
+        if self._wave.is_finished:
+            self._end_wave()
+        elif self._wave.calls:
+            self._screen.show_running([*self._wave.calls.values()])
+
+    def _warning(self, message: str) -> None:
+        self._screen.err.print(f"warning: {mask_named_secrets(message)}", style="yellow")
+
+    def _answer(self, text: str, *, is_report: bool) -> None:
+        # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
+        rest = text.removeprefix(self._printed)
+        if is_report:
+            self._end_text()
+            # The error message was printed already.
+            if account := rest.strip().partition("\n\n")[2].strip():
+                self._screen.err.print(account)
+        else:
+            self._screen.stream(rest)
+            self._screen.end_stream()
+            self._answered = True
+        self._printed = ""
+
+    def _end_text(self) -> None:
+        if self._printed:
+            self._screen.end_stream()
+            self._printed = ""
+
+    def _end_wave(self, *, keep_running: bool = False) -> None:
+        if self._wave.calls:
+            self._screen.show_running([])
+            self._screen.show_finished(self._wave.take(keep_running=keep_running))
+
+
+_FORMAT = 1
+"""Version of the objects; a change that breaks readers increases it."""
+
+
+class JsonReport(Report):
+    """Prints one object per part on standard output; see the guide of the command line for the objects.
+
+    Messages, warnings and answers have events, which are parts.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        _print({"type": "session", "session_id": session_id, "format": _FORMAT})
+
+    def take(self, part: results.Part) -> None:
+        """Print one part."""
+        if isinstance(part, results.Done):
+            _print({"type": "done", "session_id": self._session_id, "result": result_object(part.result)})
+        else:
+            _print(part_object(part))
+
+
+def part_object(part: results.Part) -> dict[str, Any]:
+    """Return a part as a JSON object with its `type` first."""
+    own = {each.name: getattr(part, each.name) for each in fields(part) if each.name != "type"}
+    if isinstance(part, results.DelegatePart):
+        own["part"] = part_object(part.part)
+    return {"type": part.type, **_plain(own)}
+
+
+def provider_words(result: results.RunResult) -> str:
+    """Return the provider's status and message if a model's error failed the input; else an empty text."""
+    error = None if result.cause is None else result.cause.error
+    return brief_model_error(error) if error is not None and is_raised_by_model(error) else ""
+
+
+def result_object(result: results.RunResult) -> dict[str, Any]:
+    """Return a result as a JSON object; of an interrupt, its id and its value; of a cause, the provider's words."""
+    own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
+    own["cause"] = provider_words(result)
+    own["interrupts"] = [{"id": each.id, "value": each.value} for each in result.interrupts]
+    plain: dict[str, Any] = _plain(own)
+    return plain
+
+
+def print_error(error: BaseException) -> None:
+    """Print an error that ended the command."""
+    _print({"type": "error", "kind": type(error).__name__, "message": str(error)})
+
+
+def _plain(value: Any) -> Any:
+    return to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
+
+
+def _print(value: dict[str, Any]) -> None:
+    # ASCII only: no character of a model or a tool can control a terminal.
+    print(json.dumps(value), flush=True)  # noqa: T201 - the output of the command

@@ -1,0 +1,546 @@
+"""Implements the commands on stored sessions: `sessions`, `prune`, `steer`, `follow-up` and `abort`.
+
+The last three control a running session of this or another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from graph_agent.base._internal.text import printable
+from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    SessionArgument,
+    address_of,
+    check_session_id,
+    check_session_ids,
+    no_session,
+    open_sessions,
+    shared_database,
+    stored_events,
+)
+from graph_agent.interfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from graph_agent.agent_file.spec import AgentSpec
+    from graph_agent.core.runs.inbox import ControlMessage, NoteKind
+    from graph_agent.session.history import SessionSummary
+    from graph_agent.storage.checkpoints.maintenance import PruneReport
+
+_COLUMNS = ("SESSION", "STATUS", "MESSAGES", "MODEL CALLS", "AGE", "TITLE")
+_ACTIVITIES = {
+    "running": "running",
+    "waiting": "waiting for an answer",
+    "interrupted": "interrupted",
+    "newer": "needs a newer version",
+    "damaged": "damaged",
+}
+_STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red", "damaged": "red"}
+
+
+def sessions(
+    context: typer.Context,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of sessions; 0 for all.")] = 50,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the ids only.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per session.")] = False,
+) -> None:
+    """List the sessions of an agent's database, newest first: status, messages, model calls, age and title.
+
+    On a terminal it is a table. Elsewhere the columns are separated by tabs, without a heading.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    out, err = Terminal(), Terminal(stderr=True)
+    found = run_async(_summaries(address_of(config, db), limit + 1 if limit else None))
+    shown = found[:limit] if limit else found
+    if not found and not json_lines:
+        err.print("There are no sessions yet.", style="dim")
+    elif json_lines:
+        for each in shown:
+            typer.echo(json.dumps(asdict(each)))
+    elif quiet:
+        for each in shown:
+            out.line(each.id)
+    else:
+        _print(out, shown)
+    if len(shown) < len(found) and not json_lines:
+        err.print(f"The newest {limit} are shown; --limit 0 shows all.", style="dim")
+
+
+async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
+    from graph_agent.session.history import summarize_sessions
+
+    async with open_sessions(address) as (saver, is_running):
+        return await summarize_sessions(saver, is_running, limit=limit)
+
+
+def _print(out: Terminal, shown: list[SessionSummary]) -> None:
+    now = datetime.now(UTC)
+    rows = []
+    for each in shown:
+        counts = ("" if count is None else str(count) for count in (each.messages, each.model_calls))
+        rows.append((each.id, status_text(each), *counts, age(each.updated_at, now), each.title))
+    if not out.is_terminal:
+        for row in rows:
+            typer.echo("\t".join(map(printable, row)))
+        return
+    out.table(_COLUMNS, rows, [_STYLES.get(each.activity, "") for each in shown], right=("MESSAGES", "MODEL CALLS"))
+
+
+def status_text(summary: SessionSummary) -> str:
+    """Return what a session does, or how its newest input ended, in words."""
+    return _ACTIVITIES.get(summary.activity, summary.status.lower().replace("_", " "))
+
+
+def age(moment: str, now: datetime) -> str:
+    """Return the time since a moment (ISO 8601, or empty) in its largest unit, e.g. `5 min`."""
+    if not moment:
+        return ""
+    seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+_STANDARD = Path("-")
+
+
+def _check_form(value: str) -> str:
+    if value not in ("python", "yaml"):
+        raise typer.BadParameter(f"{printable(value)!r} is no format; give python or yaml.")
+    return value
+
+
+def export_(
+    session: SessionArgument,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A file to write, which must not exist.", show_default="standard output"),
+    ] = None,
+    all_checkpoints: Annotated[
+        bool, typer.Option("--all-checkpoints", help="Export every checkpoint, not only those needed to continue.")
+    ] = False,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="Write one HTML file that shows the session; no import reads it.")
+    ] = False,
+    as_test: Annotated[
+        bool, typer.Option("--test", help="Write a test for pytest that runs the session again, offline.")
+    ] = False,
+    as_case: Annotated[bool, typer.Option("--case", help="Write a case for `graph-agent eval`, as YAML.")] = False,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--input", help="With --test or --case: only this input, from 1; -1 is the newest.", show_default="all"
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", callback=_check_form, help="Of --test: python, or yaml, the same as --case.")
+    ] = "python",
+) -> None:
+    """Print a session as JSON lines: messages, events, status, own state, and the checkpoints that an import reads.
+
+    With --test, it is a test that needs no model, no network and no tool. If the agent file exists, the test builds its
+    agent; else an agent of stub tools.
+    """
+    from graph_agent.agent_file.spec import load_spec
+    from graph_agent.session.importing import export_session
+
+    if as_html + as_test + as_case > 1:
+        raise typer.BadParameter("--html, --test and --case are different files; give one of them.")
+    if number is not None and not (as_test or as_case):
+        raise typer.BadParameter("it belongs to --test and --case.", param_hint="--input")
+    if all_checkpoints and (as_html or as_test or as_case):
+        raise typer.BadParameter("it belongs to the lines that an import reads.", param_hint="--all-checkpoints")
+    # The page names the agent; the database alone suffices for the lines.
+    spec = load_spec(config) if db is None or ((as_html or as_test or as_case) and config.exists()) else None
+    address = shared_database(db or (spec.db if spec else ""))
+    if as_test or as_case:
+        agent = None if spec is None else _path_from(out, spec.path)
+        text = run_async(_exported(address, session, number, agent, as_case=as_case or form == "yaml"))
+        with _output(out) as file:
+            file.write(text)
+        return
+    if as_html:
+        from graph_agent.core.state.events import read_events
+        from graph_agent.web.page import exported_page
+
+        name = (spec.name, spec.description) if spec else ("graph-agent", "")
+        events = read_events(run_async(stored_events(address, session)), session)
+        html = exported_page(session, events, *name)
+        with _output(out) as file:
+            file.write(html)
+        return
+
+    async def write() -> None:
+        async with aclosing(export_session(address, session, all_checkpoints=all_checkpoints)) as lines:
+            header = await anext(lines)  # before the file is created
+            with _output(out) as file:
+                file.write(json.dumps(header) + "\n")
+                async for line in lines:
+                    file.write(json.dumps(line) + "\n")
+
+    run_async(write())
+
+
+def _path_from(out: Path | None, agent: Path) -> str:
+    """Return the path of an agent file as a test names it: relative to the test, if its place is known."""
+    if out is None or out == _STANDARD:
+        return str(agent.resolve())
+    return Path(os.path.relpath(agent.resolve(), out.resolve().parent)).as_posix()
+
+
+async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
+    from graph_agent.devtools.testing.export import to_case, to_test
+    from graph_agent.devtools.testing.recording import read_recording
+    from graph_agent.storage.checkpoints.maintenance import open_tables
+
+    async with open_tables(address) as (_, saver):
+        recording = await read_recording(saver, session)
+    return to_case(recording, number, agent=agent) if as_case else to_test(recording, number, agent=agent)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="The exported session; `-` for standard input.")],
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as", callback=check_session_id, help="Id of the imported session.", show_default="that of the export"
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a session of the same id.")] = False,
+) -> None:
+    """Store an exported session in a database, which may be of another kind, and print its id."""
+    from graph_agent.session.importing import import_session
+    from graph_agent.storage.checkpoints.urls import MEMORY
+
+    address = address_of(config, db)
+    if address == MEMORY:
+        raise ConfigError("db='memory:' ends with this process; import into 'sqlite:///FILE' or 'postgresql://…'.")
+    with _input(file) as lines:
+        try:
+            imported = run_async(import_session(address, lines, session_id=as_, replace=replace))
+        except UnicodeDecodeError as error:
+            raise InputError(f"The export {file} is no text in UTF-8: {error}.") from None
+    Terminal().line(imported)
+
+
+def rm(
+    sessions: Annotated[list[str], typer.Argument(callback=check_session_ids, help="Ids of the sessions to delete.")],
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+) -> None:
+    """Delete sessions, with their history, unread notes, effect ledger and background tasks; asks first.
+
+    Sessions with a run under way are refused, and then none is deleted.
+    """
+    from graph_agent.session.importing import background_sessions, remove_sessions
+
+    address = shared_database(address_of(config, db))
+    chosen = [*dict.fromkeys(sessions)]
+
+    async def check() -> None:
+        async with open_sessions(address) as (saver, is_running):
+            for each in chosen:
+                if await saver.aget_tuple({"configurable": {"thread_id": each, "checkpoint_ns": ""}}) is None:
+                    raise no_session(each, address)
+                for run in [each, *await background_sessions(saver, each)]:
+                    if await is_running(run):
+                        raise InputError(
+                            f"Session {run!r} is running; stop it with `graph-agent abort -s {run}` first."
+                        )
+
+    async def remove() -> None:
+        async with aclosing(remove_sessions(address, chosen)) as removed:
+            async for each in removed:
+                Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
+
+    run_async(check())
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError("Sessions are deleted after a question, and standard input is no terminal; give --yes.")
+        typer.confirm(f"Delete {', '.join(chosen)}?", abort=True, err=True)
+    run_async(remove())
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    if path is None or path == _STANDARD:
+        yield sys.stdout
+        return
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            try:
+                yield file
+            except BaseException:
+                path.unlink()  # a part of an export, which no import accepts
+                raise
+    except FileExistsError:
+        raise InputError(f"The file {path} exists already; give --out a new one.") from None
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be written: {error.strerror}.") from None
+
+
+@contextmanager
+def _input(path: Path) -> Iterator[TextIO]:
+    if path == _STANDARD:
+        yield sys.stdin
+        return
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be read: {error.strerror}.") from None
+    with file:
+        yield file
+
+
+_DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def prune(
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option("--keep-last", min=1, help="Keep this number of the newest checkpoints of each session."),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", help="Remove checkpoints of at least this age, e.g. 30d, 12h or 90m.", show_default="30d"
+        ),
+    ] = None,
+    session: Annotated[
+        list[str] | None,
+        typer.Option("--session", "-s", callback=check_session_ids, help="Only this session; repeatable."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+    ] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per session, and one with the sums.")
+    ] = False,
+) -> None:
+    """Remove old checkpoints from an agent's database, also while it is in use, and free their space.
+
+    The state, the messages, the events and the open questions of each session remain, with its first checkpoint and
+    the newest one of each branch. Sessions with a run under way are skipped.
+    """
+    from graph_agent.storage.checkpoints.maintenance import prune as prune_database
+
+    if keep_last is not None and older_than is not None:
+        raise typer.BadParameter("give one of --keep-last and --older-than.", param_hint="--older-than")
+    age = parse_duration(older_than) if older_than is not None else None
+    address = shared_database(address_of(config, db))
+    report = run_async(
+        prune_database(address, keep_last=keep_last, older_than=age, sessions=session or None, dry_run=dry_run)
+    )
+    if not json_lines:
+        _print_report(report)
+        return
+    for each in report.sessions:
+        typer.echo(
+            json.dumps({"session": each.id, **{key: value for key, value in asdict(each).items() if key != "id"}})
+        )
+    typer.echo(json.dumps({key: value for key, value in asdict(report).items() if key != "sessions"}))
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a time such as `30d`, `12h`, `90m`, `45s` or `2w`; raise `BadParameter` for another form."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is no duration; give a number and a unit, such as 30d, 12h, 90m, 45s or 2w.",
+            param_hint="--older-than",
+        )
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is too long.", param_hint="--older-than") from None
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes in a suitable unit, e.g. `1.5 MB`."""
+    amount, unit = float(abs(size)), "B"
+    for larger in ("KB", "MB", "GB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    sign = "-" if size < 0 else ""
+    return f"{sign}{amount:.{0 if unit == 'B' else 1}f} {unit}"
+
+
+def _print_report(report: PruneReport) -> None:
+    out, err = Terminal(), Terminal(stderr=True)
+    for each in report.sessions:
+        if each.checkpoints:
+            out.line(
+                f"{each.id}: {each.checkpoints} checkpoints with {each.writes} writes ({size_text(each.bytes)}); "
+                f"{each.kept} remain"
+            )
+        if each.skipped is not None:
+            err.print(f"{each.id} was skipped: {each.skipped}.", style="yellow")
+    verb = "Would remove" if report.dry_run else "Removed"
+    out.line(
+        f"{verb} {report.checkpoints} checkpoints with {report.writes} writes: "
+        f"{size_text(report.bytes)} of stored data."
+    )
+    if report.reasons:
+        why = "; ".join(f"{number} {reason}" for reason, number in report.reasons.items())
+        out.line(f"{sum(report.reasons.values())} checkpoints remain: {why}.")
+    if not report.dry_run:
+        freed = report.size_before - report.size_after
+        out.line(
+            f"The database takes {size_text(report.size_after)} on disk, {size_text(abs(freed))} "
+            f"{'less' if freed >= 0 else 'more'} than before."
+        )
+
+
+RunningSession = Annotated[
+    str | None,
+    typer.Option(
+        "--session", "-s", callback=check_session_id, help="The session's id; by default the only one that is running."
+    ),
+]
+TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
+
+
+def steer(
+    text: TextArgument, session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None
+) -> None:
+    """Send a message to a session before its next step, in any process; if it is idle, with its next input."""
+    from graph_agent.agent_file.spec import load_spec
+
+    Terminal().line(run_async(send(load_spec(config), db, session, "steer", text)))
+
+
+def follow_up(
+    text: TextArgument, session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None
+) -> None:
+    """Queue an input to run after the current answer; if the session is idle, after the answer to its next input."""
+    from graph_agent.agent_file.spec import load_spec
+
+    Terminal().line(run_async(send(load_spec(config), db, session, "follow_up", text)))
+
+
+def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
+    """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
+    from graph_agent.agent_file.spec import load_spec
+
+    session_id, stopped = run_async(stop(load_spec(config), db, session))
+    Terminal().line(f"Session {session_id} {'is stopping' if stopped else 'is not running'}.")
+    sys.exit(0 if stopped else 1)
+
+
+_WHEN: dict[tuple[NoteKind, bool], str] = {
+    ("steer", False): "before its next step",
+    ("steer", True): "with its next input",
+    ("follow_up", False): "after its current answer",
+    ("follow_up", True): "after the answer to its next input",
+}
+"""When a message takes effect, by its kind and whether the session is idle."""
+
+
+async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:
+    """Add a note to a session's inbox, without building the agent's model or starting its servers.
+
+    `db` replaces the file's database; without a `session_id`, the only session that runs gets the note. Returns a line
+    with the queued note, and when it takes effect.
+
+    Raises `ConfigError` if the database does not exist, cannot be opened, or is in the memory of one process;
+    `InputError` without such a session, or for an empty text.
+    """
+    from graph_agent.core.runs.inbox import new_note
+
+    address = db or spec.db
+    async with open_sessions(address) as (saver, is_running):
+        if not text.strip():
+            raise InputError("The message is empty.")
+        session_id = session_id or await _only_running(saver, is_running)
+        if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
+            raise no_session(session_id, address)
+        when = _WHEN[kind, not await is_running(session_id)]
+        await _deliver(address, session_id, new_note(kind, text))
+    return f"Queued for session {session_id}, {when}: {' '.join(text.split())}"
+
+
+async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
+    import asyncio
+
+    from graph_agent.core.runs.inbox import StoreInbox, inbox_namespace
+    from graph_agent.storage.checkpoints.sqlite_reader import put_item
+    from graph_agent.storage.checkpoints.urls import file_of, is_postgres
+
+    if not is_postgres(address):
+        file = file_of(address)
+        if await asyncio.to_thread(put_item, file, inbox_namespace(session_id), note.key, note.as_value()):
+            return
+    from graph_agent.storage.checkpoints.open import open_store
+
+    async with open_store(address) as store:
+        await StoreInbox(store).add(session_id, note)
+
+
+async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[str], Awaitable[bool]]) -> str:
+    """Return the id of the session that is running; raise `InputError` if none or several are running."""
+    from graph_agent.session.history import summarize_sessions
+
+    found = [one.id for one in await summarize_sessions(saver, is_running) if one.activity == "running"]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"Several sessions are running: {', '.join(found)}. Name one with --session.")
+    raise InputError("No session is running. Name one with --session; `graph-agent sessions` lists them.")
+
+
+async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple[str, bool]:
+    """Stop a session in any process; return its id, and False if there was nothing to stop.
+
+    Raises:
+        InputError: As `send`.
+        ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
+    """
+    from graph_agent.core.runs.inbox import new_note
+
+    address = db or spec.db
+    async with open_sessions(address) as (saver, is_running):
+        session_id = session_id or await _only_running(saver, is_running)
+        if await is_running(session_id):
+            await _deliver(address, session_id, new_note("abort"))
+            return session_id, True
+        found = await saver.aget_tuple({"configurable": {"thread_id": session_id}})
+        if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":
+            return session_id, False
+    # The session waits for a person, or its process crashed: the agent settles the open calls.
+    from graph_agent.agent_file.factory import open_agent
+    from graph_agent.session.session import Session
+
+    async with open_agent(spec, db=db) as graph:
+        return session_id, await Session(graph, session_id).abort()

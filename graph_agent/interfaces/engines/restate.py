@@ -1,0 +1,147 @@
+"""Serves an agent as a Restate virtual object per session: Restate delivers inputs, checkpoints hold the work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, cast
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
+from pydantic import BaseModel, Field
+from pydantic_core import to_jsonable_python
+from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
+
+from graph_agent.base.errors import RunFailedError, SessionBusyError, UserError
+from graph_agent.base.settings.config import AgentContext
+from graph_agent.core.runs.input_ids import INPUT_ID
+from graph_agent.session.built_agent import custom_state_of
+from graph_agent.session.results import run_result
+from graph_agent.session.session import Session
+from graph_agent.storage.locks.registry import find_run
+
+ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
+RUNS: set[asyncio.Task[Any]] = set()
+"""Runs in this process; a run outlives a lost connection to Restate, and the next delivery waits for its end."""
+_RETRY = InvocationRetryPolicy(initial_interval=timedelta(milliseconds=50))
+_json = partial(to_jsonable_python, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
+
+
+class RunRequest(BaseModel, extra="forbid"):
+    """The request of `run`."""
+
+    input: str | list[Any] = Field(description="The user's input: text, or messages with role and content.")
+    state: dict[str, Any] | None = Field(None, description="Values of own state fields; null to set none.")
+
+
+class ResumeRequest(BaseModel, extra="forbid"):
+    """The request of `resume`."""
+
+    answer: Any = Field(description="The answer to the open interrupt, or a mapping of interrupt id to answer.")
+    decided_by: str | None = Field(None, description="Name of the person who decided; null for `user`.")
+
+
+@asynccontextmanager
+async def _terminal_errors() -> AsyncIterator[None]:
+    try:
+        yield
+    except (UserError, RunFailedError) as error:
+        raise TerminalError(str(error), 400 if isinstance(error, UserError) else 500) from error
+
+
+def agent_object(
+    graph: CompiledStateGraph[Any, Any, Any, Any], *, name: str = "", context: ContextOf | None = None
+) -> VirtualObject:
+    """Return a virtual object with the handlers `run`, `resume`, `status`, `steer` and `abort`.
+
+    Results are `RunResult`s as JSON. The id of an input is the idempotency key of its invocation, else the invocation's
+    id. A cancelled invocation aborts its run. Errors that a retry cannot fix are terminal. Any other error is retried,
+    first after 50 ms (`invocation_retry_policy`). A run may last a day (`inactivity_timeout`).
+
+    Args:
+        graph: A compiled agent, with a checkpointer and a Store that all workers share.
+        name: Name of the object; empty for the graph's name.
+        context: Returns the context of a session's run, such as credentials, which Restate then does not store.
+    """
+    agent = VirtualObject(
+        name or graph.name,
+        inactivity_timeout=timedelta(days=1),
+        invocation_retry_policy=_RETRY,
+        invocation_context_managers=[_terminal_errors],
+    )
+
+    async def state_of(session: Session) -> StateSnapshot:
+        return await graph.aget_state({"configurable": {"thread_id": session.id}})
+
+    async def is_current(session: Session, input_id: str) -> bool:
+        """Whether the session's run, or else its newest checkpoint, is of an input."""
+        run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
+        if run is not None:
+            return run.mark is not None and run.mark.id == input_id
+        return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
+
+    async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
+        started: list[asyncio.Task[Any]] = []
+
+        async def run_to_end() -> Any:
+            while True:
+                async with _terminal_errors():
+                    with suppress(SessionBusyError):
+                        return _json(await start(context=await context(session.id) if context else None))
+                await asyncio.sleep(0.1)
+
+        async def attempt() -> Any:
+            started.append(task := asyncio.create_task(run_to_end()))
+            RUNS.add(task)
+            task.add_done_callback(RUNS.discard)
+            return await asyncio.shield(task)
+
+        try:
+            return await ctx.run_typed("run", attempt)
+        except TerminalError as error:
+            if error.message == "cancelled":
+                if await is_current(session, input_id):
+                    await session.abort()
+                else:
+                    for task in started:
+                        task.cancel()  # it waits for the end of another input
+                await asyncio.gather(*started, return_exceptions=True)
+            raise
+
+    @agent.handler()
+    async def run(ctx: ObjectContext, request: RunRequest) -> dict[str, Any]:
+        """Run one input, until it ends or waits for a person."""
+        session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
+        start = partial(session.run, request.input, state=request.state, input_id=input_id)
+        return dict(await deliver(ctx, session, input_id, start))
+
+    @agent.handler()
+    async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
+        """Answer open interrupts, and continue the input that waits for them."""
+        # An idempotency key belongs to a handler: that of `run` may be used for `resume`, too.
+        session, input_id = Session(graph, ctx.key()), f"resume {ctx.request().idempotency_key or ctx.request().id}"
+        start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)
+        return dict(await deliver(ctx, session, input_id, start))
+
+    @agent.handler(kind="shared")
+    async def status(ctx: ObjectSharedContext) -> dict[str, Any]:
+        """Return the result of the newest input so far, and the state of each of its `calls`."""
+        session = Session(graph, ctx.key())
+        newest = run_result(await state_of(session), custom_state_of(graph).outputs)
+        return {**_json(newest), "calls": _json(await session.calls())}
+
+    @agent.handler(kind="shared")
+    async def steer(ctx: ObjectSharedContext, text: str) -> None:
+        """Send a message to the model before its next plan."""
+        await Session(graph, ctx.key()).steer(text)
+
+    @agent.handler(kind="shared")
+    async def abort(ctx: ObjectSharedContext) -> bool:
+        """Stop the session's run, whose invocation returns the result; false if there was nothing to stop."""
+        return await Session(graph, ctx.key()).abort()
+
+    return agent

@@ -1,0 +1,115 @@
+"""Watches tasks of other processes through the database, and cancels them through the Store.
+
+Only the process that runs a task writes it. Its next update would overwrite an external `canceled`, and the run would
+continue. A cancel request is therefore sent to that process, and the final state that it writes is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks import TaskStore
+from a2a.types import Task
+from a2a.utils.errors import InternalError, TaskNotCancelableError
+from langgraph.store.base import BaseStore
+
+from graph_agent.base._internal.polling import poll_forever
+from graph_agent.core.runs.inbox import StoreInbox, new_note
+from graph_agent.interfaces.server.a2a.store import LiveTaskStore
+from graph_agent.storage.locks.registry import POLL_S
+
+logger = logging.getLogger("graph_agent.server.a2a.cross_process")
+
+STOPS_WITHIN_S = 20.0
+"""Seconds for the other process to receive the request, stop the run, and write the final state."""
+_POLL_TASK_S = 0.2
+"""Seconds between two reads of a task that another process runs."""
+_STALE_S = 600.0
+"""Age in seconds at which a request is deleted; long enough to allow for clock differences between machines."""
+_KIND = "a2a"
+_BOX = "cancelled"
+
+
+class CancelRequests:
+    """Requests to cancel tasks, sent to every process that shares a Store."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self._notes = StoreInbox(store, _KIND)
+
+    @asynccontextmanager
+    async def request(self, task_id: str) -> AsyncIterator[None]:
+        """Keep a request to cancel the task in the Store inside the block."""
+        note = new_note("abort", task_id)
+        await self._notes.add(_BOX, note)
+        try:
+            yield
+        finally:
+            await self._notes.forget(_BOX, [note.key])
+
+    async def listen(self, cancel: Callable[[str], None]) -> None:
+        """Poll until cancelled; `cancel` gets each requested task id at every poll, also those of other processes."""
+
+        async def poll() -> None:
+            notes = await self._notes.read(_BOX)
+            for note in notes:
+                cancel(str(note.content))
+            # A process that was killed while it waited leaves its request behind.
+            old_ns = time.time_ns() - int(_STALE_S * 1e9)
+            if stale := [note.key for note in notes if note.sent_ns < old_ns]:
+                await self._notes.forget(_BOX, stale)
+
+        await poll_forever(poll, POLL_S, logger, "Reading cancel requests from the Store")
+
+
+class OtherProcesses:
+    """The tasks of other processes; only a `LiveTaskStore` is shared with them."""
+
+    def __init__(self, tasks: TaskStore, store: BaseStore | None) -> None:
+        self._tasks = tasks if isinstance(tasks, LiveTaskStore) else LiveTaskStore(tasks)
+        self.cancel_requests = CancelRequests(store) if store is not None and self._tasks.shared else None
+        """Cancel requests between processes; None without other processes or without a Store."""
+
+    async def has(self, task_id: str, context: ServerCallContext) -> bool:
+        """Whether another process runs a task of the caller."""
+        return await self._tasks.run_by_other_process(task_id, context) is not None
+
+    async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Cancel a task that another process runs; return it once its run has stopped, None if none runs it.
+
+        Raises `TaskNotCancelableError` without a Store to reach that process, `InternalError` if it does not stop in
+        time.
+        """
+        if await self._tasks.run_by_other_process(task_id, context) is None:
+            return None
+        if self.cancel_requests is None:
+            raise TaskNotCancelableError(
+                message="Another process runs this task and can only be reached through a Store; build the agent with "
+                "store=... in both."
+            )
+        try:
+            async with self.cancel_requests.request(task_id), asyncio.timeout(STOPS_WITHIN_S):
+                return await self._wait_until_stopped(task_id, context)
+        except TimeoutError:
+            raise InternalError(
+                message=f"The process that runs this task did not stop it within {STOPS_WITHIN_S:g} s. Try again."
+            ) from None
+
+    async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
+        """Yield a task that another process runs, as stored and once its run stops; nothing for other tasks."""
+        task = await self._tasks.run_by_other_process(task_id, context)
+        if task is None:
+            return
+        yield task
+        if (stopped := await self._wait_until_stopped(task_id, context)) is not None:
+            yield stopped
+
+    async def _wait_until_stopped(self, task_id: str, context: ServerCallContext) -> Task | None:
+        while True:
+            if await self._tasks.run_by_other_process(task_id, context) is None:
+                return await self._tasks.get(task_id, context)
+            await asyncio.sleep(_POLL_TASK_S)

@@ -1,0 +1,199 @@
+"""Converts the parts of a session's stream to updates of a task for its subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.timestamp_pb2 import Timestamp
+from langgraph.types import Interrupt
+
+from graph_agent.base._internal.closing_stream import TextCoalescer
+from graph_agent.base._internal.text import printable, printable_lines, to_json_safe
+from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.core.approvals.requests import is_approval_request
+from graph_agent.core.approvals.text import question_text
+from graph_agent.core.state.events import as_value
+from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_part, outcome_metadata
+from graph_agent.models.errors import public_text, public_value
+from graph_agent.session.interrupts import joint_question
+from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
+from graph_agent.session.results import Part as SessionPart
+
+ARTIFACT = "answer"
+_INTERRUPT = "interrupt"
+_PROGRESS = frozenset({"plan", "call", "delegation", "output"})
+"""Types of progress messages, under our extension's key."""
+
+
+class TaskReporter:
+    """Sends one task's updates to its subscribers."""
+
+    def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, show_outputs: bool) -> None:
+        self._queue = queue
+        self._updater = TaskUpdater(queue, task_id, context_id)
+        self._task_id = task_id
+        self._context_id = context_id
+        self._show_outputs = show_outputs
+        self._streamed = False
+        self._outdated = False
+        """Whether the artifact holds text that turned out not to be the answer."""
+        # Coalesced: each event costs a protocol message, a change of the task and a line per subscriber.
+        self._pieces = TextCoalescer(self._append)
+        self.updates_sent = 0
+        """Number of updates sent; a heartbeat is sent while this does not increase."""
+
+    async def submitted(self, message: Message | None) -> None:
+        """Report the new task; the protocol requires this event first."""
+        now = Timestamp()
+        now.GetCurrentTime()
+        await self._queue.enqueue_event(
+            Task(
+                id=self._task_id,
+                context_id=self._context_id,
+                status=TaskStatus(state=TaskState.TASK_STATE_SUBMITTED, timestamp=now),
+                history=[message] if message is not None else [],
+            )
+        )
+
+    async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
+        """Report progress, for programs in `about` under our extension's key; without arguments, a heartbeat."""
+        self.updates_sent += 1
+        await self._pieces.flush()
+        parts = [*_text_parts(text), *_data_parts(data)]
+        message = self._message(parts, about) if parts else None
+        await self._updater.start_work(message)
+
+    async def part(self, part: SessionPart) -> None:
+        """Convert one part of the session's stream to an update."""
+        match part:
+            case Token() if not part.reports_failure:
+                self.updates_sent += 1
+                await self._pieces.add(part.text)
+            case PlanText():
+                # Text that was streamed as the answer turned out to be none, so the artifact starts again.
+                await self._pieces.drop()
+                self._outdated, self._streamed = self._outdated or self._streamed, False
+                await self.working(part.text, {"type": "plan"})
+            case DelegateProgress():
+                about = {"type": "delegation", "id": part.id, "target": part.target}
+                await self.working(f"{printable(part.target)}: {printable_lines(part.text)}", about)
+            case CallState():
+                about = {"type": "call", "id": part.id, "name": part.name, "status": part.status}
+                await self.working(f"{printable(part.name)}: {part.status}", about)
+            case EventAdded(event) if self._show_outputs and (
+                event["type"] == "tool_result" or event["type"] == "delegation_response"
+            ):
+                output = {"id": event["id"], "content": public_value(event["content"])}
+                await self.working(data=output, about={"type": "output", "id": event["id"]})
+            case _:
+                pass
+
+    async def completed(self, result: RunResult) -> None:
+        """Report completion, with the whole answer in place of the streamed chunks."""
+        await self._pieces.flush()
+        parts = [Part(text=public_text(result.answer)), *_data_parts(as_value(result.structured_response))]
+        await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
+        self._outdated = False
+        await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
+
+    async def input_required(self, interrupts: Sequence[Interrupt], result: RunResult) -> None:
+        """Report that the graph waits for a person; see `joint_question`."""
+        await self._end_artifact()
+        message, metadata = self.question(interrupts), outcome_metadata(None, result.usage)
+        await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=metadata)
+
+    def question(self, interrupts: Sequence[Interrupt]) -> Message:
+        """Return the message that asks a person what open interrupts ask."""
+        asked, question = joint_question(interrupts)
+        text = question if isinstance(question, str) else _question_text(question)
+        # A structured question's other fields, such as choices, are sent as data.
+        data = None if question == text or (text and len(question) == 1) else question
+        about = {"type": "question", _INTERRUPT: [each.id for each in asked]}
+        return self._message([*_text_parts(printable_lines(text)), *_data_parts(data)], about)
+
+    async def ask_again(self, question: Message, reason: str) -> None:
+        """Send a question after an answer that was not accepted."""
+        message = self._message([Part(text=reason), *question.parts], _about(question))
+        await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)
+
+    async def failed(self, reason: str, result: RunResult | None = None) -> None:
+        """Report that the task failed."""
+        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(public_text(reason))), result)
+
+    async def rejected(self, reason: str) -> None:
+        """Report that this agent does not accept the task."""
+        await self._pieces.flush()
+        await self._updater.reject(self._message(_text_parts(reason)))
+
+    async def cancelled(self, result: RunResult | None = None) -> None:
+        """Report that the task was cancelled."""
+        await self._end(TaskState.TASK_STATE_CANCELED, None, result)
+
+    async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
+        """Send the final state with the run's usage, which a delegating run deducts from its budget."""
+        await self._end_artifact()
+        metadata = outcome_metadata(result.stop_reason, result.usage) if result is not None else None
+        await self._updater.update_status(state, message, metadata=metadata)
+
+    @property
+    def _artifact_id(self) -> str:
+        return f"{self._task_id}-{ARTIFACT}"
+
+    async def _append(self, text: str) -> None:
+        # The first chunk replaces the artifact, also after a restart of the answer.
+        append, self._streamed, self._outdated = self._streamed, True, False
+        await self._updater.add_artifact(
+            [Part(text=text)], artifact_id=self._artifact_id, name=ARTIFACT, append=append, last_chunk=False
+        )
+
+    async def _end_artifact(self) -> None:
+        """Send the rest of the artifact; empty it if it holds no part of the answer."""
+        await self._pieces.flush()
+        if self._outdated:
+            await self._append("")
+
+    def _message(self, parts: list[Part], about: Mapping[str, Any] | None = None) -> Message:
+        return self._updater.new_agent_message(parts, metadata={EXTENSION: dict(about)} if about else None)
+
+
+def question_ids(question: Message) -> set[str]:
+    """Return the ids of the interrupts that a task's question is about; empty for another message."""
+    ids = _about(question).get(_INTERRUPT, [])
+    # Tasks of an earlier version name one.
+    return {ids} if isinstance(ids, str) else set(ids)
+
+
+def is_progress(message: Message) -> bool:
+    """Whether a message of the agent is progress, which the next message replaces."""
+    return message.role == Role.ROLE_AGENT and _about(message).get("type") in _PROGRESS
+
+
+def _about(message: Message) -> dict[str, Any]:
+    values = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
+    return values if isinstance(values, dict) else {}
+
+
+def _question_text(question: Any) -> str:
+    """Return the text of a structured question; empty if there is none.
+
+    It is the text of an approval request or an elicitation, or else of the first usual key that holds text.
+    """
+    if is_approval_request(question):
+        return question_text(question)
+    if is_elicitation(question):
+        return elicitation_text(question)
+    fields = question if isinstance(question, dict) else {}
+    return next((fields[name] for name in ("question", "message", "prompt") if isinstance(fields.get(name), str)), "")
+
+
+def _text_parts(text: str) -> list[Part]:
+    return [Part(text=text)] if text else []
+
+
+def _data_parts(data: Any) -> list[Part]:
+    return [] if data is None else [data_part(to_json_safe(data))]

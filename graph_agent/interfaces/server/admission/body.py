@@ -1,0 +1,212 @@
+"""Limits the size, arrival time and JSON content of request bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
+from graph_agent.interfaces.server.problems import InvalidRequestError, Kind, ProblemError, path_of
+
+COLLECT_BYTES = 64_000_000
+"""Bytes of answered requests after which garbage is collected: the collector counts objects, not bytes, and some of the
+cycles that requests leave hold a whole large body."""
+
+
+class BodyLimits:
+    """ASGI middleware that reads each body within limits before it calls the application.
+
+    A body whose announced length is too large is not read at all; a chunked body is counted as it arrives.
+
+    Args:
+        refuse: Creates the response to a refused request from its path and the problem.
+        slot: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
+        json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
+            parsing and validating millions of values would block every other request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        timeout_s: float,
+        refuse: Callable[[str, ProblemError], Response],
+        slot: Callable[[Scope], AbstractContextManager[None]],
+        json: JsonBounds,
+    ) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+        self._refuse = refuse
+        self._slot = slot
+        self._json = json
+        self._answered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, then call the application or send a refusal."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            with self._slot(scope):
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._read(scope, receive)
+        except TimeoutError:
+            problem = ProblemError("timeout", f"The request's body did not arrive within {self._timeout_s:g} seconds.")
+        except ProblemError as refused:
+            problem = refused
+        else:
+            if body is not None:
+                await self._app(scope, ReplayedBody(body, receive), send)
+                self._collect(len(body))
+            return
+        response = self._refuse(path_of(scope), problem)
+        response.headers["connection"] = "close"  # unread bytes of the body must not be parsed as a request
+        await response(scope, receive, send)
+
+    def _collect(self, size: int) -> None:
+        self._answered += size
+        if self._answered >= COLLECT_BYTES:
+            self._answered = 0
+            gc.collect()
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Return the whole body; None if the client has disconnected."""
+        headers = dict(scope["headers"])
+        announced = headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self._max_bytes:
+            raise self._too_large()
+        if (encoding := headers.get(b"content-encoding", b"identity").strip().lower()) not in (b"identity", b""):
+            raise InvalidRequestError(
+                f"The request's body is encoded as {encoding.decode('latin-1')[:40]!r}, which this server does not "
+                "decode. Send it without a content-encoding."
+            )
+        meter = JsonMeter(self._json)
+        chunks: list[bytes] = []
+        size = 0
+        refused: ProblemError | None = None
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise self._too_large()
+            if refused is None:
+                try:
+                    meter.feed(chunk)
+                    chunks.append(chunk)
+                except JsonBoundsError as error:
+                    kind: Kind = "too_large" if isinstance(error, TooManyValuesError) else "invalid"
+                    refused = ProblemError(kind, str(error))
+                    # The rest is read and dropped: a client that is still sending would not read the response.
+                    chunks.clear()
+            if not message.get("more_body", False):
+                if refused is not None:
+                    raise refused
+                return b"".join(chunks)
+
+    def _too_large(self) -> ProblemError:
+        return ProblemError("too_large", f"The request's body is larger than {self._max_bytes} bytes.")
+
+
+class ReplayedBody:
+    """ASGI `receive` that returns a body that was read already, then the client's further messages."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        """Return the next message."""
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+SMALL_BYTES = 16_384
+"""Bytes up to which a body is processed on the event loop, because a thread's overhead would take longer."""
+_LIMITER = CapacityLimiter(1)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function on a request's body, in a thread if the body is large; it must not use the event loop."""
+    if len(await request.body()) <= SMALL_BYTES:
+        return function(*args, **kwargs)
+    return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_LIMITER)
+
+
+class BodyRoute(APIRoute):
+    """A route whose body, a pydantic model, is parsed and validated in a thread if it is large."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """Return the handler; called by FastAPI."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+        annotation: Any = self.body_field.field_info.annotation
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+
+        async def handle_validated(request: Request) -> Response:
+            validated = _ValidatedRequest(request.scope, request.receive)
+            validated.adapter = adapter
+            try:
+                response: Response = await handle(validated)
+            except RequestValidationError as error:
+                if not validated.faults:
+                    raise
+                others = [fault for fault in error.errors() if fault["loc"][0] != "body"]
+                raise RequestValidationError([*others, *validated.faults]) from None
+            return response
+
+        return handle_validated
+
+
+class _ValidatedRequest(Request):
+    """A request whose JSON is a validated model; FastAPI's own validation accepts an instance unchanged."""
+
+    adapter: TypeAdapter[Any]
+    faults: tuple[dict[str, Any], ...] = ()
+
+    async def json(self) -> Any:
+        """Return the body as the route's model, or set `faults` and return a string, which no model accepts.
+
+        `JSONDecodeError` if it is not JSON in UTF-8.
+        """
+        body = await self.body()
+        try:
+            return await run_in_thread(self, _validate, body, self.adapter)
+        except ValidationError as error:
+            faults = error.errors(include_url=False, include_context=False, include_input=False)
+            self.faults = tuple({**fault, "loc": ("body", *fault["loc"])} for fault in faults)
+            return "faulty"
+
+
+def _validate(body: bytes, adapter: TypeAdapter[Any]) -> Any:
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise json.JSONDecodeError("It is not UTF-8", "", 0) from None
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("It is nested too deeply", "", 0) from None
+    return adapter.validate_python(value)

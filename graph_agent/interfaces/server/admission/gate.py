@@ -1,0 +1,391 @@
+"""Admits requests: identifies the caller by key, checks origins and limits, and hides internals in error responses."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graph_agent.base._internal.json_bounds import JsonBounds
+from graph_agent.base._internal.own_files import record_file
+from graph_agent.base._internal.signals import Drainable
+from graph_agent.base.errors import ConfigError
+from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
+from graph_agent.interfaces.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
+from graph_agent.interfaces.server.admission.origins import OriginCheck
+from graph_agent.interfaces.server.problems import (
+    ProblemError,
+    internal_error,
+    on_http,
+    on_problem,
+    path_of,
+    refusal,
+    stopping,
+)
+from graph_agent.interfaces.server.settings import KEYS_VARIABLE, MCP_PATH, REST_PATH, ApiKey, ServerSettings
+from graph_agent.interfaces.server.sse import HEAD, with_request_id
+
+WINDOW_S = 60.0
+"""Length in seconds of the sliding window for the limit per minute."""
+
+
+class Limits:
+    """Active requests and requests of the last minute, per caller, in this process.
+
+    Args:
+        concurrent: Maximum concurrent requests of one caller.
+        per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
+    """
+
+    def __init__(
+        self, concurrent: int, per_minute: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._concurrent = concurrent
+        self._per_minute = per_minute
+        self._clock = clock
+        self._active: dict[str, int] = {}
+        self._started: dict[str, deque[float]] = {}
+
+    def enter(self, caller: str, *, starts: bool = True) -> None:
+        """Count a request, which must be ended with `leave`; against the rate only if it `starts` a run.
+
+        Raises:
+            ProblemError: If the caller has too many active requests, or has started too many.
+        """
+        self._check_concurrent(self._active.get(caller, 0))
+        if starts:
+            self._count_start(caller)
+        self._active[caller] = self._active.get(caller, 0) + 1
+
+    def count(self, caller: str) -> None:
+        """Count an input that runs later, such as a follow-up, against the rate only.
+
+        Raises:
+            ProblemError: If the caller has started too many requests.
+        """
+        self._count_start(caller)
+
+    def leave(self, caller: str) -> None:
+        """Count the end of a request."""
+        self._active[caller] -= 1
+        if not self._active[caller]:
+            del self._active[caller]
+
+    def _count_start(self, caller: str) -> None:
+        if self._per_minute is None:
+            return
+        started = self._started.setdefault(caller, deque())
+        now = self._clock()
+        while started and started[0] <= now - WINDOW_S:
+            started.popleft()
+        self._check_rate(len(started), started[0] if started else None, now)
+        started.append(now)
+
+    @contextmanager
+    def slot(self, caller: str, *, starts: bool = True) -> Iterator[None]:
+        """Count one request for the duration of the context.
+
+        Raises:
+            ProblemError: Same as for `enter`.
+        """
+        self.enter(caller, starts=starts)
+        try:
+            yield
+        finally:
+            self.leave(caller)
+
+    def _check_concurrent(self, active: int) -> None:
+        if active >= self._concurrent:
+            raise ProblemError(
+                "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
+            )
+
+    def _check_rate(self, started: int, oldest: float | None, now: float) -> None:
+        if self._per_minute is not None and oldest is not None and started >= self._per_minute:
+            raise ProblemError(
+                "busy",
+                f"Too many requests; this key may send {self._per_minute} a minute.",
+                retry_after_s=oldest + WINDOW_S - now,
+            )
+
+
+_SHORTEST = 16
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request."""
+
+    name: str
+    """The key's name; empty on a server without keys."""
+
+    @property
+    def person(self) -> str:
+        """Name under which the history records the caller's decisions."""
+        return self.name or DEFAULT_DECIDER
+
+    def thread(self, session_id: str) -> str:
+        """Return the LangGraph thread of one of this caller's sessions; unique across callers."""
+        return f"{self.name}/{session_id}" if self.name else session_id
+
+    def session(self, thread_id: str) -> str | None:
+        """Return the session of a thread; None if the thread is another caller's, or not a session."""
+        session_id = thread_id.removeprefix(f"{self.name}/") if self.name else thread_id
+        return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
+
+    def pending_thread(self, token: str) -> str:
+        """Return the thread of a request without a session that waits for this caller's own tools."""
+        return f"{self.name}/parked/{token}"
+
+
+def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
+    """Read the keys of a file and of `GRAPH_AGENT_API_KEYS`.
+
+    Args:
+        file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. None for no file.
+
+    Returns:
+        The keys; a key without a name is named by a hash of it.
+
+    Raises:
+        ConfigError: If the file cannot be read, a key is too short, two keys have the same name, or two names have
+            the same key. No message shows a key.
+    """
+    listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
+    entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
+    if file is not None:
+        record_file(file, "the file of this agent's API keys")
+        try:
+            entries += [(f"{file}, entry {i}", text) for i, text in _entries(file.read_text(encoding="utf-8-sig"))]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Keys file {file}: {error}.") from None
+        if not entries:
+            raise ConfigError(f"Keys file {file}: there is no key in it; write one a line, as 'name:key'.")
+    keys = [_key(where, text) for where, text in entries]
+    for where, name in ((entries[i][0], key.name) for i, key in enumerate(keys)):
+        if sum(key.name == name for key in keys) > 1:
+            raise ConfigError(f"{where}: another key is named {name!r} too; give each a name of its own.")
+    if len({key.key.get_secret_value() for key in keys}) < len(keys):
+        raise ConfigError(f"{KEYS_VARIABLE} and the keys file: two names have one key; give each a key of its own.")
+    return tuple(keys)
+
+
+def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
+    """Return the caller of a request by `Authorization: Bearer` or `x-api-key`; None if the key is missing or unknown.
+
+    Every key is compared, each in constant time, so that the duration reveals nothing about the keys.
+    """
+    if not keys:
+        return Caller("")
+    given = key_in(request)
+    found: Caller | None = None
+    for key in keys:
+        if hmac.compare_digest(key.key.get_secret_value().encode(), given.encode("utf-8", "surrogatepass")):
+            found = Caller(key.name)
+    return found
+
+
+def key_in(request: HTTPConnection) -> str:
+    """Return the key of a request; empty without one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
+
+
+def _entries(text: str) -> list[tuple[int, str]]:
+    stripped = [line.strip() for line in text.split("\n")]
+    return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
+
+
+def _key(where: str, text: str) -> ApiKey:
+    name, colon, key = text.partition(":")
+    if not colon:
+        name, key = "key-" + hashlib.sha256(text.encode()).hexdigest()[:12], text
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a key's name is 1 to 64 letters, digits, '_' or '-'.")
+    if len(key) < _SHORTEST:
+        raise ConfigError(f"{where}: a key has {_SHORTEST} characters or more; make one with 'openssl rand -hex 24'.")
+    return ApiKey(name=name, key=SecretStr(key))
+
+
+OPEN = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
+"""Paths that need no key."""
+_NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
+_UNKNOWN_KEY = "The API key is none of this server's; check the key that the client sends."
+
+
+def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
+    """Add the admission layer to an application that has not started."""
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_middleware(Gate, settings=settings, guarded=guarded)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+
+
+class Gate:
+    """ASGI middleware that authenticates callers of the guarded paths before any of the body is read.
+
+    A trailing `/*` of a guarded path includes all paths below; other paths pass unchecked.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
+        self._app = app
+        # Limits per caller apply once the body has arrived; until then only this limits the memory of bodies.
+        arriving = Limits(settings.concurrent_requests)
+        self._limited = BodyLimits(
+            app,
+            max_bytes=settings.max_body_bytes,
+            timeout_s=settings.body_timeout_s,
+            refuse=refusal,
+            slot=lambda scope: arriving.slot(scope["state"]["caller"].name),
+            json=JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth),
+        )
+        self._keys = settings.keys
+        self._origins = OriginCheck(settings.cors_origins, settings.public_url)
+        self._guarded = frozenset(one for one in guarded if not one.endswith("*"))
+        self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit or refuse a request."""
+        # As the routes see it: without the mount path.
+        path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
+        if path not in self._guarded and not path.startswith(self._below):
+            await self._app(scope, receive, send)
+            return
+        if path.startswith("/v1/"):
+            send = with_request_id(send)
+        if not self._keys:
+            try:
+                self._origins.check(HTTPConnection(scope), path)
+            except ProblemError as foreign:
+                await refusal(path, foreign)(scope, receive, send)
+                return
+        caller = caller_of(HTTPConnection(scope), self._keys)
+        if caller is None and path not in OPEN:
+            problem = ProblemError("key", _UNKNOWN_KEY if key_in(HTTPConnection(scope)) else _NO_KEY)
+            await refusal(path, problem)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = caller or Caller("")
+        if scope.get("method") == "HEAD" and path != MCP_PATH:
+            # FastAPI's routes refuse it. The HTTP server sends no body; a stream ends before its first event.
+            scope = {**scope, "method": "GET", "state": {**scope["state"], HEAD: True}}
+        started = False
+
+        async def send_and_mark(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            # Open paths take no body, so that the body of an unauthenticated request is never read.
+            await (self._app if path in OPEN else self._limited)(scope, receive, send_and_mark)
+        except Exception as error:  # noqa: BLE001 - any failure must end in an error response without details
+            response = internal_error(path, error)
+            if not started:
+                await response(scope, receive, send)
+
+
+async def caller(request: Request) -> Caller:
+    """Return the caller of a request; a dependency of routes, async because FastAPI runs sync ones in a thread."""
+    return admitted_caller(request)
+
+
+def admitted_caller(request: HTTPConnection) -> Caller:
+    """Return the caller of an admitted request."""
+    admitted: Caller = request.state.caller
+    return admitted
+
+
+def admit_requests(
+    routes: Iterable[BaseRoute], runs: Drainable, limits: Limits, *, protocol: str, streams: Limits | None = None
+) -> None:
+    """Make the routes check and count each request, and refuse it while `runs` drain.
+
+    `streams` limits GET requests, which stay open; None for `limits`.
+    """
+    for route in routes:
+        if isinstance(route, Route):
+            route.app = _Limited(route.app, runs, limits, streams or limits, protocol)
+
+
+class _Limited:
+    """ASGI middleware that counts requests per caller, and refuses them while the server stops.
+
+    It also requires a JSON content type, which the SDKs may not: a browser sends `text/plain` to another site without a
+    preflight request.
+    """
+
+    def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits, streams: Limits, protocol: str) -> None:
+        self._app = app
+        self._runs = runs
+        self._limits = limits
+        self._streams = streams
+        self._protocol = protocol
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._runs.draining:
+            raise stopping()
+        if not _is_json(Headers(scope=scope)):
+            raise ProblemError(
+                "media_type",
+                f"An {self._protocol} request is JSON; send it with 'Content-Type: application/json'.",
+            )
+        limits, starts = self._streams if scope["method"] == "GET" else self._limits, False
+        if scope["method"] == "POST":
+            # `BodyLimits` has read the whole body.
+            body = (await receive()).get("body", b"")
+            receive, starts = ReplayedBody(body, receive), _starts_run(path_of(scope), body)
+        with ExitStack() as slot:
+            slot.enter_context(limits.slot(admitted_caller(Request(scope)).name, starts=starts))
+
+            async def send_with_slot(message: Message) -> None:
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    # Before the last byte, after which the client may send its next request.
+                    slot.close()
+                await send(message)
+
+            await self._app(scope, receive, send_with_slot)
+
+
+_RUNS = frozenset({"SendMessage", "SendStreamingMessage", "message/send", "message/stream", "tools/call"})
+"""Methods of A2A and MCP that start a run."""
+
+
+def _starts_run(path: str, body: bytes) -> bool:
+    """Whether a request of A2A or MCP may start a run; a body that is too large to be parsed here counts as one."""
+    if path.startswith(f"{REST_PATH}/"):
+        return path.endswith(("/message:send", "/message:stream"))
+    if len(body) > SMALL_BYTES:
+        return True
+    try:
+        return json.loads(body).get("method") in _RUNS
+    except (ValueError, AttributeError, RecursionError, TypeError):
+        return True
+
+
+def _is_json(headers: Headers) -> bool:
+    """Return whether a request has a JSON body, or none."""
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return True
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))

@@ -1,0 +1,126 @@
+"""Refuses requests that web pages of other origins send to a server without keys."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from graph_agent.interfaces.server.problems import ProblemError
+
+logger = logging.getLogger("graph_agent.server.admission.origins")
+
+_PUBLIC = ("/health", "/ready", "/.well-known/")
+"""Beginnings of the paths that pages of every origin may request."""
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SCHEMES = {"ws": "http", "wss": "https"}
+_ADDABLE = re.compile(r"[a-z][a-z0-9+.-]{0,50}://[a-z0-9._:\[\]-]{1,300}")
+"""Origins that a refusal names as a value of `cors_origins`."""
+_LOGGED = 100
+"""Number of refused origins that are logged; clients may send any number."""
+_SHOWN = 200
+"""Characters of a refused origin that are shown."""
+
+
+class OriginCheck:
+    """Checks the origin and the host name of requests to a server without keys.
+
+    A page sends its `Origin` with each request that can change something, and with each WebSocket. Pages of every other
+    origin are refused, also those of another port of this machine, which any program of it may serve. A page whose host
+    name was rebound to this machine (DNS rebinding) has the server's own origin, and is detected by `Host`: a name with
+    a dot can belong to anyone, an address or a bare name cannot.
+
+    Args:
+        origins: Origins whose pages may call this server; `*` permits all.
+        public_url: The server's URL for clients; its host name and origin are permitted. Empty if there is none.
+    """
+
+    def __init__(self, origins: Collection[str], public_url: str = "") -> None:
+        self._origins = origins
+        self._public_host = _name(public_url)
+        self._public_origin = _origin(public_url)
+        self._logged: set[str] = set()
+
+    def check(self, request: HTTPConnection, path: str) -> None:
+        """Raise `ProblemError` if a request may come from a page without permission.
+
+        Args:
+            path: The request's path without the mount path of the application.
+        """
+        origin = request.headers.get("origin")
+        if origin is not None and (origin in self._origins or "*" in self._origins):
+            return
+        host = _name(f"//{request.headers.get('host', '')}")
+        if not _is_bare(host) and host != self._public_host:
+            raise ProblemError(
+                "origin",
+                f"Without API keys this server answers to an address, a bare name or the host of public_url only, not "
+                f"to {host!r}; set keys or public_url.",
+            )
+        if path.startswith(_PUBLIC):
+            return
+        if origin is None and _is_of_another_page(request):
+            raise ProblemError("origin", "A page of another origin sent this request without its Origin.")
+        if origin is not None and not self._is_own(origin, request):
+            raise ProblemError("origin", self._refusal(origin))
+
+    def _is_own(self, origin: str, request: HTTPConnection) -> bool:
+        given, scheme, host = _origin(origin), request.scope.get("scheme", "http"), request.headers.get("host", "")
+        if given is None:
+            return False
+        if given in (self._public_origin, _origin(f"{_SCHEMES.get(scheme, scheme)}://{host}")):
+            return True
+        # Behind a proxy that ends TLS, the request has another scheme. If the port is named, it has one scheme only.
+        return re.search(r":[0-9]+$", origin) is not None and given == _origin(f"{given[0]}://{host}")
+
+    def _refusal(self, origin: str) -> str:
+        text = f"Pages of the origin {origin[:_SHOWN]!r} may not call this server, which has no API keys."
+        if _ADDABLE.fullmatch(origin):
+            text += f" To permit them, add the origin to cors_origins: --set 'cors_origins=[\"{origin}\"]'."
+        else:
+            # A file, or the sandboxed frame of any page.
+            text += " Open the page over HTTP, and add its origin to cors_origins."
+        # Browsers do not show the response to the page's author.
+        if origin not in self._logged and len(self._logged) < _LOGGED:
+            self._logged.add(origin)
+            logger.warning("%s", text)
+        return text
+
+
+def _is_of_another_page(request: HTTPConnection) -> bool:
+    """Whether a browser marks the request as a page's of another origin, and not as one of an address or a link."""
+    headers = request.headers
+    return headers.get("sec-fetch-site") in ("same-site", "cross-site") and headers.get("sec-fetch-mode") != "navigate"
+
+
+def _origin(url: str) -> tuple[str, str, int | None] | None:
+    """Return scheme, host and port of a URL; None if it has no host, or is malformed."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").rstrip(".")
+        return (parts.scheme, host, parts.port or _DEFAULT_PORTS.get(parts.scheme)) if host else None
+    except ValueError:
+        return None
+
+
+def _name(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return "."  # a name that no page can have
+
+
+def _is_bare(host: str) -> bool:
+    return "." not in host or host.endswith(".localhost") or _is_address(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,204 @@
+"""Shares limits and the order to stop between the worker processes of one server, in a folder.
+
+Requests and runs are counted in a small SQLite database of the folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from graph_agent.interfaces.server.admission.gate import WINDOW_S, Limits
+from graph_agent.interfaces.server.settings import ServerSettings
+from graph_agent.storage.checkpoints.sqlite_connection import Patience
+
+logger = logging.getLogger("graph_agent.server.admission.worker_folder")
+
+_AT_ONCE = "stop-at-once"
+
+_warned: set[Path | None] = set()
+
+
+def warn_of_folder(folder: Path | None, error: Exception) -> None:
+    """Log, once per process, that it counts requests and metrics on its own instead of together with other workers."""
+    if folder in _warned:
+        return
+    _warned.add(folder)
+    name = "No temporary folder" if folder is None else f"The temporary folder {folder}"
+    can = "can" if folder is None else "cannot"
+    logger.warning(
+        "%s %s be used (%s): each worker process counts requests and metrics for itself meanwhile. Free some space "
+        "there, or set TMPDIR to another folder and start the server again.",
+        name,
+        can,
+        error,
+    )
+
+
+def stop_at_once(shared: Path) -> None:
+    """Make `is_to_stop_at_once` true for the workers of a folder; raise `OSError` if the folder is not writable."""
+    (shared / _AT_ONCE).touch()
+
+
+def is_to_stop_at_once(shared: Path) -> bool:
+    """Return whether the supervisor of this worker has received a second stop signal."""
+    return (shared / _AT_ONCE).exists()
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process with this id exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+_WAIT_S = 2.0
+"""Seconds to wait for the transaction of another worker, which takes some microseconds."""
+_TABLES = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = OFF;
+CREATE TABLE IF NOT EXISTS under_way (
+  kind TEXT, caller TEXT, worker INTEGER, requests INTEGER, PRIMARY KEY (kind, caller, worker)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS started (kind TEXT, caller TEXT, at REAL);
+CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
+"""
+
+
+class SharedLimits(Limits):
+    """`Limits` over all worker processes that share a folder; each kind of resource is counted separately."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        concurrent: int,
+        per_minute: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(concurrent, per_minute, clock)
+        self._folder = folder
+        self._kind = kind
+        self._worker = os.getpid()
+        self._db: sqlite3.Connection | None = None
+        self._unpublished: set[str] = set()
+        """Callers whose number of active requests in this process is not up to date in the database."""
+        self._in_database(lambda db: None)
+
+    def enter(self, caller: str, *, starts: bool = True) -> None:
+        """Behaves like `Limits.enter`; for this process alone while the folder is unusable."""
+        if self._in_database(partial(self._enter, caller, starts)):
+            self._unpublished.clear()
+            self._active[caller] = self._active.get(caller, 0) + 1
+        else:
+            super().enter(caller, starts=starts)
+            self._unpublished.add(caller)
+
+    def count(self, caller: str) -> None:
+        """Behaves like `Limits.count`; for this process alone while the folder is unusable."""
+        if self._per_minute is not None and not self._in_database(partial(self._count, caller)):
+            super().count(caller)
+
+    def leave(self, caller: str) -> None:
+        """Behaves like `Limits.leave`."""
+        super().leave(caller)
+        if not self._in_database(partial(self._publish, caller)):
+            self._unpublished.add(caller)
+
+    def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
+        """Run a function in a transaction; return False if the database is unusable, e.g. on a full disk."""
+        try:
+            if self._db is None:
+                self._db = self._open()
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                work(self._db)
+                self._db.execute("COMMIT")
+            except BaseException:
+                # On a full disk SQLite has already rolled back.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            warn_of_folder(self._folder, error)
+            return False
+        return True
+
+    def _enter(self, caller: str, starts: bool, db: sqlite3.Connection) -> None:
+        for other in self._unpublished:
+            self._publish(other, db)
+        rows = db.execute(
+            "SELECT sum(requests) FROM under_way WHERE kind = ? AND caller = ?", (self._kind, caller)
+        ).fetchone()
+        self._check_concurrent(rows[0] or 0)
+        if starts:
+            self._count(caller, db)
+        self._publish(caller, db, more=1)
+
+    def _count(self, caller: str, db: sqlite3.Connection) -> None:
+        if self._per_minute is None:
+            return
+        mine, now = (self._kind, caller), self._clock()
+        db.execute("DELETE FROM started WHERE kind = ? AND at <= ?", (self._kind, now - WINDOW_S))
+        started, oldest = db.execute(
+            "SELECT count(*), min(at) FROM started WHERE kind = ? AND caller = ?", mine
+        ).fetchone()
+        self._check_rate(started, oldest, now)
+        db.execute("INSERT INTO started VALUES (?, ?, ?)", (*mine, now))
+
+    def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
+        # The absolute number, so that the next write corrects one that failed.
+        row = (self._kind, caller, self._worker, self._active.get(caller, 0) + more)
+        db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
+
+    def _open(self) -> sqlite3.Connection:
+        # Not `.db`: prometheus_client reads all `*.db` files of the folder.
+        db = sqlite3.connect(self._folder / "limits.sqlite", timeout=_WAIT_S, isolation_level=None)
+        try:
+            _make_tables(db)
+            self._remove_dead_workers(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+    def _remove_dead_workers(self, db: sqlite3.Connection) -> None:
+        """Delete the counts of killed workers; an entry with this process's own id is from a dead one too."""
+        workers = [worker for (worker,) in db.execute("SELECT DISTINCT worker FROM under_way")]
+        for worker in workers:
+            if not is_alive(worker) or worker == self._worker:
+                db.execute("DELETE FROM under_way WHERE worker = ? AND kind = ?", (worker, self._kind))
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    patience, made = Patience(), False
+    while not made:
+        try:
+            db.executescript(_TABLES)
+            made = True
+        except sqlite3.OperationalError as error:
+            time.sleep(patience.pause_s(error))
+
+
+def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
+    """Return the limits per key of requests, of event streams, and of active A2A tasks.
+
+    Processes that have the folder `shared` count together; None for this process alone.
+    """
+    requests = (settings.concurrent_requests, settings.requests_per_minute)
+    if shared is None:
+        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
+    return (
+        SharedLimits(shared, "requests", *requests),
+        SharedLimits(shared, "streams", settings.event_streams),
+        SharedLimits(shared, "tasks", settings.concurrent_requests),
+    )

@@ -1,0 +1,432 @@
+"""Projects the parts of a run to AG-UI events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ag_ui import core
+from langchain_core.messages import AIMessage
+from langgraph.types import StateSnapshot
+
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
+from graph_agent.core.state.call_events import call_name
+from graph_agent.core.state.events import SUCCESSES, StoredEvent
+from graph_agent.interfaces.server.agui.messages import (
+    CallNames,
+    ClientView,
+    content_text,
+    delegations,
+    given_results,
+    held_calls,
+    json_of,
+    presented,
+    result_id,
+    snapshot_of,
+)
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
+from graph_agent.interfaces.server.chat.run import (
+    COMMENTARY,
+    AnswerText,
+    CallEvents,
+    MessageBreak,
+    Part,
+    ProgressUpdate,
+    ReasoningPiece,
+    StateValues,
+)
+from graph_agent.interfaces.server.chat.run_spec import is_client_call
+from graph_agent.interfaces.server.host import LivePart
+from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.session.results import (
+    DelegatePart,
+    Token,
+    open_interrupts,
+    planned_calls,
+    run_result,
+    since_last_input,
+)
+
+PROTOCOL = "1.0"
+_STOPPED = "The run was stopped before this delegate had answered."
+
+
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """The ids of a run, and the protocol version of its client."""
+
+    thread_id: str
+    run_id: str
+    is_legacy: bool
+    """Whether the client is older than AG-UI 1.0, which it shows by declaring no version.
+
+    Such a client refuses the outcome `cancelled`, the list of its own calls that wait, and a declared version."""
+
+
+class Projection:
+    """Makes the AG-UI events of one run, in which each start has its end.
+
+    `own_fields` are the agent's state fields that clients see, `written` those that the run receives from the request.
+    Fields of `client_state` that the agent does not have are kept.
+    """
+
+    def __init__(
+        self,
+        ids: RunIds,
+        before: StateSnapshot,
+        request: Sequence[core.Message],
+        *,
+        own_fields: Sequence[str] = (),
+        client_state: Any = None,
+        written: Collection[str] = (),
+    ) -> None:
+        messages = before.values.get("messages", [])
+        self._ids = ids
+        self._request = request
+        self._before = before
+        self._own_fields = own_fields
+        self._client_state = client_state if isinstance(client_state, Mapping) else {}
+        self._written = {name: self._client_state[name] for name in written}
+        self._names = CallNames(messages)
+        self._shown_fields: dict[str, Any] = {}
+        self._view = ClientView(request)
+        self._given = {name: message.id for name, message in given_results(request).items()}
+        self._parent: str | None = next(
+            (each.id for each in reversed(messages) if isinstance(each, AIMessage) and each.tool_calls), None
+        )
+        self._text: str | None = None
+        self._reasoning: str | None = None
+        self._reasonings = 0
+        self._texts = 0
+        self._step: str | None = None
+        self._wave: set[str] = set()
+        """Ids of the open step's calls without a result."""
+        self._subagents: set[str] = set()
+        """Names of the open delegations."""
+        self._delegate_texts: dict[str, str] = {}
+        """Open delegation → id of its open message."""
+        self._announced: set[str] = set()
+        """Ids of the newest plans' calls that the client has."""
+        self._settled = _settled(before)
+        """Ids of calls whose results an earlier run has shown, although the history does not have them yet."""
+
+    def start(self, ignored: Sequence[str] = ()) -> Iterator[core.BaseEvent]:
+        """Yield the first events; `ignored` are ids of interrupts that the request answers again."""
+        version = None if self._ids.is_legacy else PROTOCOL
+        yield core.RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
+        if ignored:
+            yield core.CustomEvent(name="resume_ignored", value={"interruptIds": list(ignored)})
+        yield from self._state({**self._before.values, **self._written})
+
+    def resume(self) -> Iterator[core.BaseEvent]:
+        """Yield the events that open the step of a run that continues a wave, and the delegations that wait."""
+        events = since_last_input(self._before.values.get("events", []))
+        calls = planned_calls(events)
+        unfinished = [call for call in calls if call.result is None and call.planned["id"] not in self._settled]
+        # The client has every call of the message from the snapshot at the end of the run before.
+        self._announced = {call.planned["id"] for call in calls}
+        if unfinished:
+            step = next((event["step"] for event in reversed(events) if event["type"] == "plan"), 0)
+            yield from self._open_step(step, [call.planned["id"] for call in unfinished])
+        for call in unfinished:
+            if call.started is not None and call.started["type"] == "delegation_request":
+                yield from self._open_subagent(call.planned["id"], call.started["target"])
+
+    def join(self, live: Sequence[LivePart]) -> Iterator[core.BaseEvent]:
+        """Yield the events that bring a client to the middle of another request's run."""
+        yield from self._messages(self._before)
+        yield from self.resume()
+        begun = ""
+        for part in live:
+            begun = begun + part["text"] if part["type"] == "text" else "" if part["type"] == "break" else begun
+        messages = self._before.values.get("messages", [])
+        stored = next((each.text for each in reversed(messages) if isinstance(each, AIMessage)), "")
+        if begun.strip() != stored.strip():
+            yield from self._delta(begun, None)
+
+    def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[core.BaseEvent]:
+        """Yield the events of further output of such a run, and of its new events."""
+        for part in live:
+            match part["type"]:
+                case "text":
+                    yield from self._delta(part["text"], None)
+                case "break":
+                    yield from self._close_text()
+                case "progress":
+                    yield core.CustomEvent(name="progress", value=part)
+        for event in events:
+            yield from self._call_event(event)
+
+    def part(self, part: Part) -> Iterator[core.BaseEvent]:
+        """Yield the events of a part other than the last one."""
+        match part:
+            case AnswerText(text, message_id) if not (message_id or "").startswith(COMMENTARY):
+                yield from self._delta(text, message_id)
+            case MessageBreak():
+                yield from self._close_text()
+            case ReasoningPiece(text):
+                yield from self._reason(text)
+            case CallEvents(events, message_id):
+                self._parent = message_id or self._parent
+                for event in events:
+                    yield from self._call_event(event)
+            case StateValues(values):
+                yield from self._state_delta(values)
+            case ProgressUpdate(progress):
+                yield core.CustomEvent(name="progress", value=progress)
+            case DelegatePart(id_, part=Token(text, message_id=message_id)):
+                yield from self._delegate_text(self._names.of(id_), text, message_id)
+            case _:
+                pass  # the snapshot at the end has the texts of an earlier run
+
+    def end(
+        self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
+    ) -> Iterator[core.BaseEvent]:
+        """Yield the last events of a run; `used_before` is usage of the input that earlier runs have reported."""
+        result = run_result(state)
+        if outcome.rest and not result.interrupts:
+            yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
+        yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
+
+    def stored(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
+        """Yield the events that end a request without a run of its own; the snapshot has all calls."""
+        self._announced = {
+            call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
+        }
+        yield from self.finish(state, state.values.get("usage") or NO_USAGE)
+
+    def finish(
+        self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
+    ) -> Iterator[core.BaseEvent]:
+        """Yield the events that end the run with what the session has; arguments as for `end`."""
+        interrupts = open_interrupts(state)
+        yield from self._close_messages()
+        for call in held_calls(interrupts):
+            yield from self._announce(call["id"], call["name"], call["arguments"])
+        pending = [each.value for each in interrupts if is_client_call(each)]
+        for call in pending:
+            yield from self._announce(call["id"], call["name"], call["arguments"])
+        asked = presented(interrupts, self._names)
+        waiting = {self._names.of(id_): ids for id_, ids in delegations(interrupts).items()}
+        yield from self._close_subagents(waiting)
+        yield from self._close_step()
+        if asked:
+            yield from self._state(state.values)
+        else:
+            yield from self._state_delta(state.values)
+        yield from self._messages(state)
+        used = _usage(state, used_before)
+        if is_aborted and self._ids.is_legacy:
+            yield core.RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)
+            return
+        yield core.RunFinishedEvent(
+            thread_id=self._ids.thread_id,
+            run_id=self._ids.run_id,
+            result={"status": run_result(state).status.value, "stopReason": run_result(state).stop_reason},
+            outcome=self._outcome(asked, [self._names.of(call["id"]) for call in pending], is_aborted=is_aborted),
+            usage=used,
+        )
+
+    def _outcome(self, asked: list[core.Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
+        if asked:
+            return core.RunFinishedInterruptOutcome(interrupts=asked)
+        if is_aborted:
+            return core.RunFinishedCancelledOutcome()
+        names = None if self._ids.is_legacy or not pending else pending
+        return core.RunFinishedSuccessOutcome(pending_tool_call_ids=names)
+
+    def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
+        """Yield the events that end the run with an error; `state` is None if the session after it is not known."""
+        yield from self._close_messages()
+        yield from self._close_subagents({})
+        yield from self._close_step()
+        if state is not None:
+            yield from self._messages(state)
+        yield core.RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
+
+    def _state(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
+        if self._own_fields:
+            self._shown_fields = self._fields(values)
+            yield core.StateSnapshotEvent(snapshot={**self._client_state, **self._shown_fields})
+
+    def _state_delta(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
+        """Yield a JSON patch of the fields that differ from those that the client has."""
+        fields, shown = self._fields(values), self._shown_fields
+        added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
+        if added:
+            self._shown_fields = {**shown, **added}
+            # In an object, `add` also replaces.
+            patch: list[Any] = [{"op": "add", "path": f"/{name}", "value": value} for name, value in added.items()]
+            yield core.StateDeltaEvent(delta=patch)
+
+    def _fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: to_json_safe(values[name]) for name in self._own_fields if name in values}
+
+    def _messages(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
+        found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
+        for messages in self._view.snapshots(found):
+            yield core.MessagesSnapshotEvent(messages=messages)
+        self._view = ClientView(found)
+
+    def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:
+        if not text:
+            return
+        yield from self._close_reasoning()
+        if self._text is None or (message_id is not None and message_id != self._text):
+            yield from self._close_text()
+            self._texts += 1
+            self._text = message_id or f"{self._ids.run_id}-text-{self._texts}"
+            self._view.add(self._text)
+            yield core.TextMessageStartEvent(message_id=self._text, role="assistant")
+        yield core.TextMessageContentEvent(message_id=self._text, delta=text)
+
+    def _reason(self, text: str) -> Iterator[core.BaseEvent]:
+        if self._reasoning is None:
+            yield from self._close_text()
+            self._reasonings += 1
+            self._reasoning = f"{self._ids.run_id}-reasoning-{self._reasonings}"
+            yield core.ReasoningStartEvent(message_id=self._reasoning)
+            yield core.ReasoningMessageStartEvent(message_id=self._reasoning, role="reasoning")
+        yield core.ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
+
+    def _call_event(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
+        match event["type"]:
+            case "plan":
+                yield from self._close_messages()
+                if event["calls"]:
+                    for call in event["calls"]:
+                        self._names.plan(call["id"])
+                        self._announced.discard(call["id"])
+                        self._settled.discard(call["id"])
+                    yield from self._open_step(event["step"], [call["id"] for call in event["calls"]])
+            case "tool_call":
+                yield from self._announce(event["id"], event["name"], event["arguments"])
+            case "delegation_request":
+                yield from self._announce(event["id"], str(call_name(event)), {"task": event["task"]})
+                if "refused" not in event:
+                    yield from self._open_subagent(event["id"], event["target"])
+            case "tool_result" | "delegation_response":
+                yield from self._result(event)
+
+    def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[core.BaseEvent]:
+        if id_ in self._announced:
+            return
+        self._announced.add(id_)
+        yield from self._close_messages()
+        call = self._names.of(id_)
+        self._view.add_call(call, self._parent or call)
+        yield core.ToolCallStartEvent(tool_call_id=call, tool_call_name=name, parent_message_id=self._parent)
+        yield core.ToolCallArgsEvent(tool_call_id=call, delta=json_of(arguments))
+        yield core.ToolCallEndEvent(tool_call_id=call)
+
+    def _result(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
+        if event["id"] in self._settled:
+            return
+        yield from self._announce(event["id"], str(call_name(event)), {})
+        name, text = self._names.of(event["id"]), content_text(event)
+        if name in self._subagents:
+            self._subagents.discard(name)
+            yield from self._close_delegate_text(name)
+            if event["status"] in SUCCESSES:
+                yield core.SubagentFinishedEvent(subagent_run_id=name)
+            else:
+                yield core.SubagentErrorEvent(subagent_run_id=name, message=text, code=event["status"])
+        id_ = result_id(name, self._given)
+        # The client has its own results.
+        if self._view.add_result(name, id_):
+            yield core.ToolCallResultEvent(message_id=id_, tool_call_id=name, content=text, role="tool")
+        self._wave.discard(event["id"])
+        if not self._wave:
+            yield from self._close_step()
+
+    def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[core.BaseEvent]:
+        yield from self._close_step()
+        self._step, self._wave = f"step {number}", set(calls)
+        yield core.StepStartedEvent(step_name=self._step)
+
+    def _open_subagent(self, id_: str, target: str) -> Iterator[core.BaseEvent]:
+        name = self._names.of(id_)
+        if name not in self._subagents:
+            self._subagents.add(name)
+            yield core.SubagentStartedEvent(
+                subagent_run_id=name, name=target, parent_tool_call_id=name, parent_message_id=self._parent
+            )
+
+    def _delegate_text(self, name: str, text: str, message_id: str) -> Iterator[core.BaseEvent]:
+        """Yield a piece of a delegate's text, which the snapshot at the end of the run does not have."""
+        if name not in self._subagents or not text:
+            return
+        id_ = f"{name}-{message_id}"
+        if self._delegate_texts.get(name) != id_:
+            yield from self._close_delegate_text(name)
+            self._delegate_texts[name] = id_
+            yield core.TextMessageStartEvent(message_id=id_, role="assistant", subagent_run_id=name)
+        yield core.TextMessageContentEvent(message_id=id_, delta=text, subagent_run_id=name)
+
+    def _close_delegate_text(self, name: str) -> Iterator[core.BaseEvent]:
+        if (id_ := self._delegate_texts.pop(name, None)) is not None:
+            yield core.TextMessageEndEvent(message_id=id_, subagent_run_id=name)
+
+    def _close_messages(self) -> Iterator[core.BaseEvent]:
+        yield from self._close_text()
+        yield from self._close_reasoning()
+
+    def _close_text(self) -> Iterator[core.BaseEvent]:
+        if self._text is not None:
+            yield core.TextMessageEndEvent(message_id=self._text)
+            self._text = None
+
+    def _close_reasoning(self) -> Iterator[core.BaseEvent]:
+        if self._reasoning is not None:
+            yield core.ReasoningMessageEndEvent(message_id=self._reasoning)
+            yield core.ReasoningEndEvent(message_id=self._reasoning)
+            self._reasoning = None
+
+    def _close_step(self) -> Iterator[core.BaseEvent]:
+        if self._step is not None:
+            yield core.StepFinishedEvent(step_name=self._step)
+            self._step, self._wave = None, set()
+
+    def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[core.BaseEvent]:
+        """End the open delegations; those in `waiting`, with ids of their AG-UI interrupts, are suspended."""
+        for name in sorted(self._subagents):
+            yield from self._close_delegate_text(name)
+            if name in waiting:
+                outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=waiting[name])
+                yield core.SubagentFinishedEvent(subagent_run_id=name, outcome=outcome)
+            else:
+                yield core.SubagentErrorEvent(subagent_run_id=name, message=_STOPPED, code="stopped")
+        self._subagents.clear()
+
+
+def refused(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
+    """Return the events of a run that cannot start."""
+    return [
+        core.RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),
+        core.RunErrorEvent(message=problem.message, code=problem.kind),
+    ]
+
+
+def _settled(before: StateSnapshot) -> set[str]:
+    # LangGraph repeats the updates of a superstep's finished tasks when it resumes the others.
+    found: set[str] = set()
+    for task in before.tasks:
+        events = task.result.get("events") if isinstance(task.result, Mapping) else None
+        found |= {each["id"] for each in events or () if each["type"] in ("tool_result", "delegation_response")}
+    return found
+
+
+def _usage(state: StateSnapshot, before: Usage) -> list[core.TokenUsage] | None:
+    """Return the usage of one run; None if no provider reported any."""
+    used: Usage = state.values.get("usage") or NO_USAGE
+    if used["total_tokens"] <= before["total_tokens"]:
+        return None
+    return [
+        core.TokenUsage(
+            input_tokens=used["input_tokens"] - before["input_tokens"],
+            output_tokens=used["output_tokens"] - before["output_tokens"],
+            total_tokens=used["total_tokens"] - before["total_tokens"],
+        )
+    ]

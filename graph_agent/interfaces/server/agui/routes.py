@@ -1,0 +1,394 @@
+"""Implements AG-UI's endpoint: one POST runs an input of a thread, or resumes it, and streams the events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import AsyncExitStack, ExitStack, aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+from ag_ui.core import BaseEvent, RunAgentInput
+from fastapi import APIRouter, Request
+from langgraph.types import Command, StateSnapshot
+from pydantic import ConfigDict, SecretStr, TypeAdapter, ValidationError, model_validator
+from starlette.responses import Response
+
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.errors import InputError
+from graph_agent.base.types import NO_USAGE, SessionStatus
+from graph_agent.core.runs.inbox import ControlMessage
+from graph_agent.core.runs.input_ids import InputId, check_input_id, digest_of
+from graph_agent.core.runs.run import RunHandle
+from graph_agent.core.state.lengths import lengths_of
+from graph_agent.interfaces.server.admission.body import BodyRoute
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.agui.messages import (
+    CallNames,
+    answers_of,
+    conversation_of,
+    given_results,
+    instructions_of,
+    new_inputs,
+    result_content,
+    user_message,
+)
+from graph_agent.interfaces.server.agui.projection import Projection, RunIds, refused
+from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat.handler import Chat
+from graph_agent.interfaces.server.chat.run import RunEnded
+from graph_agent.interfaces.server.chat.run_spec import (
+    RunSpec,
+    is_client_call,
+    merge_content,
+    steering_notes,
+    with_open_calls,
+)
+from graph_agent.interfaces.server.host import LOOK_S, Host
+from graph_agent.interfaces.server.parameters import Sender, Server
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, problem_of_failure, stopping
+from graph_agent.interfaces.server.response_models import control_errors
+from graph_agent.interfaces.server.sse import EventStream, comment, frame
+from graph_agent.session.built_agent import custom_state_of
+from graph_agent.session.interrupts import checked_answers
+from graph_agent.session.results import open_interrupts
+from graph_agent.storage.inputs.deduplicator import InputDeduplicator
+from graph_agent.storage.locks.registry import is_idle
+
+_OVERWRITE = "__overwrite__"
+"""Key of a value that LangGraph writes past a field's reducer."""
+_MEDIA = {"image": "image", "audio": "audio", "video": "video"}
+
+
+def _modern(data: Any) -> Any:
+    """Return a body in which the parts of type `binary`, which clients before 1.0 may send, are media parts."""
+    body = schemas.clean_body(data)
+    messages = body.get("messages") if isinstance(body, dict) else None
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            message["content"] = [_modern_part(part) for part in content]
+    return body
+
+
+def _modern_part(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("type") != "binary":
+        return part
+    mime_type = str(part.get("mimeType", ""))
+    kind = _MEDIA.get(mime_type.partition("/")[0], "document")
+    by_url = {"type": "url", "value": part["url"], "mimeType": mime_type} if part.get("url") else None
+    return {"type": kind, "source": by_url or {"type": "data", "value": part.get("data"), "mimeType": mime_type}}
+
+
+class AgentInput(RunAgentInput):
+    """The body of a run's request: AG-UI's `RunAgentInput`. Fields that are not declared are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    _clean = model_validator(mode="before")(_modern)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRun:
+    """The run of a request, and its session before the run."""
+
+    spec: RunSpec
+    before: StateSnapshot
+    runs: bool = True
+    """Whether there is something to run; if not, the request only reads the session."""
+    follows: bool = False
+    """Whether another request's run is under way, which the request then follows."""
+    ignored: tuple[str, ...] = ()
+
+
+async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
+    """Return the run that a request starts or resumes.
+
+    Its input id is the run id, or that of the answers of a resume, so that a repeated request gets the stored result.
+    """
+    session_id = schemas.checked_session_id(body.thread_id, "threadId")
+    mark = _mark(body)
+    spec = RunSpec(
+        host.kept,
+        caller.thread(session_id),
+        None,
+        _context(host, body, credentials),
+        session_id,
+        shows_reasoning=True,
+        shows_calls=True,
+        shows_delegates=body.protocol_version is not None,
+        shows_state=bool(custom_state_of(host.kept).outputs),
+        session_label="This thread",
+    )
+    state = await host.kept.aget_state(spec.config)
+    messages, events = state.values.get("messages", []), state.values.get("events", [])
+    new = new_inputs(body.messages, [message.id or "" for message in messages])
+    if len({message.id for message in new}) < len(new):
+        raise InvalidRequestError("messages: two new messages have one id; give each an id of its own.", "messages")
+    interrupts = open_interrupts(state)
+    seen = await InputDeduplicator(host.saver, host.kept.aget_state, spec.thread).seen(mark) if state.values else None
+    if seen == "stored" or (seen == "recorded" and not interrupts):
+        if new:
+            raise ProblemError(
+                "key_reused", f"The run {body.run_id!r} has another input; give each run an id of its own."
+            )
+        spec.scope.mark = mark
+        return ResolvedRun(spec, state)
+    if not state.values and new and not body.resume:
+        graph_input: Any = {"messages": conversation_of(body.messages), **_shared_state(spec, body, {})}
+        schemas.check_conversation(graph_input["messages"])
+        host.check_images(graph_input["messages"])
+        return _resolved(spec, state, mark, graph_input)
+    resumed, ignored = answers_of(body.resume, interrupts, events) if body.resume else ({}, [])
+    answers = {**resumed, **_client_answers(body, state)}
+    users = [user_message(message) for message in new]
+    host.check_images(users)
+    if (users or answers) and not body.resume and any(not is_client_call(each) for each in interrupts):
+        raise ProblemError(
+            "conflict", "This thread waits for a person's answer. Send it in resume, for all open interrupts."
+        )
+    if answers:
+        run = await _answered(spec, state, mark, answers, caller, users)
+    elif users:
+        run = _resolved(spec, state, mark, {"messages": users, **_shared_state(spec, body, state.values)})
+    elif not await is_idle(host.saver, spec.thread):
+        run = ResolvedRun(spec, state, runs=False, follows=True)
+    else:
+        # A run may have ended since the first reading.
+        state = await host.kept.aget_state(spec.config)
+        if state.tasks and not open_interrupts(state):
+            run = _resolved(spec, state, mark, None)  # the input of a process that was stopped
+        else:
+            run = ResolvedRun(spec, state, runs=False)
+    return replace(run, ignored=tuple(ignored))
+
+
+def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the own state fields that a client has changed, as input of a run; refuse values that do not fit."""
+    own, given = custom_state_of(spec.graph), body.state if isinstance(body.state, Mapping) else {}
+    shared = [name for name in own.outputs if name in own.inputs and name in given]
+    changed = {name: given[name] for name in shared if given[name] != to_json_safe(values.get(name))}
+    types = get_type_hints(own.input_schema) if changed else {}
+    try:
+        read = {name: TypeAdapter(types[name]).validate_python(value) for name, value in changed.items()}
+        own.check(read)
+    except (ValidationError, InputError) as error:
+        raise InvalidRequestError(f"state: {error}", "state") from None
+    # The client's value replaces that of the session, also for a field with a reducer.
+    return {name: {_OVERWRITE: value} if name in own.reduced else value for name, value in read.items()}
+
+
+def _mark(body: AgentInput) -> InputId:
+    try:
+        run_id = check_input_id(body.run_id)
+    except InputError:
+        raise InvalidRequestError(
+            f"runId: {body.run_id!r} is no id; send 1 to 255 printable characters, such as a UUID."
+        ) from None
+    if body.resume:
+        # CopilotKit resumes under the run id of the interrupted run, which the input of that run has already.
+        answers = digest_of(["ag-ui resume", run_id, [entry.model_dump(mode="json") for entry in body.resume]])
+        return InputId(f"resume-{answers}", answers)
+    return InputId(run_id, digest_of(["ag-ui run", run_id]))
+
+
+def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
+    tools = body.tools or ()
+    for tool in tools:
+        if re.fullmatch(schemas.TOOL_NAME, tool.name) is None:
+            raise InvalidRequestError(f"tools: the name {tool.name!r} does not match {schemas.TOOL_NAME}.", "tools")
+        if not isinstance(tool.parameters, dict | None):
+            raise InvalidRequestError(f"tools: the parameters of {tool.name!r} are no JSON schema.", "tools")
+    host.check_client_tools([tool.name for tool in tools])
+    functions = [schemas.function_tool(tool.name, tool.description, tool.parameters) for tool in tools]
+    instructions = instructions_of(body.messages, [(each.description, each.value) for each in body.context or ()])
+    return {
+        **({"instructions": instructions} if instructions else {}),
+        **({"client_tools": functions} if functions else {}),
+        **({"credentials": dict(credentials)} if credentials else {}),
+    }
+
+
+def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
+    """Return the client's results of its own waiting calls, all or none, by interrupt id of the graph.
+
+    Results of other calls are ignored: those of the agent's own tools never come from a client.
+    """
+    names = CallNames(state.values.get("messages", []))
+    waiting = {names.of(each.value["id"]): each for each in open_interrupts(state) if is_client_call(each)}
+    results = {name: result for name, result in given_results(body.messages).items() if name in waiting}
+    if results and results.keys() != waiting.keys():
+        missing = ", ".join(sorted(waiting.keys() - results.keys()))
+        raise InvalidRequestError(f"Each open call needs a result; without one: {missing}.", "messages")
+    return {
+        waiting[name].id: {"content": result_content(result), "status": "error" if result.error else "success"}
+        for name, result in results.items()
+    }
+
+
+async def _answered(
+    spec: RunSpec, state: StateSnapshot, mark: InputId, answers: dict[str, Any], caller: Caller, users: list[Any]
+) -> ResolvedRun:
+    try:
+        checked = await checked_answers(answers, spec.graph, state, caller.person)
+    except InputError as error:
+        raise InvalidRequestError(str(error), "resume") from None
+    spec = replace(spec, context=with_open_calls(spec.context, open_interrupts(state)))
+    notes = steering_notes(merge_content(users), answers)
+    return _resolved(spec, state, mark, Command(resume=checked), notes)
+
+
+def _resolved(
+    spec: RunSpec, state: StateSnapshot, mark: InputId, graph_input: Any, notes: tuple[ControlMessage, ...] = ()
+) -> ResolvedRun:
+    scope = RunHandle(brought=notes)
+    scope.mark = mark
+    used = NO_USAGE if isinstance(graph_input, dict) else state.values.get("usage") or NO_USAGE
+    return ResolvedRun(replace(spec, graph_input=graph_input, used_before=used, scope=scope), state)
+
+
+_PROPERTY = "onDisconnect"
+_CONTINUE = "continue"
+
+
+def survives_disconnect(body: AgentInput) -> bool:
+    """Whether a run continues after its client has closed the request, as the client's `forwardedProps` choose."""
+    given = body.forwarded_props
+    return isinstance(given, dict) and given.get(_PROPERTY) == _CONTINUE
+
+
+async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
+    """Yield the AG-UI events of a session's run until it ends; an empty list after a pause without any."""
+    # The results of a wave that still runs have no final position.
+    stored = lengths_of(resolved.before.metadata or {}).get("events", len(resolved.before.values.get("events", [])))
+    thread, after = resolved.spec.thread, stored - 1
+    async with host.feeds.following(thread) as (feed, follower):
+        with host.live.reading(thread, feed.wake) as take_live:
+            yield list(projection.join(take_live()))
+            while feed.ended is None:
+                change = feed.change
+                events, parts = await feed.take(follower, after), take_live()
+                after += len(events)
+                yield list(projection.follow(parts, events))
+                if events or parts:
+                    continue
+                if await is_idle(host.saver, thread):
+                    # The feed reads at intervals, so it may lack the newest events.
+                    state = await host.kept.aget_state(resolved.spec.config)
+                    yield list(projection.follow(take_live(), state.values.get("events", [])[after + 1 :]))
+                    return
+                # A run of another process wakes no reader here when it ends.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await change.wait()
+            if feed.ended == "deleted":
+                raise ProblemError("not_found", "This thread was deleted.")
+            raise stopping(resolved.spec.session_id)
+
+
+logger = logging.getLogger("graph_agent.server.agui.routes")
+
+_ERRORS = control_errors()
+
+router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
+
+
+@router.post(
+    "/agui",
+    response_class=Response,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
+)
+async def run_agent(body: AgentInput, request: Request, sender: Sender, server: Server) -> Response:
+    """Run an input of a thread, or resume it, and stream the events of the run."""
+    chat, host = server.chat, server.chat.runs.host
+    server.check_items(body.messages, body.tools)
+    async with AsyncExitStack() as stack:
+        resources = stack.enter_context(ExitStack())
+        resources.enter_context(chat.limits.slot(sender.name))
+        stack.enter_context(chat.runs.metrics.active_requests.track_inprogress())
+        credentials = host.credentials_of(request)
+        resolved: ResolvedRun | ProblemError
+        try:
+            resolved = await resolve(host, sender, body, credentials)
+        except ProblemError as problem:
+            resolved = problem
+        owned = stack.pop_all()
+        return EventStream(
+            _frames(chat, body, resolved, owned, resources),
+            send_timeout_s=host.settings.send_timeout_s,
+            close=owned.aclose,
+        )
+
+
+async def _frames(
+    chat: Chat, body: AgentInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
+) -> AsyncGenerator[str, None]:
+    """Stream the events of a run, or the reason why there is none; only a client that left gets no last event.
+
+    `resources` of the request are released before the last event.
+    """
+    ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
+    host = chat.runs.host
+    if isinstance(resolved, ProblemError):
+        yield _text(refused(ids, resolved))
+        return
+    spec, before = resolved.spec, resolved.before
+    given = spec.graph_input if isinstance(spec.graph_input, dict) else {}
+    projection = Projection(
+        ids,
+        before,
+        body.messages,
+        own_fields=custom_state_of(spec.graph).outputs,
+        client_state=body.state,
+        written=given.keys() - {"messages"},
+    )
+    yield _text(projection.start(resolved.ignored))
+    try:
+        if resolved.follows:
+            async with aclosing(follow(host, resolved, projection)) as batches:
+                async for events in batches:
+                    yield _text(events) or comment("still at work")
+            before = await host.kept.aget_state(spec.config)
+        if not resolved.runs:
+            resources.close()
+            yield _text(projection.stored(before))
+            return
+        run = await stack.enter_async_context(chat.runs.run(spec, streams=True, resources=resources))
+        # AG-UI has no message to stop a run: a client closes its request.
+        if not survives_disconnect(body):
+            stack.callback(lambda: None if run.ended else run.spec.scope.abort())
+        if spec.is_resume and (text := _text(projection.resume())):
+            yield text
+        while True:
+            part = await run.part(host.settings.keepalive_s)
+            match part:
+                case None:
+                    yield comment("still at work")
+                case RunEnded(outcome):
+                    assert run.input.state is not None, "a run that reaches its end reads its state"
+                    run.release()
+                    if outcome.problem is not None:
+                        yield _text(projection.error(outcome.problem, run.input.state))
+                    elif run.input.replayed:
+                        aborted = outcome.status == SessionStatus.ABORTED
+                        yield _text(projection.finish(run.input.state, spec.used_before, is_aborted=aborted))
+                    else:
+                        yield _text(projection.end(outcome, run.input.state, spec.used_before))
+                    return
+                case _:
+                    if text := _text(projection.part(part)):
+                        yield text
+    except ProblemError as problem:
+        resources.close()
+        yield _text(projection.error(problem))
+    except Exception as error:  # noqa: BLE001 - a stream without a last event counts as success for clients
+        log_failure(logger, "A run over AG-UI", error)
+        yield _text(projection.error(problem_of_failure(error)))
+
+
+def _text(events: Iterable[BaseEvent]) -> str:
+    """Return events as one piece of the stream."""
+    return "".join(frame(event.model_dump(mode="json", by_alias=True)) for event in events)

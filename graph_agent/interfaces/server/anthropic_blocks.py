@@ -1,0 +1,204 @@
+"""Converts the content blocks of Anthropic's Messages API to LangChain's messages.
+
+The tools that Anthropic's servers run themselves, such as web search, do not exist here. Their calls and results in a
+conversation that began elsewhere become text of the assistant's message, so that the model still has what they found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.problems import InvalidRequestError
+
+_GIVEN = ("text", "image", "document", "search_result", "tool_reference")
+"""Types that a user message or the result of a call has as content."""
+_WITHOUT_EFFECT = (
+    *("tool_use", "tool_result", "thinking", "redacted_thinking"),
+    *("tool_addition", "mcp_tool_listing", "fallback"),
+)
+"""Further types, which have no effect in a message of a role that does not use them."""
+_UNSUPPORTED = {
+    "container_upload": "files are not stored here",
+    "tool_removal": "leave the tool out of 'tools' instead",
+}
+_KNOWN = {*_GIVEN, *_WITHOUT_EFFECT, *_UNSUPPORTED, "compaction"}
+_OF_PROVIDERS = ("_use", "_result", "_error", "_output")
+"""Ends of the types of the calls and results of tools that Anthropic's servers run, and of what is in a result."""
+_EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the call or result of a provider's tool"
+
+
+def _known_type(name: str) -> str:
+    if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
+        raise PydanticCustomError("block_type", "Input should be {expected}", {"expected": _EXPECTED})
+    return name
+
+
+class Source(schemas.RequestObject):
+    """The source of an image or a document."""
+
+    type: Literal["base64", "url", "text", "content"]
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+    content: str | schemas.ListOf[Block] | None = None
+
+
+class Block(schemas.RequestObject):
+    """A piece of a message, or of the result of a call."""
+
+    type: Annotated[str, AfterValidator(_known_type)]
+    text: str | None = None
+    source: str | Source | None = None
+    """A text is the address of a search result."""
+    title: str | None = None
+    url: str | None = None
+    id: schemas.CallId | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: schemas.CallId | None = None
+    tool_name: str | None = None
+    tool_references: schemas.ListOf[Block] | None = None
+    content: str | schemas.ListOf[Block] | Block | None = None
+    is_error: bool | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    error_code: str | None = None
+
+
+class Message(schemas.RequestObject):
+    """One message of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | schemas.ListOf[Block]
+
+
+def messages_of(message: Message) -> list[AnyMessage]:
+    """Return a message without its system content: results of calls first, then the rest."""
+    if message.role == "system":
+        return []
+    if isinstance(message.content, str):
+        return [HumanMessage(message.content) if message.role == "user" else AIMessage(message.content)]
+    if message.role == "assistant":
+        calls = [_call(block) for block in message.content if block.type == "tool_use"]
+        return [AIMessage(text_of_blocks(message.content, is_assistant=True), tool_calls=calls)]
+    results: list[AnyMessage] = [_result(block) for block in message.content if block.type == "tool_result"]
+    content = _content(message.content)
+    if content or not results:
+        return [*results, HumanMessage(_simplify(content))]
+    return results
+
+
+def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = False) -> str:
+    """Return the text of a message as paragraphs; an assistant's with the calls and results of provider tools."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    names = {block.id: block.name for block in content if block.id}
+    texts = []
+    for block in content:
+        if block.type == "text":
+            texts.append(block.text or "")
+        elif is_assistant and block.type == "compaction":
+            texts.append(_plain_text(block))
+        elif is_assistant and block.type in ("server_tool_use", "mcp_tool_use"):
+            texts.append(f"[Call of {block.name}: {json.dumps(block.input or {}, ensure_ascii=False)}]")
+        elif is_assistant and block.type.endswith("_tool_result"):
+            name = names.get(block.tool_use_id or "") or block.type.removesuffix("_tool_result")
+            texts.append(f"[Result of {name}: {_plain_text(block) or 'empty'}]")
+        elif not (is_assistant and block.type == "container_upload"):
+            _check_ignored(block)
+    return "\n\n".join(text for text in texts if text)
+
+
+def _check_ignored(block: Block) -> None:
+    if block.type in _UNSUPPORTED:
+        raise InvalidRequestError(
+            f"A block of type {block.type} is not supported: {_UNSUPPORTED[block.type]}.", "messages"
+        )
+    if block.type not in _WITHOUT_EFFECT and block.type not in _GIVEN:
+        raise InvalidRequestError(f"A block of type {block.type[:100]!r} is not supported here.", "messages")
+
+
+def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for block in blocks:
+        if block.type in ("image", "document"):
+            found += _media(block)
+        elif block.type in _GIVEN:
+            found.append({"type": "text", "text": _given_text(block)})
+        else:
+            _check_ignored(block)
+    return found
+
+
+def _given_text(block: Block) -> str:
+    if block.type == "tool_reference":
+        return f"The tool {block.tool_name} can be called now."
+    return _plain_text(block) if block.type == "search_result" else block.text or ""
+
+
+def _plain_text(value: str | list[Block] | Block | None) -> str:
+    """Return all text of a block, one field a line; images and encrypted content have none."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list):
+        return "\n".join(text for each in value if (text := _plain_text(each)))
+    source = value.source
+    if isinstance(source, Source):
+        source = source.data if source.type == "text" else _plain_text(source.content)
+    fields = (value.title, value.url, source, value.error_code, value.tool_name, value.text, value.stdout, value.stderr)
+    parts = (*fields, _plain_text(value.content), _plain_text(value.tool_references))
+    return "\n".join(part for part in parts if part)
+
+
+def _media(block: Block) -> list[dict[str, Any]]:
+    source = block.source
+    if not isinstance(source, Source):
+        raise InvalidRequestError(f"A block of type {block.type} has no source.", "messages")
+    if block.type == "document":
+        return _document(source, block.title)
+    if source.type == "url":
+        return [schemas.image(url=source.url)]
+    if source.type != "base64":
+        raise InvalidRequestError("An image is given by its address, or by its bytes in base64.", "messages")
+    return [schemas.image(mime_type=source.media_type, base64=source.data)]
+
+
+def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
+    if source.type == "url":
+        raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
+    if source.type == "base64":
+        return [schemas.document(mime_type=source.media_type, base64=source.data, name=title)]
+    if source.type == "content" and isinstance(source.content, list):
+        heading = [{"type": "text", "text": title}] if title else []
+        return [*heading, *_content(source.content)]
+    text = source.data if source.type == "text" else source.content or ""
+    return [{"type": "text", "text": f"{title}\n\n{text}" if title else text}]
+
+
+def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
+    if not blocks:
+        raise InvalidRequestError("A message of the user's has no content.", "messages")
+    return schemas.simplify_blocks(blocks)
+
+
+def _call(block: Block) -> ToolCall:
+    if not block.id or not block.name:
+        raise InvalidRequestError("A block of type tool_use has no id or no name.", "messages")
+    return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
+
+
+def _result(block: Block) -> ToolMessage:
+    if not block.tool_use_id:
+        raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")
+    content: str | list[Any] = block.content if isinstance(block.content, str) else ""
+    if isinstance(block.content, list):
+        blocks = _content(block.content)
+        content = _simplify(blocks) if blocks else ""
+    return ToolMessage(content, tool_call_id=block.tool_use_id, status="error" if block.is_error else "success")

@@ -1,0 +1,273 @@
+"""Implements Anthropic's Messages API: parses request bodies into `ChatRequest`, writes messages and stream events."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import BaseTool
+from pydantic import Field, model_validator
+from starlette.responses import Response
+
+from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
+from graph_agent.interfaces.server.anthropic_blocks import Block, Message, messages_of, text_of_blocks
+from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
+from graph_agent.interfaces.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, anthropic_error
+from graph_agent.interfaces.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
+from graph_agent.interfaces.server.sse import frame
+
+
+class Tool(schemas.RequestObject):
+    """A tool of the caller; one of another type than `custom`, the default, cannot be run."""
+
+    name: str = Field("", description="Letters, digits, `_` and `-`, 64 at most.")
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(schemas.RequestObject):
+    """Whether the model must call a tool."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Format(schemas.RequestObject):
+    """The format of the answer."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(schemas.RequestObject):
+    """Options of the answer."""
+
+    format: Format | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class CountRequest(schemas.RequestObject):
+    """A request to count tokens. Fields that are not listed are accepted and have no effect."""
+
+    model: str
+    messages: schemas.ListOf[Message] = Field(min_length=1)
+    system: str | schemas.ListOf[Block] | None = None
+    tools: schemas.ListOf[Tool] | None = None
+
+    _clean = model_validator(mode="before")(schemas.clean_body)
+
+
+class MessagesRequest(CountRequest):
+    """A request for a message. Fields that are not listed are accepted and have no effect."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
+    stop_sequences: schemas.ListOf[str] | None = None
+    metadata: schemas.SessionMetadata | None = None
+    tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    output_format: Format | None = Field(None, description="As `output_config.format`, which overrides it.")
+    thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
+    max_agentic_loops: schemas.AgenticLoops = None
+
+
+def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
+    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value."""
+    if body.thread is not None:
+        # Clients start threads by default, and send the whole conversation after this error code.
+        raise ProblemError(
+            "invalid",
+            "Threads are not kept here: leave thread out and send the whole conversation, or name a session.",
+            param="thread",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
+    output = body.output_config or OutputConfig()
+    answer_format = output.format or body.output_format
+    options: dict[str, Any] = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "max_output_tokens": body.max_tokens,
+        "stop": tuple(body.stop_sequences) if body.stop_sequences else None,
+        "reasoning_effort": output.effort,
+        "response_schema": schemas.checked_schema(answer_format.schema_, "output_config") if answer_format else None,
+        "client_tool_choice": _choice(body),
+        "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
+        "max_agentic_loops": body.max_agentic_loops,
+    }
+    no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
+    return schemas.ChatRequest(
+        messages=[read for message in body.messages for read in messages_of(message)],
+        instructions=_instructions(body),
+        options={name: value for name, value in options.items() if value is not None},
+        client_tools=[] if no_tools else _tools(body),
+        unsupported_tools=[tool.type or "" for tool in body.tools or [] if not _is_function(tool)],
+        session_id=body.metadata.session_id if body.metadata else None,
+        stream=bool(body.stream),
+    )
+
+
+def tokens_of(body: CountRequest) -> int:
+    """Estimate the tokens of a request at 4 characters per token; at least 1."""
+    messages = [read for message in body.messages for read in messages_of(message)]
+    tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
+    return max(1, estimated_tokens([HumanMessage(_instructions(body)), *messages], tools=tools or None))
+
+
+def _instructions(body: CountRequest) -> str:
+    system = [message.content for message in body.messages if message.role == "system"]
+    return "\n\n".join(text for content in (body.system, *system) if (text := text_of_blocks(content)))
+
+
+def _is_function(tool: Tool) -> bool:
+    return tool.type in (None, "custom")
+
+
+def _tools(body: CountRequest) -> list[dict[str, Any]]:
+    return [_tool(tool) for tool in body.tools or [] if _is_function(tool)]
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    if tool.input_schema is None or not re.fullmatch(schemas.TOOL_NAME, tool.name):
+        raise InvalidRequestError(f"The tool {tool.name!r} has no input_schema, or no valid name.", "tools")
+    function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+    return {"type": "function", "function": function}
+
+
+def _choice(body: MessagesRequest) -> str | None:
+    choice = body.tool_choice
+    if choice is None or choice.type in ("auto", "none"):
+        return None
+    if choice.type == "any":
+        return "any"
+    if choice.name is None or choice.name not in {tool.name for tool in body.tools or [] if _is_function(tool)}:
+        raise InvalidRequestError(f"tool_choice names {choice.name!r}, which is not among the tools.")
+    return choice.name
+
+
+_STOP: dict[Ending, str] = {
+    "stop": "end_turn",
+    "stop_sequence": "stop_sequence",
+    "length": "max_tokens",
+    "calls": "tool_use",
+    "filtered": "refusal",
+}
+
+
+class _AnthropicDialect(ChatDialect):
+    """Formats one answer as a message; the first event estimates the input tokens, the last has the usage."""
+
+    def __init__(self, model: str, input_tokens: int) -> None:
+        self._model = model
+        self._id = f"msg_{uuid.uuid4().hex}"
+        self._input_tokens = input_tokens
+        self._blocks = 0
+        self._open = False
+        self._texts: list[list[str]] = []
+        """The text of each text block, in pieces."""
+
+    def start_frames(self) -> Iterable[str]:
+        usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
+        message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield _event("message_start", message=message)
+        yield _event("ping")
+
+    def text_frames(self, text: str) -> Iterable[str]:
+        if not self._open:
+            self._open = True
+            self._texts.append([])
+            yield _event("content_block_start", index=self._blocks, content_block={"type": "text", "text": ""})
+        self._texts[-1].append(text)
+        yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
+
+    def break_frames(self) -> Iterable[str]:
+        # Each message is a block.
+        yield from self._stop_frames()
+
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        # A `ping`, which every client skips, with the field `progress`.
+        yield _event("ping", progress=progress)
+
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        yield from self._stop_frames()
+        for call in outcome.calls:
+            empty = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
+            arguments = json.dumps(call["arguments"], ensure_ascii=False)
+            yield _event("content_block_start", index=self._blocks, content_block=empty)
+            yield _event(
+                "content_block_delta", index=self._blocks, delta={"type": "input_json_delta", "partial_json": arguments}
+            )
+            self._open = True
+            yield from self._stop_frames()
+        yield _event("message_delta", delta=_ending(outcome), usage=_usage(outcome), **status_fields(outcome))
+        yield _event("message_stop")
+
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        yield frame(anthropic_error(problem), "error")
+
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        content: list[dict[str, Any]] = [{"type": "text", "text": "".join(text)} for text in self._texts]
+        content += [
+            {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
+            for call in outcome.calls
+        ]
+        extra = {**status_fields(outcome), **({"progress": progress} if progress else {})}
+        return {**self._message(content), **_ending(outcome), "usage": _usage(outcome), **extra}
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model, "content": content}
+
+    def _stop_frames(self) -> Iterable[str]:
+        if self._open:
+            yield _event("content_block_stop", index=self._blocks)
+            self._open = False
+            self._blocks += 1
+
+
+def _event(type_: str, **fields: Any) -> str:
+    return frame({"type": type_, **fields}, type_)
+
+
+def _ending(outcome: ChatOutcome) -> dict[str, Any]:
+    return {"stop_reason": _STOP[outcome.ending], "stop_sequence": outcome.stop_sequence}
+
+
+def _usage(outcome: ChatOutcome) -> dict[str, int]:
+    return {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
+
+
+_ERRORS = error_responses(
+    AnthropicError, {503: "Another process holds the session, or the database is locked", 529: "The server is stopping"}
+)
+
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
+
+
+@router.post("", response_model=AnthropicMessage, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}})
+async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]) -> Response:
+    """Answer a conversation."""
+    return await endpoint.answer(body, read_messages_request, _dialect)
+
+
+def _dialect(body: MessagesRequest) -> _AnthropicDialect:
+    return _AnthropicDialect(body.model, tokens_of(body))
+
+
+@router.post("/count_tokens", responses=_ERRORS)
+async def count_tokens(request: Request, body: CountRequest, sender: Sender, server: Server) -> TokenCount:
+    """Estimate the number of tokens of a request, at 4 characters per token."""
+    server.check_body(body)
+    with server.chat.limits.slot(sender.name):
+        return TokenCount(input_tokens=await run_in_thread(request, tokens_of, body))

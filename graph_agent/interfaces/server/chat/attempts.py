@@ -1,0 +1,268 @@
+"""Recognizes requests that clients repeat without a key, so that no call that may write runs twice.
+
+A client that has lost an answer, or received a failure, sends its request again. An attempt is one such request, of an
+agent with a tool that may write, without a session and without an `Idempotency-Key`. A record in the database names the
+thread of the attempt by caller and digest of the request. It is deleted once the answer is sent, and kept for
+`retry_ttl_s` seconds if the run fails or is cut off; an equal request then continues the thread. Equal requests run one
+at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langgraph.types import StateSnapshot
+from starlette.requests import Request
+
+from graph_agent.base._internal.polling import polling
+from graph_agent.base.errors import SessionBusyError
+from graph_agent.core.runs.input_ids import InputId, digest_of, input_id_in
+from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.interfaces.server.admission.body import run_in_thread
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, as_shown, pending_names, resolve_run
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.host import Host, all_items, new_token
+from graph_agent.interfaces.server.problems import stopping
+from graph_agent.storage.inputs.deduplicator import InputDeduplicator
+from graph_agent.storage.locks.registry import lock_idle_session
+
+logger = logging.getLogger("graph_agent.server.chat.attempts")
+
+_PARSED = frozenset({"messages", "input"})
+"""Fields of a body whose parsed form is compared: ids and states of messages differ between equal requests."""
+_TRANSPORT = frozenset({"stream", "stream_options", "client_metadata"})
+"""Fields of a body that state how the answer is sent, or differ between the attempts of one request."""
+_TURN_METADATA = "x-codex-turn-metadata"
+"""Header, or entry of `client_metadata`, in which Codex names the turn of a request; all attempts have the same."""
+
+_ATTEMPTS = ("graph_agent", "attempts")
+"""Store namespace of the records: caller and digest → thread, token, session, and time of expiry."""
+
+
+def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
+    """Return the turn that a client names in a request, in `client_metadata` or in a header; None if it names none."""
+    metadata = body.get("client_metadata")
+    # Over a WebSocket, the headers are those of the connection, which lasts for many turns.
+    for named in (metadata if isinstance(metadata, Mapping) else {}, headers):
+        given = named.get(_TURN_METADATA)
+        try:
+            parsed = json.loads(given) if isinstance(given, str) else given
+        except (ValueError, RecursionError):
+            continue
+        for found in (named.get("turn_id"), parsed.get("turn_id") if isinstance(parsed, Mapping) else None):
+            if isinstance(found, str) and found:
+                return found
+    return None
+
+
+def _read(
+    content: bytes, headers: Mapping[str, str], messages: list[AnyMessage], parsed: Sequence[Any]
+) -> tuple[InputId, list[AnyMessage]]:
+    body = json.loads(content.decode("utf-8-sig"))
+    turn = turn_id(headers, body)
+    sent = list(messages)
+    while turn is not None and len(sent) > 1 and isinstance(sent[-1], AIMessage) and not sent[-1].tool_calls:
+        # A client that names its turn repeats it with the text that it has received of the answer.
+        sent.pop()
+    others = {name: value for name, value in body.items() if name not in _PARSED | _TRANSPORT and value is not None}
+    digest = digest_of([others, sent, *parsed, turn])
+    return InputId(f"request {digest}", digest), sent
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of a request, while no equal request of the caller runs. `aclose` ends it."""
+
+    host: Host
+    caller: Caller
+    mark: InputId
+    token: str | None = None
+    """Names the thread, or the response, of the first attempt; None for a new request."""
+    session: str | None = None
+    """The session of the first attempt; None for a request without a session."""
+    is_answered: bool = False
+    """Whether the client was sent an answer, so that the next equal request is a new input."""
+    waits: bool = False
+    """Whether the answer asks for results or decisions, with which the client continues the thread."""
+    _thread: str | None = None
+    """The thread of a request without a session; None before it has one."""
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _closing: asyncio.Task[None] | None = None
+
+    async def resolve(self, request: ChatRequest) -> RunSpec:
+        """Return the run of a request without a session: one that continues the earlier attempt, or a new one."""
+        for name in (*pending_names(request), self.token):
+            if name is not None and (continued := await self._continued(name, request)) is not None:
+                self._thread = continued.thread
+                return continued
+        spec = await resolve_run(self.host, self.caller, request)
+        if not spec.is_resume:
+            token = self.token or new_token()
+            spec = replace(spec, graph=self.host.kept, thread=self.caller.pending_thread(token), token=token)
+            await self.put(token)
+        self._thread = spec.thread
+        spec.scope.mark = self.mark
+        return replace(spec, is_attempt=True)
+
+    async def has_begun(self, session: str) -> bool:
+        """Whether a session has received the request."""
+        return (
+            await InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session)).seen(
+                self.mark
+            )
+            is not None
+        )
+
+    async def _continued(self, name: str, request: ChatRequest) -> RunSpec | None:
+        """Return the run that continues a thread; None if the thread has not received the request."""
+        thread = self.caller.pending_thread(name)
+        spec = as_shown(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
+        newest = await load(self.host.saver, spec.config)
+        if newest is None or input_id_in(newest.metadata) != self.mark:
+            return None
+        spec.scope.mark = self.mark
+        spec.scope.continues_at = await before_failure(self.host, spec)
+        return replace(spec, is_attempt=True)
+
+    async def put(self, token: str, session: str | None = None, ttl_s: float | None = None) -> None:
+        """Store the record of the attempt, for `ttl_s` seconds; None for as long as its run may take."""
+        self.token, self.session = token, session
+        settings = self.host.settings
+        until = time.time() + (ttl_s or max(settings.pending_ttl_s, settings.retry_ttl_s))
+        thread = self.caller.pending_thread(token) if session is None else None
+        value = {"thread": thread, "token": token, "session": session, "until": until}
+        await self.host.store.aput(_ATTEMPTS, self._key, value, index=False)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.caller.name}:{self.mark.digest}"
+
+    async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
+        """Wait until no equal request runs, and read the record of an earlier attempt."""
+
+        def refuse_if_draining() -> None:
+            if is_draining():
+                raise stopping()
+
+        claim = self.host.claim(_claim_of(self._key), refuse_if_draining)
+        await self._stack.enter_async_context(claim)
+        try:
+            await check()
+            item = await self.host.store.aget(_ATTEMPTS, self._key)
+            if item is not None and item.value["until"] > time.time():
+                self.token, self.session = item.value["token"], item.value["session"]
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Delete what an answered attempt has stored, or keep it for the next attempt; may be called twice."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="end of an attempt")
+            self.host.closing.add(self._closing)
+            self._closing.add_done_callback(self.host.closing.discard)
+        # A client that has the end of its answer may leave at once, which cancels this task.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        async with self._stack.pop_all():
+            if self.is_answered:
+                await self._forget()
+            elif self.token is not None:
+                await self.put(self.token, self.session, self.host.settings.retry_ttl_s)
+            elif self._thread is not None:
+                await self.host.suspend(self._thread, self.host.settings.retry_ttl_s)
+
+    async def _forget(self) -> None:
+        if self._thread is not None and self.waits:
+            await self.host.suspend(self._thread)
+        elif self._thread is not None:
+            await self.host.forget(self._thread)
+        if self.token is not None:
+            await self.host.store.adelete(_ATTEMPTS, self._key)
+
+
+async def attempt_of(
+    host: Host,
+    caller: Caller,
+    http_request: Request,
+    messages: list[AnyMessage],
+    parsed: Sequence[Any],
+    *,
+    is_draining: Callable[[], bool],
+) -> tuple[Attempt, list[AnyMessage]]:
+    """Return the attempt of a request, begun, and its messages without those of an earlier attempt.
+
+    `parsed` is what the messages' fields of the body have in addition to messages. Raises `ProblemError` if the client
+    has left meanwhile, or the server stops.
+    """
+    content = await http_request.body()
+    # Without keys, credentials are all that distinguishes users.
+    credentials = {name: each.get_secret_value() for name, each in host.credentials_of(http_request).items()}
+    parsed = (*parsed, credentials)
+    mark, sent = await run_in_thread(http_request, _read, content, http_request.headers, messages, parsed)
+    attempt = Attempt(host, caller, mark)
+
+    async def refuse_if_gone() -> None:
+        if await http_request.is_disconnected():
+            raise stopping()  # never delivered
+
+    await attempt.begin(refuse_if_gone, is_draining)
+    return attempt, sent
+
+
+async def before_failure(host: Host, spec: RunSpec) -> str | None:
+    """Return the id of the checkpoint from which a failed or aborted input can go on; None if its end stands.
+
+    It is the newest one before the failure in which no call is open, so that no call runs again.
+    """
+    state: StateSnapshot = await host.kept.aget_state(spec.config)
+    if state.tasks or state.values.get("status") not in ("FAILED", "ABORTED"):
+        return None
+    while (config := state.parent_config) is not None:
+        state = await host.kept.aget_state(config)
+        if input_id_in(state.metadata or {}) != spec.scope.mark:
+            return None
+        outcome = (state.values.get("loop") or {}).get("outcome") or {}
+        if state.next and outcome.get("stop_reason") not in ("failed", "aborted"):
+            is_between_calls = not {"tools", "delegate", "approve"} & {*state.next}
+            return str(state.config["configurable"]["checkpoint_id"]) if is_between_calls else None
+    return None
+
+
+def _claim_of(key: str) -> str:
+    return f"request/{key}"
+
+
+def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
+    """Delete expired attempts with their threads, within the context, every `retry_ttl_s / 2` seconds or minute."""
+    every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
+    return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")
+
+
+async def delete_attempts(host: Host) -> int:
+    """Delete the records that have expired, with their threads; return the number of records deleted."""
+    deleted = 0
+    for item in await all_items(host.store, _ATTEMPTS):
+        if item.value["until"] > time.time():
+            continue
+        with suppress(SessionBusyError):
+            async with lock_idle_session(host.saver, _claim_of(item.key)):
+                # An equal request may have begun meanwhile.
+                current = await host.store.aget(_ATTEMPTS, item.key)
+                if current is None or current.value["until"] > time.time():
+                    continue
+                if item.value["thread"] is not None:
+                    await host.forget(item.value["thread"])
+                await host.store.adelete(_ATTEMPTS, item.key)
+                deleted += 1
+    return deleted

@@ -1,0 +1,495 @@
+"""Handles one chat request, streamed or not, in either API's format, and manages the active runs of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import anyio
+from langchain_core.messages import AnyMessage
+from starlette.requests import Request
+from starlette.responses import Response
+
+from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.interfaces.server.admission.gate import Caller, Limits
+from graph_agent.interfaces.server.chat.attempts import Attempt, attempt_of, before_failure
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
+from graph_agent.interfaces.server.chat.run import (
+    AnswerText,
+    CallEvents,
+    MessageBreak,
+    Part,
+    ProgressUpdate,
+    ReasoningPiece,
+    RunEnded,
+    ServerRun,
+    StateValues,
+)
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, resolve_once
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.host import Host
+from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.problems import ProblemError, stopping
+from graph_agent.interfaces.server.sse import EventStream, WholeAnswer, comment, progress_comment, unless_disconnected
+from graph_agent.session.results import DelegatePart
+
+logger = logging.getLogger("graph_agent.server.chat.handler")
+
+_PIECES_A_SECOND = 500
+_LONGEST_BETWEEN_PIECES_S = 0.1
+
+
+def between_pieces_s(runs: int) -> float:
+    """Return the minimum seconds between two pieces of one streamed answer.
+
+    Sending a piece costs more than its tokens. Under load, all runs of a process therefore share a rate of
+    pieces.
+    """
+    return max(BETWEEN_PIECES_S, min(runs / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S))
+
+
+class Runs:
+    """The active runs of this process."""
+
+    def __init__(self, host: Host, metrics: Metrics) -> None:
+        self.host = host
+        self.metrics = metrics
+        self._active: set[ServerRun] = set()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._drainers: list[Callable[[], None]] = []
+        self._closing: set[asyncio.Future[None]] = set()
+        self._following: set[asyncio.Task[None]] = set()
+        self.draining = False
+        """Whether the server is stopping."""
+
+    @contextlib.asynccontextmanager
+    async def run(
+        self, spec: RunSpec, *, streams: bool, resources: contextlib.ExitStack | None = None
+    ) -> AsyncIterator[ServerRun]:
+        """Start a run, and stop it if the context is left before its end.
+
+        A run with an idempotency key continues to its end: the caller may repeat the request to get the answer. After
+        the run's answer, the follow-ups queued in its session run in the background.
+
+        `resources` pass to this method, which closes them when the run has ended; `ServerRun.release` closes them
+        before the last byte of the answer is sent. Follow-ups need none: they count when they are queued.
+        """
+        owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
+        run: ServerRun | None = None
+        try:
+            async with self._start(spec, streams=streams, on_end=self._start_follow_ups) as run:
+                run.release = owned.close
+                yield run
+        finally:
+            if run is None or run.detached is None:
+                owned.close()
+
+    @contextlib.asynccontextmanager
+    async def _start(
+        self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
+    ) -> AsyncIterator[ServerRun]:
+        if self.draining:
+            raise stopping()
+        run = ServerRun(
+            self.host,
+            spec,
+            self.metrics,
+            streams=streams,
+            between_pieces_s=lambda: between_pieces_s(len(self._active)),
+            on_end=on_end,
+        )
+        self._active.add(run)
+        try:
+            yield run
+        finally:
+            if spec.scope.mark is not None and not spec.is_attempt and not run.ended:
+                run.detached = asyncio.create_task(self._finish(run), name="a run without its client")
+                self._following.add(run.detached)
+                run.detached.add_done_callback(self._following.discard)
+            else:
+                self._active.discard(run)
+                # Shielded: a cancelled scope of anyio cancels each wait within it, and the database closes after this.
+                with anyio.CancelScope(shield=True):
+                    await run.close()
+
+    async def _finish(self, run: ServerRun) -> None:
+        """Wait for the end of a run whose client has left, and of its follow-ups."""
+        try:
+            await run.finish()
+        finally:
+            self._active.discard(run)
+            run.release()
+        if run.following is not None:
+            await asyncio.wait([run.following])
+
+    def _start_follow_ups(self, run: ServerRun) -> None:
+        if run.spec.session_id is None:
+            return
+        run.following = asyncio.create_task(self._run_follow_ups(run), name="follow-ups")
+        self._following.add(run.following)
+        run.following.add_done_callback(self._following.discard)
+
+    async def _run_follow_ups(self, run: ServerRun) -> None:
+        """Run the follow-ups queued in a session one after the other; their answers go to its history."""
+        try:
+            while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
+                check = functools.partial(run.driver.control.check_next, note)
+                async with self._start(run.spec.for_follow_up(note, check), streams=False) as run:
+                    while not isinstance(await run.part(), RunEnded):
+                        pass
+        except ProblemError:
+            # Already logged; or the server stops; or another run holds the session and takes the follow-up.
+            return
+        except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
+            log_failure(logger, "Running a follow-up", error)
+
+    def drain(self) -> None:
+        """Refuse new runs, and let active ones stop at their next superstep boundary."""
+        self.draining = True
+        self.host.notifier.stop()
+        for run in self._active:
+            run.drain()
+        for drain in self._drainers:
+            drain()
+
+    def cancel(self) -> None:
+        """Cancel every run immediately."""
+        for run in list(self._active):
+            run.cancel()
+        for close in self._closers:
+            self._closing.add(asyncio.ensure_future(close()))
+
+    async def aclose(self) -> None:
+        """Cancel all runs and wait for the follow-ups; while draining, these first get `drain_s` seconds to finish."""
+        if self.draining and self._following:
+            await asyncio.wait(self._following, timeout=self.host.settings.drain_s)
+        self.draining = True
+        for run in list(self._active):
+            run.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
+
+    def register_closer(
+        self, close: Callable[[], Awaitable[None]], *, drain: Callable[[], None]
+    ) -> Callable[[], Awaitable[None]]:
+        """Register another component to drain and close with the runs; return an idempotent version of `close`.
+
+        `drain` lets its work stop at the next superstep boundary; it may be called from any thread.
+        """
+        closed: list[asyncio.Future[None]] = []
+
+        async def once() -> None:
+            if not closed:
+                closed.append(asyncio.ensure_future(close()))
+            await closed[0]
+
+        self._closers.append(once)
+        self._drainers.append(drain)
+        return once
+
+
+_HEADERS_WITHIN_S = 5.0
+"""Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
+REPLAYED = {"idempotent-replayed": "true"}
+"""Header of an answer that was given to an earlier request with the same idempotency key."""
+
+
+STATUS_HEADER = "x-run-status"
+"""Header of an answer to a run that failed after a write, with the value `FAILED`."""
+
+
+def status_headers(outcome: ChatOutcome) -> dict[str, str]:
+    """Return the header that marks the answer of a failed run; none for any other answer."""
+    return {STATUS_HEADER: outcome.status} if outcome.problem is not None else {}
+
+
+def status_fields(outcome: ChatOutcome) -> dict[str, str]:
+    """Return the fields that mark the end of a failed run's answer; none for any other answer."""
+    return {"run_status": outcome.status} if outcome.problem is not None else {}
+
+
+def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
+    """Return the error that a run ends with before anything is sent; None if it ends as a message.
+
+    After a write, a failure is an error only if the client may repeat the request to continue the run.
+    """
+    if outcome.problem is None or not outcome.has_written:
+        return outcome.problem
+    if run.spec.is_attempt and outcome.problem.retry_after_s is not None:
+        return outcome.problem.after_write(outcome.text)
+    return None
+
+
+class ChatDialect(Protocol):
+    """The response format of one API. One object formats one answer; a format inherits the optional methods."""
+
+    def start_frames(self) -> Iterable[str]:
+        """Yield the first frames of a stream."""
+        ...
+
+    def text_frames(self, text: str) -> Iterable[str]:
+        """Yield the frames of a piece of the answer."""
+        ...
+
+    def break_frames(self) -> Iterable[str]:
+        """Yield the frames between two messages of the answer: a blank line, unless the format has several messages."""
+        return self.text_frames("\n\n")
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """Yield the frames of a piece of the model's reasoning; none by default."""
+        return ()
+
+    def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
+        """Yield the frames of the end of the text, which no other part has; `rest` is not empty."""
+        return self.text_frames(rest)
+
+    def event_frames(self, event: StoredEvent) -> Iterable[str]:
+        """Yield the frames of an event about the agent's own plans and calls; none by default."""
+        return ()
+
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """Yield progress as a field; progress in comments is formatted by `progress_comment`."""
+        ...
+
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the calls and the last frames of a stream."""
+        ...
+
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """Yield the frames that end a started stream with an error."""
+        ...
+
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed, from the text of the frames that were yielded before."""
+        ...
+
+
+Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
+"""Stores a complete answer; receives its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Answers chat requests."""
+
+    runs: Runs
+    limits: Limits
+
+    async def answer(
+        self,
+        http_request: Request,
+        caller: Caller,
+        request: ChatRequest,
+        dialect: ChatDialect,
+        keep: Keep | None = None,
+        attempt: Attempt | None = None,
+    ) -> Response:
+        """Answer one request; raise `ProblemError` if its stream fails before the first frame, too.
+
+        `keep` is awaited when the answer is complete, before its end is sent. `attempt` is that of a request for a
+        stored response; it is ended with the answer.
+        """
+        # A server that ends before it has sent the whole answer must still know the attempt.
+        async with AsyncExitStack() as sent, AsyncExitStack() as stack:
+            run = await stack.enter_async_context(self.started(http_request, caller, request, attempt, sent))
+            headers = self.session_headers(run.spec.session_id)
+            if not request.stream:
+                answer = await self._answer_whole(http_request, run, request, dialect, headers, keep)
+                answer.close = sent.pop_all().aclose
+                return answer
+            first = await run.part(_HEADERS_WITHIN_S)
+            if isinstance(first, RunEnded):
+                if (problem := refusal_of(run, first.outcome)) is not None:
+                    raise problem
+                headers |= status_headers(first.outcome)
+            headers |= REPLAYED if run.input.replayed else {}
+            settings = self.runs.host.settings
+            return EventStream(
+                frames_of(first, run, request, dialect, settings.keepalive_s, keep),
+                send_timeout_s=settings.send_timeout_s,
+                close=stack.pop_all().aclose,
+                after=sent.pop_all().aclose,
+                headers=headers,
+            )
+
+    def session_headers(self, session_id: str | None) -> dict[str, str]:
+        """Return the header of an answer that names its session; none for an answer without a session."""
+        name = self.runs.host.settings.session_header
+        return {name: session_id} if name and session_id is not None else {}
+
+    @asynccontextmanager
+    async def started(
+        self,
+        http_request: Request,
+        caller: Caller,
+        request: ChatRequest,
+        attempt: Attempt | None = None,
+        sent: AsyncExitStack | None = None,
+    ) -> AsyncIterator[ServerRun]:
+        """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
+
+        `attempt` as of `answer`; `sent` ends it, once the answer is sent.
+        """
+        async with AsyncExitStack() as stack:
+            if attempt is not None and sent is not None:
+                sent.push_async_callback(attempt.aclose)
+            resources = stack.enter_context(ExitStack())
+            resources.enter_context(self.limits.slot(caller.name))
+            stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
+            request = replace(request, credentials=self.runs.host.credentials_of(http_request))
+            spec, own = await self._resolve(sent or stack, http_request, caller, request)
+            attempt = attempt or own
+            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
+            try:
+                yield run
+            finally:
+                if attempt is not None:
+                    attempt.is_answered = run.is_answered
+                    attempt.waits = run.input.state is not None and bool(run.input.state.tasks)
+
+    async def _resolve(
+        self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
+    ) -> tuple[RunSpec, Attempt | None]:
+        """Return the run of a request, and its attempt, which ends with `stack`; None if it is none, or stored."""
+        host = self.runs.host
+        if request.is_attempt:
+            spec = await resolve_once(host, caller, request)
+            spec.scope.continues_at = await before_failure(host, spec)
+            return replace(spec, is_attempt=True), None
+        if request.mark is not None or not host.may_write:
+            return await resolve_once(host, caller, request), None
+        if request.session_id is not None:
+            spec = await resolve_once(host, caller, request)
+            if spec.session_id is not None:
+                return spec, None
+            request = replace(request, session_id=None)  # answered from its own history
+        content = (request.instructions, request.decisions)
+        attempt, messages = await self.begin_attempt(http_request, caller, request.messages, content)
+        stack.push_async_callback(attempt.aclose)
+        return await attempt.resolve(replace(request, messages=messages)), attempt
+
+    async def begin_attempt(
+        self, http_request: Request, caller: Caller, messages: list[AnyMessage], content: Sequence[Any]
+    ) -> tuple[Attempt, list[AnyMessage]]:
+        """Behaves like `attempt_of`, in this server."""
+        return await attempt_of(
+            self.runs.host, caller, http_request, messages, content, is_draining=lambda: self.runs.draining
+        )
+
+    async def _answer_whole(
+        self,
+        http_request: Request,
+        run: ServerRun,
+        request: ChatRequest,
+        dialect: ChatDialect,
+        headers: dict[str, str],
+        keep: Keep | None,
+    ) -> WholeAnswer:
+        answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
+        if answered is None:
+            raise stopping()  # never delivered: the client has disconnected
+        outcome, progress = answered
+        if (problem := refusal_of(run, outcome)) is not None:
+            raise problem
+        run.release()
+        headers |= status_headers(outcome) | (REPLAYED if run.input.replayed else {})
+        body = dialect.body(outcome, progress if request.progress_as_field else [])
+        if keep is not None:
+            await keep(run)
+        run.is_answered = outcome.problem is None and not await http_request.is_disconnected()
+        return WholeAnswer(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
+
+
+async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
+    progress: list[dict[str, Any]] = []
+    while True:
+        match await run.part():
+            case RunEnded(outcome):
+                if outcome.rest:
+                    "".join(dialect.rest_frames(outcome, outcome.rest))
+                return outcome, progress
+            case ProgressUpdate(update):
+                progress.append(update)
+            case None | StateValues() | DelegatePart():
+                pass
+            case part:
+                # The body is built from the frames, so that it has the text of a stream.
+                "".join(_frames_of_part(part, dialect))
+
+
+def _frames_of_part(
+    part: AnswerText | MessageBreak | ReasoningPiece | CallEvents, dialect: ChatDialect
+) -> Iterable[str]:
+    match part:
+        case AnswerText(piece):
+            return dialect.text_frames(piece)
+        case MessageBreak():
+            return dialect.break_frames()
+        case ReasoningPiece(piece):
+            return dialect.reasoning_frames(piece)
+        case CallEvents(events):
+            return (each for event in events for each in dialect.event_frames(event))
+
+
+async def frames_of(
+    first: Part | None,
+    run: ServerRun,
+    request: ChatRequest,
+    dialect: ChatDialect,
+    keepalive_s: float,
+    keep: Keep | None = None,
+    *,
+    finishes: bool = True,
+) -> AsyncGenerator[str, None]:
+    """Stream a run's answer as frames; `first` is its first part, if that was read already.
+
+    A comment is sent after `keepalive_s` of silence. `keep` is also awaited for an answer that ends with an error.
+    `finishes` is whether a run that failed after a write ends as a finished message, because its client would repeat
+    the request after an error.
+    """
+    start = "".join(dialect.start_frames())
+    part = first
+    try:
+        while True:
+            match part:
+                case None | StateValues() | DelegatePart():
+                    text = comment("still at work")
+                case RunEnded(outcome):
+                    if outcome.problem is not None and not (finishes and outcome.has_written):
+                        raise outcome.problem
+                    rest = dialect.rest_frames(outcome, outcome.rest) if outcome.rest else ()
+                    text = "".join([*rest, *dialect.end_frames(outcome)])
+                case ProgressUpdate(progress) if request.progress_as_field:
+                    text = "".join(dialect.progress_frames(progress))
+                case ProgressUpdate(progress):
+                    text = progress_comment(progress)
+                case _:
+                    text = "".join(_frames_of_part(part, dialect))
+            # One write per part, with the start frames in the first: every write is a packet.
+            if isinstance(part, RunEnded):
+                # Before the answer is complete for its client, who may send the next request at once.
+                run.release()
+                if keep is not None:
+                    await keep(run)
+            if text := start + text:
+                start = ""
+                yield text
+            if isinstance(part, RunEnded):
+                run.is_answered = part.outcome.problem is None
+                return
+            part = await run.part(keepalive_s)
+    except ProblemError as problem:
+        run.release()
+        text = start + "".join(dialect.error_frames(problem))
+        if keep is not None:
+            await keep(run)
+        yield text

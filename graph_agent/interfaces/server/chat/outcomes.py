@@ -1,0 +1,176 @@
+"""Reads the outcomes of runs, as the chat APIs report them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.types import StateSnapshot
+
+from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.base._internal.text import as_text, text_of
+from graph_agent.core.state.call_events import call_name
+from graph_agent.core.state.events import NOT_RUN, StoredEvent
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, question_of, waiting_approvals
+from graph_agent.interfaces.server.host import RESULTS
+from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
+from graph_agent.models.errors import public_text
+from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
+
+Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOutcome:
+    """The outcome of one run."""
+
+    text: str
+    """The whole text of the run's output: its messages, joined by a blank line."""
+    calls: list[dict[str, Any]]
+    """Calls of the caller's own tools: `{"id", "name", "arguments"}`, in call order."""
+    ending: Ending
+    stop_sequence: str | None
+    """The stop sequence that ended the answer, if the provider reports it."""
+    input_tokens: int
+    output_tokens: int
+    status: str
+    rest: str = field(default="", compare=False)
+    """The end of `text` that no part of the run's output has; empty if the output has all of it."""
+    continues: bool = field(default=False, compare=False)
+    """Whether `rest` belongs to the newest message of the output."""
+    approvals: list[dict[str, Any]] = field(default_factory=list)
+    """Calls that wait for a person's approval: `{"token", "interrupt", "index", "name", "arguments"}`, in order.
+
+    `token` names the thread for the caller, `index` is that in the request of the interrupt."""
+    refusal: bool = False
+    """Whether the model or its provider refused to answer; the text is the refusal."""
+    reply: AIMessage | None = None
+    """The model's message with the answer, or with the caller's calls; None without one."""
+    cached_tokens: int = 0
+    """Input tokens read from the provider's cache, as far as reported."""
+    cache_write_tokens: int = 0
+    """Input tokens written to the provider's cache, as far as reported."""
+    reasoning_tokens: int = 0
+    """Output tokens of the model's reasoning, as far as reported."""
+    problem: ProblemError | None = None
+    """Why the run failed; None if it did not."""
+    has_written: bool = False
+    """Whether a call of the input that may write has run, so that a client must not take the run for one that changed
+    nothing."""
+
+
+def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:
+    """Return the outcome of a run from its last state; `sent` has the text of each message in the run's output.
+
+    Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
+    per token, at least 1.
+    """
+    result = run_result(state)
+    messages: list[AnyMessage] = state.values.get("messages", [])
+    events: list[StoredEvent] = state.values.get("events", [])
+    calls = spec.client_calls(result.interrupts)
+    question = "" if calls else question_of(result.interrupts, spec.question_token, spec.refused)
+    reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    text, begun = public_text(result.answer), ""
+    if result.structured_response is not None:
+        text = json.dumps(result.structured_response, ensure_ascii=False)
+    elif text and reply is not None:
+        begun = sent.get(reply.id, "")
+    text = text or question
+    rest, continues = text.removeprefix(begun), bool(begun) and text.startswith(begun)
+    approvals = waiting_approvals(result.interrupts, spec.token or spec.call_token)
+    if approvals and sent:
+        # The question belongs to the message whose calls it is about.
+        rest, continues = f"\n\n{rest}", True
+    whole = "\n\n".join([*sent.values(), *([rest] if rest and not continues else [])]) + (rest if continues else "")
+    problem = None
+    recent = since_last_input(events)
+    if result.status == "FAILED":
+        errors = [event for event in recent if event["type"] == "error"]
+        problem = problem_of_run(errors[-1]["kind"] if errors else "")
+    metadata = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
+    reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
+    sequence = metadata.get("stop_sequence") if reason == "stop_sequence" else None
+    # The state holds the usage of the whole input; earlier requests have reported their part of it.
+    used, reported = result.usage, spec.used_before
+    return ChatOutcome(
+        text=whole,
+        rest=rest,
+        continues=continues,
+        calls=calls,
+        ending="calls" if calls else _ending(reason, result),
+        stop_sequence=sequence if isinstance(sequence, str) else None,
+        input_tokens=used["input_tokens"] - reported["input_tokens"] or estimated_tokens(messages) or 1,
+        output_tokens=used["output_tokens"] - reported["output_tokens"]
+        or estimated_tokens([AIMessage(whole or as_text(calls))])
+        or 1,
+        status=result.status.value,
+        approvals=approvals,
+        refusal=not calls and is_refusal(recent),
+        reply=reply,
+        problem=problem,
+        has_written=_has_written(spec, recent),
+        **_token_details(messages),
+    )
+
+
+def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
+    deps = getattr(spec.graph.builder, "deps", None)
+    clients = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
+    clients |= {*spec.context.get("client_calls", {}).values()}
+    return deps is not None and any(
+        (name := str(call_name(event))) not in clients and deps.toolbox.writes(name)
+        for event in events
+        if event["type"] in RESULTS and event["status"] not in NOT_RUN
+    )
+
+
+def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]) -> list[str]:
+    """Return the texts that the output of a request had before its last message.
+
+    `state` is that at its end, `before` that of the input before it; empty if the request began the input.
+    """
+    deps = getattr(spec.graph.builder, "deps", None)
+    if spec.is_structured or deps is None:
+        return []
+    events: list[StoredEvent] = state.values.get("events", [])
+    recent = events[len(before["events"]) :] if before.get("events") else since_last_input(events)
+    plans = [event for event in recent if event["type"] == "plan" and event["calls"]]
+    streams = deps.streams_while_planning(deps.config)
+    waits = plans[-1:] if state.interrupts else []
+    shown = [plan for plan in plans if (streams and "planner" not in plan) or plan in waits]
+    texts = [
+        event["reasoning"] if event["type"] == "plan" else event.get("commentary") or text_of(event["content"])
+        for event in recent
+        if event["type"] == "agent_response" or "commentary" in event or event in shown
+    ]
+    ended = not state.next and any(event["type"] == "agent_response" for event in recent)
+    return [text for text in (texts[:-1] if ended else texts) if text]
+
+
+def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
+    """Return the reported details of the tokens of the newest input's messages."""
+    found = Counter[str]()
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            break
+        used = message.usage_metadata if isinstance(message, AIMessage) else None
+        if used is not None:
+            cache, output = used.get("input_token_details", {}), used.get("output_token_details", {})
+            found["cached_tokens"] += cache.get("cache_read") or 0
+            found["cache_write_tokens"] += cache.get("cache_creation") or 0
+            found["reasoning_tokens"] += output.get("reasoning") or 0
+    return dict(found)
+
+
+def _ending(reason: str, result: RunResult) -> Ending:
+    if result.truncated == "content_filter":
+        return "filtered"
+    # Neither API has a reason for an answer that the provider cut off; `length` also means that the text is incomplete.
+    if result.truncated is not None or result.stop_reason == "token_limit":
+        return "length"
+    return "stop_sequence" if reason == "stop_sequence" else "stop"

@@ -1,0 +1,497 @@
+"""Maps chat requests to runs: a new input, or results for an interrupted run; with a session, or without.
+
+A request with an `Idempotency-Key` is run once; a repeated one gets the same answer. The key is the input id of the
+request's run. It belongs to the caller and to the session of the request. A request without a session has a thread of
+its own, named by caller and key.
+
+An approval request is shown as a chat message, and the next request answers it. A question of a request without a
+session ends with a marker that names its thread: the client sends the question back with its next message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.types import Command, Interrupt, StateSnapshot
+
+from graph_agent.base._compat import STRICT_RESUME
+from graph_agent.base._internal.text import as_text, printable_lines
+from graph_agent.base.errors import InputError
+from graph_agent.base.types import NO_USAGE, Usage
+from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.core.approvals.requests import calls_of_request, is_single_call, request_of, requests_of
+from graph_agent.core.approvals.text import parse_answer, question_text
+from graph_agent.core.runs.inbox import ControlMessage
+from graph_agent.core.runs.input_ids import InputId, check_input_id, digest_of
+from graph_agent.core.runs.run import RUN, RunHandle, message_of
+from graph_agent.core.tools.client import CLIENT_CALL, ClientResult
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.history import continued_input
+from graph_agent.interfaces.server.chat.schemas import (
+    ChatRequest,
+    check_conversation,
+    new_messages,
+    results_by_call,
+    trailing_results,
+)
+from graph_agent.interfaces.server.host import Host, new_token
+from graph_agent.interfaces.server.problems import InvalidRequestError
+from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.interrupts import checked_answers, joint_question
+from graph_agent.session.results import open_interrupts, since_last_input, waiting_for
+from graph_agent.storage.inputs.deduplicator import InputDeduplicator
+
+_PER_REQUEST = frozenset(
+    {"client_tools", "client_calls", "client_tool_choice", "parallel_client_calls", "response_schema", "credentials"}
+)
+"""Fields of a run's context that follow-ups do not inherit."""
+PENDING_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """Graph, thread, input and context of one run to start."""
+
+    graph: CompiledAgentGraph
+    thread: str
+    graph_input: Any
+    context: dict[str, Any]
+    session_id: str | None
+    """The caller's session; None for a request without a session."""
+    token: str | None = None
+    """The thread's name within the ids of the caller's calls, for a request without a session."""
+    used_before: Usage = field(default_factory=lambda: NO_USAGE)
+    """Usage of earlier requests of the same input, which has been reported already."""
+    call_token: str | None = None
+    """The thread's name within the ids of a session's calls, if these ids are not the model's own."""
+    marks_questions: bool = False
+    """Whether a question for approval names `call_token`."""
+    shows_reasoning: bool = False
+    shows_calls: bool = False
+    shows_state: bool = False
+    """Whether changes of the agent's own state fields are parts of its output."""
+    shows_delegates: bool = False
+    """Whether the parts of its delegates' runs are parts of its output."""
+    session_label: str = "This session"
+    """How errors name the session."""
+    is_attempt: bool = False
+    """Whether an equal request may continue the run, so that it stops when its client leaves, and nothing is lost."""
+    refused: str = ""
+    """Why the message answers no question of the thread, which the run then repeats; empty if it is not refused."""
+    scope: RunHandle = field(default_factory=RunHandle)
+    """Handle of the run; aborting it stops this run only, even if another run holds the session."""
+
+    @property
+    def config(self) -> Any:
+        """The run's config."""
+        return {"configurable": {"thread_id": self.thread, RUN: self.scope, STRICT_RESUME: True}}
+
+    @property
+    def question_token(self) -> str | None:
+        """The token that a question for approval names; None if the session identifies it."""
+        return self.token or (self.call_token if self.marks_questions else None)
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether the answer has a schema."""
+        builder = self.graph.builder
+        return "response_schema" in self.context or getattr(builder, "response", None) is not None
+
+    @property
+    def is_resume(self) -> bool:
+        """Whether the run resumes the input of an earlier request."""
+        return not isinstance(self.graph_input, dict)
+
+    def for_follow_up(self, note: ControlMessage, check: Callable[[], Awaitable[None]]) -> RunSpec:
+        """Return the run of a follow-up in the same session; `check` raises if another run has taken it.
+
+        It inherits this run's options, except those of a single request: the caller's tools, the response schema, the
+        credentials.
+        """
+        context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
+        graph_input = {"messages": [message_of(note)]}
+        return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunHandle(before=check))
+
+    def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
+        """Return the calls for the caller to run: `{"id", "name", "arguments"}`, in call order."""
+        return [
+            {
+                "id": self.client_call_id(interrupt),
+                "name": interrupt.value["name"],
+                "arguments": interrupt.value["arguments"],
+            }
+            for interrupt in client_interrupts(interrupts)
+        ]
+
+    def client_call_id(self, interrupt: Interrupt) -> str:
+        """Return the id under which the caller sees a call of its own tools."""
+        # Without a session, the next request can identify the thread only by this id.
+        token = self.token or self.call_token
+        return str(interrupt.value["id"]) if token is None else f"call_{token}{interrupt.id[:8]}"
+
+
+def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
+    """Return a request with its idempotency key, which may be in quotes; raise `ProblemError` if it is not valid.
+
+    Its content is everything except how the answer is sent: a request that is repeated as a stream gets the same answer
+    as one stream.
+    """
+    if key is None:
+        return request
+    bare = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+    try:
+        checked = check_input_id(bare)
+    except InputError:
+        message = f"Idempotency-Key: {key!r} is not a key; send 1 to 255 printable characters, such as a UUID."
+        raise InvalidRequestError(message, "Idempotency-Key") from None
+    content = [request.messages, request.instructions, request.options, request.client_tools, request.decisions]
+    return replace(request, mark=InputId(checked, digest_of(content)))
+
+
+def token_of_key(caller: Caller, key: str) -> str:
+    """Return the name of the thread of a request without a session: 24 hexadecimal digits, equal if repeated."""
+    return hashlib.sha256(f"{caller.name}\0{key}".encode()).hexdigest()[:24]
+
+
+async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
+    """Return the run of a request as `resolve_run`; for a repeated key, one that resumes or returns the first one."""
+    if (mark := request.mark) is None:
+        return await resolve_run(host, caller, request)
+    token = token_of_key(caller, mark.id)
+    spec = as_shown(_repeated(host, caller, request, token), request)
+    seen = await InputDeduplicator(host.saver, host.kept.aget_state, spec.thread).seen(mark)
+    if seen is None or (seen == "recorded" and open_interrupts(await host.kept.aget_state(spec.config))):
+        spec = await resolve_run(host, caller, request)
+        if spec.session_id is None and not spec.is_resume:
+            spec = replace(spec, graph=host.kept, thread=caller.pending_thread(token), token=token)
+    spec.scope.mark = mark
+    return spec
+
+
+def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> RunSpec:
+    """Return the run that resumes the thread that a request belongs to if it was sent before."""
+    if request.session_id is not None:
+        thread = caller.thread(request.session_id)
+        return RunSpec(host.kept, thread, None, request.context(), request.session_id)
+    name = next(iter(pending_names(request)), token)
+    return RunSpec(host.kept, caller.pending_thread(name), None, request.context(), None, name)
+
+
+def pending_names(request: ChatRequest) -> tuple[str, ...]:
+    """Return the name of the thread that a request without a session answers; empty if there is not exactly one."""
+    results, _ = trailing_results(request.messages)
+    names = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
+    names |= {name for name in (pending_question(request.messages), request.pending_token) if name is not None}
+    return tuple(names) if len(names) == 1 else ()
+
+
+async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
+    """Return the run that a request starts or resumes, if its messages are consistent and fit the session's state."""
+    warnings = (*host.check_unsupported_tools(request.unsupported_tools), *_check_tool_choice(request))
+    host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
+    host.check_images(request.messages)
+    host.check_agentic_loops(request.options.get("max_agentic_loops"))
+    spec = await _resolve(host, caller, request)
+    spec.scope.before, spec.scope.warnings = request.before, warnings
+    return as_shown(spec, request)
+
+
+def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
+    """Return warnings about a tool choice that requires a call; refuse it without a tool that the model can call."""
+    if request.client_tools or "client_tool_choice" not in request.options:
+        return ()
+    if request.offers_own_tools:
+        return ("tool_choice requires a call; the model was free to choose, as it is for the agent's own tools.",)
+    left_out = f" Left out: {', '.join(request.unsupported_tools)}." if request.unsupported_tools else ""
+    raise InvalidRequestError(
+        f"tool_choice requires a call, and the request has no function to call.{left_out} Send a function, or let the "
+        "model choose.",
+        "tool_choice",
+    )
+
+
+def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
+    """Return a run with the parts and ids of its output that a request asks for."""
+    return replace(
+        spec,
+        call_token=request.new_call_token,
+        session_label=request.session_label,
+        marks_questions=request.marks_questions,
+        shows_reasoning=request.shows_reasoning,
+        shows_calls=request.shows_calls,
+    )
+
+
+async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
+    if request.session_id is not None:
+        return await _in_session(host, caller, request, request.session_id)
+    if (token := request.pending_token) is not None:
+        spec = RunSpec(host.kept, caller.pending_thread(token), None, {}, None, token)
+        if resumed := await _resume(spec, caller, request, *trailing_results(request.messages)):
+            return resumed
+        raise InvalidRequestError("The calls of these approval responses no longer wait.", "messages")
+    check_conversation(request.messages)
+    results, user_messages = trailing_results(request.messages)
+    if (token := pending_question(request.messages)) is not None:
+        spec = RunSpec(host.kept, caller.pending_thread(token), None, request.context(), None, token)
+        return await _decide(spec, caller, request, await host.kept.aget_state(spec.config))
+    tokens = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
+    if len(tokens) == 1:
+        spec = RunSpec(host.kept, caller.pending_thread(token := tokens.pop()), None, {}, None, token)
+        if resumed := await _resume(spec, caller, request, results, user_messages):
+            return resumed
+    if request.client_tools or host.asks:
+        token = new_token()
+        return RunSpec(
+            host.kept, caller.pending_thread(token), {"messages": request.messages}, request.context(), None, token
+        )
+    return RunSpec(host.stateless, uuid.uuid4().hex, {"messages": request.messages}, request.context(), None)
+
+
+async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
+    spec = RunSpec(
+        host.kept, caller.thread(session_id), None, request.context(), session_id, call_token=request.call_token
+    )
+    state = await host.kept.aget_state(spec.config)
+    if not state.values:
+        check_conversation(request.messages)
+        return _with_input(spec, {"messages": request.messages}, request.context())
+    results, user_messages = trailing_results(request.messages)
+    is_answer = bool(results or request.decisions)
+    if is_answer and (resumed := await _resume(spec, caller, request, results, user_messages)):
+        return resumed
+    new = request.messages if request.adds_all else continued_input(request.messages, state)
+    has_calls = not request.adds_all and any(isinstance(message, AIMessage) for message in request.messages)
+    if not request.decisions and (new is None or (results and has_calls)):
+        # A side request, a repeated or an edited one: it is complete without the session.
+        return await _resolve(host, caller, replace(request, session_id=None))
+    if new is None or is_answer:
+        listed = ", ".join(result.tool_call_id for result in results) or "approval responses"
+        raise InvalidRequestError(f"{request.session_label} waits for no result of these: {listed}.", "messages")
+    if request.adds_all:
+        check_conversation(new)
+    elif not new or not all(isinstance(message, HumanMessage) for message in new):
+        raise InvalidRequestError("There is no new user message after the assistant's last message.", "messages")
+    if requests_of(open_interrupts(state)):
+        return await _decide(spec, caller, request, state)
+    if (asked := open_question(state)) is not None:
+        return _answer_question(spec, request, state, asked)
+    return _with_input(spec, {"messages": new}, request.context())
+
+
+async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
+    """Return the run that receives a user message as decisions on calls that wait; refuse it if none waits.
+
+    A message that is no decision repeats the question.
+    """
+    asked = [each for each in open_interrupts(state) if request_of(each) is not None]
+    if not asked:
+        raise InvalidRequestError(
+            "The calls of this question no longer wait: they are decided, or the question has expired. Repeat the "
+            "request for them in a new message, without the question.",
+            "messages",
+        )
+    content = merge_content([message for message in new_messages(request.messages) if message.type == "human"])
+    answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
+    answers = {asked[0].id: answer}
+    if len(asked) > 1 or "call_ids" not in asked[0].value:
+        # Nothing repeats the question about the calls of several requests, or that of LangChain's middleware.
+        try:
+            answers = await checked_answers(answer, spec.graph, state, caller.person)
+        except InputError as error:
+            return _with_input(replace(spec, refused=str(error)), None, request.context(), state)
+    return _with_input(spec, Command(resume=answers), request.context(), state)
+
+
+def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, asked: Interrupt) -> RunSpec:
+    """Return the run that receives a user message as the answer to a question; JSON in it counts as its value."""
+    content = merge_content([message for message in new_messages(request.messages) if message.type == "human"])
+    answer = parse_answer(content) if isinstance(content, str) else content
+    return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
+
+
+async def _resume(
+    spec: RunSpec, caller: Caller, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
+) -> RunSpec | None:
+    """Return the run that continues with tool results; None if its thread waits for none of them."""
+    state: StateSnapshot = await spec.graph.aget_state(spec.config)
+    waiting = {spec.client_call_id(interrupt): interrupt for interrupt in client_interrupts(state.interrupts)}
+    by_id = results_by_call(results)
+    if by_id and _has_received(spec, state, by_id):
+        # The user messages were stored together with the results when the stopped run received them.
+        return _with_input(spec, None, request.context(), state)
+    decided = await _decided(spec, caller, request, state)
+    if not decided and (not waiting or not by_id.keys() & waiting.keys()):
+        return None
+    if by_id and by_id.keys() != waiting.keys():
+        listed = ", ".join(sorted(waiting.keys() ^ by_id.keys()))
+        raise InvalidRequestError(f"One result for each open call is needed; these do not match: {listed}.")
+    answers = {**decided, **{waiting[id_].id: _answer(result) for id_, result in by_id.items()}}
+    context = with_open_calls(request.context(), state.interrupts)
+    notes = steering_notes(merge_content(user_messages), answers)
+    return _with_input(spec, Command(resume=answers), context, state, notes)
+
+
+async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
+    """Return a request's decisions on single calls as answers by interrupt id; refuse those that do not fit."""
+    if not request.decisions:
+        return {}
+    try:
+        answers = answers_to_approvals(open_interrupts(state), request.decisions)
+        return await checked_answers(answers, spec.graph, state, caller.person) if answers else {}
+    except InputError as error:
+        raise InvalidRequestError(str(error), "messages") from None
+
+
+def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
+    """Return whether a run received these results and was stopped before its answer."""
+    # `next` would not do: it is also empty for a task whose superstep was never stored.
+    if state.interrupts or not state.tasks:
+        return False
+    events = since_last_input(state.values.get("events", []))
+    settled = {entry["id"] for entry in events if entry["type"] == "tool_result"}
+    # Without a session, the thread's only caller is the one that was sent the token.
+    return spec.token is not None or spec.call_token is not None or settled >= set(result_ids)
+
+
+def merge_content(messages: Sequence[HumanMessage]) -> Any:
+    """Merge the contents of messages into one: text, or content blocks if any message has blocks."""
+    if all(isinstance(message.content, str) for message in messages):
+        return "\n\n".join(message.text for message in messages if message.text.strip())
+    blocks: list[Any] = []
+    for message in messages:
+        blocks += [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
+    return blocks
+
+
+def steering_notes(content: Any, answers: Collection[str]) -> tuple[ControlMessage, ...]:
+    """Return user messages sent with tool results as a steering note, for after the wave and before the next plan.
+
+    The key is a hash of content and answers, so that a repeated request adds the note only once.
+    """
+    if not content:
+        return ()
+    digest = hashlib.sha256(json.dumps([*sorted(answers), content]).encode()).hexdigest()
+    return (ControlMessage(f"{0:020d}-{digest[:16]}", "steer", content),)
+
+
+def _with_input(
+    spec: RunSpec,
+    graph_input: Any,
+    context: dict[str, Any],
+    before: StateSnapshot | None = None,
+    notes: tuple[ControlMessage, ...] = (),
+) -> RunSpec:
+    """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
+    complete = replace(spec, graph_input=graph_input, context=context, scope=RunHandle(brought=notes))
+    if before is None:
+        return complete
+    return replace(complete, used_before=before.values.get("usage", NO_USAGE))
+
+
+def with_open_calls(context: dict[str, Any], interrupts: Sequence[Interrupt]) -> dict[str, Any]:
+    """Return a run's context with which open calls are resumed even if the caller no longer offers their tools."""
+    offered = {tool["function"]["name"] for tool in context.get("client_tools", ())}
+    waiting = [each.value for each in client_interrupts(interrupts)]
+    calls = {call["id"]: call["name"] for call in waiting if call["name"] not in offered}
+    return {**context, "client_calls": calls} if calls else context
+
+
+def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    """Return the interrupts that are calls of the caller's tools."""
+    return [one for one in interrupts if is_client_call(one)]
+
+
+def is_client_call(interrupt: Interrupt) -> bool:
+    """Whether an interrupt is a call of the caller's tools."""
+    return isinstance(interrupt.value, Mapping) and interrupt.value.get("type") == CLIENT_CALL
+
+
+def _answer(result: ToolMessage) -> ClientResult:
+    return {"content": result.content, "status": result.status}
+
+
+_MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
+
+
+def open_question(state: StateSnapshot) -> Interrupt | None:
+    """Return the first open question that a message can answer; None without one, or if client calls are open."""
+    interrupts = open_interrupts(state)
+    return interrupts[0] if waiting_for(interrupts) == "answer" else None
+
+
+def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
+    """Return the question that open interrupts ask a person (see `joint_question`); empty without interrupts.
+
+    `token` names the thread of a request without a session. `refused` is why the previous answer was refused.
+    """
+    if not interrupts:
+        return ""
+    _, asked = joint_question(interrupts)
+    if waiting_for(interrupts) != "approval":
+        return elicitation_text(asked) if is_elicitation(asked) else printable_lines(as_text(asked))
+    question = question_text({**asked, "error": refused} if refused else asked)
+    return question if token is None else f"{question}\n[approval {token}]"
+
+
+def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> list[dict[str, Any]]:
+    """Return the calls of all open approval requests, as in `ChatOutcome.approvals`."""
+    return [
+        {"token": token, "interrupt": each.id, "index": index, "name": call["name"], "arguments": call["arguments"]}
+        for each in interrupts
+        if (request := request_of(each)) is not None
+        for index, call in enumerate(calls_of_request(request))
+    ]
+
+
+def answers_to_approvals(
+    interrupts: Sequence[Interrupt], decisions: Mapping[tuple[str, int], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the decisions on single calls as answers by interrupt id; calls without a decision are asked about again.
+
+    `decisions` have the start of an interrupt's id and the index of a call in its request. Refused are decisions on
+    calls that do not wait, and a part of those that a request takes all at once.
+    """
+    answers: dict[str, Any] = {}
+    remaining = dict(decisions)
+    for each in interrupts:
+        if (request := request_of(each)) is None:
+            continue
+        calls = calls_of_request(request)
+        decided = {
+            index: remaining.pop(key) for index in range(len(calls)) if (key := (each.id[:8], index)) in remaining
+        }
+        if not decided:
+            continue
+        if is_single_call(each.value):
+            answers[each.id] = decided[0]
+        elif "call_ids" in request:
+            answers[each.id] = {"decisions": {calls[index]["id"]: decision for index, decision in decided.items()}}
+        elif len(decided) == len(calls):
+            answers[each.id] = {"decisions": list(decided.values())}
+        else:
+            raise InvalidRequestError(f"{len(calls)} calls wait together; decide all of them at once.")
+    if remaining:
+        raise InvalidRequestError(
+            "An approval response belongs to no call that waits. The call is decided already, or the id is wrong; "
+            "GET /sessions/{id} lists the open questions of a session."
+        )
+    return answers
+
+
+def pending_question(messages: Sequence[AnyMessage]) -> str | None:
+    """Return the thread's name in the question that a conversation's last messages answer; None for no question."""
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            found = _MARKER.search(message.text[-60:])
+            return found[1] if found is not None and message.text.endswith(found[0]) else None
+        if not isinstance(message, HumanMessage):
+            return None
+    return None

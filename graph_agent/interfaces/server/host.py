@@ -1,0 +1,598 @@
+"""Holds the served agent of one process: with the database for sessions, and without for requests that keep none.
+
+Its feeds give the events of sessions to followers: a session is read once per change, for any number of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from langchain_core.messages import AnyMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore, SearchItem
+from pydantic import SecretStr
+from starlette.requests import HTTPConnection
+
+from graph_agent.agent_file.credentials import CredentialSource, read_credentials
+from graph_agent.agent_file.delegates import SkillSpec
+from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
+from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
+from graph_agent.base._internal.credential_headers import check_headers, credentials_of
+from graph_agent.base._internal.polling import polling
+from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.interfaces.server.problems import InvalidRequestError
+from graph_agent.interfaces.server.settings import ServerSettings
+from graph_agent.models.capabilities import may_download_images
+from graph_agent.models.sanitize import ToolAliases
+from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.history import EventReader
+from graph_agent.storage.checkpoints.open import open_saver, open_store
+from graph_agent.storage.locks.registry import lock_idle_session
+
+
+class CheckpointNotifier:
+    """Wakes the followers of a saver's threads in one process; its methods belong to one event loop."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.stopped = False
+
+    def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
+        """Notify of every checkpoint that is stored through a saver, by any run."""
+        aput: Callable[..., Any] = saver.aput
+
+        async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
+            stored = await aput(config, *args, **kwargs)
+            self.notify(config["configurable"]["thread_id"])
+            return stored
+
+        # Patched, not wrapped: other code derives the location of the sessions from the saver's class.
+        saver.aput = aput_and_notify  # type: ignore[method-assign]
+
+    def notify(self, thread: str) -> None:
+        """Wake the followers of a thread."""
+        for event in self._subscribers.get(thread, ()):
+            event.set()
+
+    def stop(self) -> None:
+        """Wake all followers for the last time; may be called from a signal handler."""
+        self.stopped = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._notify_all)
+
+    @contextmanager
+    def subscribe(self, thread: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when a checkpoint of a thread is stored or the server stops.
+
+        The subscriber clears it.
+        """
+        self._loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self._subscribers.setdefault(thread, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._subscribers[thread].discard(event)
+            if not self._subscribers[thread]:
+                del self._subscribers[thread]
+
+    @contextmanager
+    def stop_event(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when the server stops."""
+        with self.subscribe("") as event:
+            if self.stopped:
+                event.set()
+            yield event
+
+    def _notify_all(self) -> None:
+        for events in self._subscribers.values():
+            for event in events:
+                event.set()
+
+
+LOOK_S = 2.0
+"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
+_REST_S = 0.1
+"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
+
+
+class SessionFeed:
+    """The new events of one session, kept until every follower has taken them."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self.ended: str | None = None
+        """Reason for the end of the feed: `deleted` or `server_stopping`; None while it is open."""
+        self._reader = reader
+        self._events: list[StoredEvent] = []
+        self._first = 0
+        self._cursors: dict[object, int] = {}
+        self._history: asyncio.Task[list[StoredEvent]] | None = None
+        self.change = asyncio.Event()
+        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
+
+    @property
+    def pending(self) -> Sequence[StoredEvent]:
+        """The events of finished calls of a wave that still runs or waits; they have no final position."""
+        return self._reader.pending
+
+    @property
+    def position(self) -> int:
+        """Index of the newest event in its final place; -1 before the first."""
+        return self._first + len(self._events) - 1
+
+    @property
+    def followers(self) -> int:
+        """Number of followers."""
+        return len(self._cursors)
+
+    def join(self) -> object:
+        """Add a follower, and return its key for `take` and `leave`."""
+        follower = object()
+        self._cursors[follower] = self.position
+        return follower
+
+    def leave(self, follower: object) -> None:
+        """Remove a follower."""
+        self._cursors.pop(follower, None)
+        self._trim()
+
+    async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
+        """Return the events after position `after`; the first one has the `seq` `after + 1`."""
+        if after + 1 < self._first:
+            # Followers that join together share one reading of the history.
+            if self._history is None or self._history.done():
+                self._history = asyncio.create_task(self._reader.read_all())
+            return (await asyncio.shield(self._history))[after + 1 :]
+        found = self._events[after + 1 - self._first :]
+        self._cursors[follower] = min(after + len(found), self.position)
+        self._trim()
+        return found
+
+    async def read(self) -> None:
+        """Read the new events of the session, and wake the followers."""
+        before = self.pending
+        new = await self._reader.read()
+        if new is None:
+            self.end("deleted")
+        elif new:
+            self._events += new
+            self.wake()
+        elif self.pending != before:
+            self.wake()
+
+    def end(self, reason: str) -> None:
+        """End the feed, and wake the followers."""
+        self.ended = reason
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the followers."""
+        changed, self.change = self.change, asyncio.Event()
+        changed.set()
+
+    def _trim(self) -> None:
+        taken = min(self._cursors.values(), default=self._first - 1) + 1 - self._first
+        if taken > 0:
+            del self._events[:taken]
+            self._first += taken
+
+
+class Feeds:
+    """The feeds of one process's sessions, each kept while it has followers."""
+
+    def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
+        self._notifier = notifier
+        self._reader_of = reader_of
+        self._feeds: dict[str, tuple[SessionFeed, asyncio.Task[None]]] = {}
+
+    @asynccontextmanager
+    async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
+        """Follow a thread within the context; yields its feed and the follower's key."""
+        feed, pump = self._feeds.get(thread, (None, None))
+        if feed is None or pump is None or feed.ended is not None or pump.done():
+            feed = SessionFeed(self._reader_of(thread))
+            pump = asyncio.create_task(self._pump(thread, feed), name=f"feed of {thread}")
+            self._feeds[thread] = feed, pump
+        follower = feed.join()
+        try:
+            yield feed, follower
+            if pump.done():
+                await pump
+        finally:
+            feed.leave(follower)
+            if not feed.followers:
+                pump.cancel()
+                if self._feeds.get(thread, (None,))[0] is feed:
+                    del self._feeds[thread]
+
+    async def _pump(self, thread: str, feed: SessionFeed) -> None:
+        try:
+            with self._notifier.subscribe(thread) as changed:
+                while not self._notifier.stopped:
+                    changed.clear()
+                    await feed.read()
+                    if feed.ended is not None:
+                        return
+                    await asyncio.sleep(_REST_S)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_S):
+                            await changed.wait()
+        finally:
+            if feed.ended is None:
+                feed.end("server_stopping")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSource:
+    """An agent that can be opened, with its metadata."""
+
+    name: str
+    """The model's name in the chat APIs."""
+    description: str
+    db: str
+    """Database URL of its sessions, unless the server overrides it."""
+    open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
+    """Opens it without checkpointer and store; the server adds its own."""
+    skills: tuple[SkillSpec, ...] = ()
+    """Skills in its A2A card, in addition to its tools."""
+    push_notifications: bool = False
+    """Whether A2A clients may subscribe to push notifications."""
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    """Credential name → the request header that may carry it."""
+    show_outputs: bool = False
+    """Whether A2A clients receive the outputs of tools."""
+
+
+def of_file(
+    path: str | Path, credentials: Mapping[str, CredentialSource] | None = None, *, record: bool = False
+) -> AgentSource:
+    """Return the source of an agent file, opened when the server starts and closed when it stops.
+
+    Args:
+        credentials: Credential name → source; replaces the file's credentials of the same names.
+        record: Whether to record what models receive, for any configuration of the file.
+
+    Raises:
+        ConfigError: If the file is missing or invalid, or a credential has no value.
+    """
+    spec = with_sources(load_spec(path), credentials or {})
+    return of_spec(recording(spec) if record else spec)
+
+
+def of_spec(spec: AgentSpec) -> AgentSource:
+    """Return the source of a parsed agent file, opened when the server starts and closed when it stops."""
+    read_credentials(spec.credentials)
+    return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
+
+
+def of_served(agent: ServedAgent) -> AgentSource:
+    """Return the source of an agent that this process serves already; its MCP servers are shared."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        async with agent.lifespan():
+            yield await agent()
+
+    return _source(agent.spec, opened)
+
+
+def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
+    return AgentSource(
+        spec.name,
+        spec.description,
+        spec.db,
+        opened,
+        tuple(skill for skill in spec.skills if isinstance(skill, SkillSpec)),
+        spec.push_notifications,
+        spec.credential_headers,
+    )
+
+
+logger = logging.getLogger("graph_agent.server.host")
+
+_SUSPENDED = ("graph_agent", "parked")
+"""Store namespace of suspended threads, whose requests wait for their caller: key → thread and expiry."""
+_PAGE = 1000
+_CLAIM_POLL_S = 0.02
+_CLAIM_CHECK_S = 1.0
+
+
+LivePart = Mapping[str, Any]
+"""Output of a run: `{"type": "begin" | "text" | "break" | "progress" | "call" | "end", …}`, or `EARLY`."""
+
+
+EARLY = "events"
+"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
+index `seq` in the history. Its readers send them as events."""
+RESULTS = ("tool_result", "delegation_response")
+"""Types of the events that end calls."""
+
+
+def call_end(event: Mapping[str, Any]) -> LivePart:
+    """Return the part that reports the end of a call, from the event of its result."""
+    return {"type": "call", "id": event["id"], "status": event["status"], "ts": event["ts"]}
+
+
+class LiveRuns:
+    """The output of one process's active runs, which their histories have only after each superstep."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[LivePart]] = {}
+        self._readers: dict[str, list[Callable[[], None]]] = {}
+
+    def is_read(self, thread: str) -> bool:
+        """Whether a thread has readers."""
+        return thread in self._readers
+
+    @contextmanager
+    def run(self, thread: str, content: Any) -> Iterator[Callable[[LivePart], None]]:
+        """Yield a function that publishes a part of a thread's run, which ends with the context.
+
+        `content` is the user's message, which the history has after the first plan; None for a run that resumes.
+        """
+        parts: list[LivePart] = [{"type": "begin", "content": content}]
+        self._runs[thread] = parts
+
+        def publish(part: LivePart) -> None:
+            parts.append(part)
+            for wake in self._readers.get(thread, ()):
+                wake()
+
+        try:
+            yield publish
+        finally:
+            publish({"type": "end"})
+            if self._runs.get(thread) is parts:
+                del self._runs[thread]
+
+    @contextmanager
+    def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
+        """Yield a function that returns a thread's newest run parts, texts joined; `wake` is called for each."""
+        parts: list[LivePart] | None = None
+        position = 0
+
+        def take() -> list[LivePart]:
+            nonlocal parts, position
+            taken = parts[position:] if parts is not None else []
+            position += len(taken)
+            if (current := self._runs.get(thread)) is not parts:
+                parts, position = current, len(current or ())
+                taken += current or []
+            return _joined(taken)
+
+        self._readers.setdefault(thread, []).append(wake)
+        try:
+            yield take
+        finally:
+            self._readers[thread].remove(wake)
+            if not self._readers[thread]:
+                del self._readers[thread]
+
+
+def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
+    joined: list[LivePart] = []
+    for part in parts:
+        if part["type"] == "text" and joined and joined[-1]["type"] == "text":
+            joined[-1] = {**part, "text": joined[-1]["text"] + part["text"]}
+        else:
+            joined.append(part)
+    return joined
+
+
+@dataclass(frozen=True)
+class Host:
+    """One agent, opened for a server."""
+
+    source: AgentSource
+    settings: ServerSettings
+    kept: CompiledAgentGraph
+    """Compiled with the database; its sessions outlive the process."""
+    stateless: CompiledAgentGraph
+    """Compiled without a saver, for requests that nothing can resume."""
+    saver: BaseCheckpointSaver[Any]
+    store: BaseStore
+    notifier: CheckpointNotifier
+    feeds: Feeds
+    live: LiveRuns = field(default_factory=LiveRuns)
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    claims: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """The lock of each name that a request of this process claims."""
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks that end requests and need the database."""
+    started: int = field(default_factory=lambda: int(time.time()))
+    """Start time of the server, in seconds since 1970."""
+
+    def check_client_tools(self, names: list[str]) -> None:
+        """Check that the names of a caller's tools collide neither with each other nor with the agent's tools."""
+        try:
+            ToolAliases([*self.tool_names, *names])
+        except ConfigError as error:
+            raise InvalidRequestError(f"{error}", "tools") from None
+
+    def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
+        """Return warnings about a caller's tools that are no functions; refuse them if the settings do."""
+        if not types:
+            return ()
+        message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
+        if self.settings.unsupported_tools == "refuse":
+            raise InvalidRequestError(f"{message} Leave them out.", "tools")
+        return (f"{message} They were ignored.",)
+
+    def check_images(self, messages: Sequence[AnyMessage]) -> None:
+        """Refuse images with a URL if a client of the agent's models, and so this process, would download them."""
+        builder = self.kept.builder
+        if any(map(_has_image_url, messages)) and any(
+            map(may_download_images, [builder.model, *builder.config.fallback_models])
+        ):
+            raise InvalidRequestError(
+                "An image is given by an address. The client of this agent's model would download it on this server, "
+                "which connects to no address that a request names. Send the image's bytes in base64.",
+                "messages",
+            )
+
+    def check_agentic_loops(self, limit: int | None) -> None:
+        """Check that a request's limit of hook reruns is within the agent's configuration."""
+        most = self.kept.builder.config.max_agentic_loops
+        if limit is not None and limit > most:
+            raise InvalidRequestError(
+                f"max_agentic_loops={limit}: this agent allows at most {most}; send {most} or less, or leave it out.",
+                "max_agentic_loops",
+            )
+
+    def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
+        """Return the credentials in a request's headers, each once; they are for the run of this request only."""
+        try:
+            return credentials_of(request.headers, self.credential_headers)
+        except InputError as error:
+            raise InvalidRequestError(str(error)) from None
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the agent's own tools and delegations."""
+        return tuple(self.kept.builder.deps.toolbox.names)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether a call of the agent may change something."""
+        return self.kept.builder.deps.toolbox.may_write
+
+    @property
+    def asks(self) -> bool:
+        """Whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
+        return self.kept.builder.asks
+
+    async def mcp_states(self) -> dict[str, str]:
+        """Return the state of each MCP server: `ok` or `down`."""
+        states = self.kept.builder.mcp_states
+        return {} if states is None else {name: "ok" if up else "down" for name, up in (await states()).items()}
+
+    async def suspend(self, thread: str, ttl_s: float | None = None) -> None:
+        """Record that a thread may be deleted after `ttl_s` seconds; None for `pending_ttl_s`."""
+        value = {"thread": thread, "until": time.time() + (ttl_s or self.settings.pending_ttl_s)}
+        await self.store.aput(_SUSPENDED, thread.replace("/", ":"), value, index=False)
+
+    @asynccontextmanager
+    async def claim(self, name: str, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        """Exclude other requests that claim a name, in every process on the database, within the context.
+
+        `check` is called every second of the waiting; an exception of it ends the waiting.
+        """
+        lock = self.claims.setdefault(name, asyncio.Lock())
+        while True:
+            check()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(lock.acquire(), _CLAIM_CHECK_S)
+                break
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                # Only the first of this process polls: many that poll at once take more time than the work between.
+                while True:
+                    check()
+                    try:
+                        await stack.enter_async_context(lock_idle_session(self.saver, name))
+                        break
+                    except SessionBusyError:
+                        await asyncio.sleep(_CLAIM_POLL_S)
+                yield
+        finally:
+            lock.release()
+
+    async def forget(self, thread: str) -> None:
+        """Delete a thread; does nothing if it does not exist."""
+        await self.saver.adelete_thread(thread)
+        await self.store.adelete(_SUSPENDED, thread.replace("/", ":"))
+
+    async def sweep(self) -> int:
+        """Delete suspended threads that have expired, and the oldest of each caller above `pending_requests`.
+
+        Threads with an active run are kept. Returns the number of threads deleted.
+        """
+        now, deleted = time.time(), 0
+        kept: Counter[str] = Counter()
+        suspended = [item.value for item in await all_items(self.store, _SUSPENDED)]
+        for value in sorted(suspended, key=lambda value: value["until"], reverse=True):
+            thread = value["thread"]
+            caller = thread.partition("/")[0]
+            kept[caller] += 1
+            too_many = kept[caller] > self.settings.pending_requests
+            if too_many or value["until"] < now:
+                with contextlib.suppress(SessionBusyError):
+                    async with lock_idle_session(self.saver, thread):
+                        await self.forget(thread)
+                    deleted += 1
+        return deleted
+
+
+async def all_items(store: BaseStore, namespace: tuple[str, ...]) -> list[SearchItem]:
+    """Return all items of a namespace, ordered by key."""
+    # By key: an item that is added between two reads shifts others to the next page, which then repeats them.
+    found: dict[str, SearchItem] = {}
+    read = 0
+    while page := await store.asearch(namespace, limit=_PAGE, offset=read):
+        read += len(page)
+        found |= {each.key: each for each in page}
+    return [found[key] for key in sorted(found)]
+
+
+def _has_image_url(message: AnyMessage) -> bool:
+    blocks = message.content if isinstance(message.content, list) else []
+    return any(isinstance(block, dict) and block.get("type") == "image" and "url" in block for block in blocks)
+
+
+def new_token() -> str:
+    """Return an unguessable name for a request's thread: 24 hexadecimal digits."""
+    return secrets.token_hex(12)
+
+
+@asynccontextmanager
+async def open_host(source: AgentSource, settings: ServerSettings, db: str | None = None) -> AsyncIterator[Host]:
+    """Open an agent and its database, or `db` in its place, and close both on leaving.
+
+    Raises `ConfigError` if one cannot be opened, or a credential's header is not permitted.
+    """
+    credential_headers = {**source.credential_headers, **settings.credential_headers}
+    check_headers(credential_headers, has_keys=bool(settings.keys), session_header=settings.session_header)
+    address = db or source.db
+    async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
+        kept, notifier = _compile(graph, saver, store), CheckpointNotifier()
+        host = Host(
+            source=source,
+            settings=settings,
+            kept=kept,
+            stateless=_compile(graph, None, None),
+            saver=saver,
+            store=store,
+            notifier=notifier,
+            feeds=Feeds(notifier, partial(EventReader, kept, saver)),
+            credential_headers=credential_headers,
+        )
+        host.notifier.watch(saver)
+        every_s = max(1.0, min(60.0, settings.pending_ttl_s / 2))
+        async with polling(host.sweep, every_s, logger, "Deleting expired requests"):
+            try:
+                yield host
+            finally:
+                if host.closing:
+                    await asyncio.wait(host.closing)
+
+
+def _compile(
+    graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any] | None, store: BaseStore | None
+) -> CompiledAgentGraph:
+    return graph.builder.compile(
+        checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
+    )

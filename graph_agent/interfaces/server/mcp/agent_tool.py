@@ -1,0 +1,459 @@
+"""Runs the calls of an agent's tool as inputs of sessions, with questions as forms, and reads sessions as resources."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+from langgraph.types import Interrupt, StateSnapshot
+from mcp import McpError, types
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.base._internal.text import as_text, clean, to_json_safe, visible, visible_json
+from graph_agent.base.errors import DecisionError, UserError
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
+from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.core.approvals.text import parse_answer, question_text
+from graph_agent.core.runs.input_ids import InputId, as_input_id, digest_of
+from graph_agent.integrations.mcp.tools import KEY_IN_META
+from graph_agent.interfaces.server.admission.gate import Caller, Limits
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
+from graph_agent.interfaces.server.chat.run import ProgressUpdate, RunEnded
+from graph_agent.interfaces.server.chat.run_spec import (
+    RunSpec,
+    answers_to_approvals,
+    client_interrupts,
+    question_of,
+    token_of_key,
+)
+from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_session_id
+from graph_agent.interfaces.server.host import new_token
+from graph_agent.interfaces.server.problems import ProblemError, describe_faults, problem_of_failure
+from graph_agent.interfaces.server.sessions import Sessions
+from graph_agent.models.errors import public_text
+from graph_agent.models.sanitize import alias_of
+from graph_agent.session.driver import RunDriver
+from graph_agent.session.interrupts import joint_question
+from graph_agent.session.results import open_interrupts, run_result, waiting_for
+
+Form = dict[str, Any]
+"""`{"message", "requestedSchema"}` of an `elicitation/create` request."""
+
+
+def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
+    """Return the forms of open interrupts but a client's own calls, by a key that is unique in the session.
+
+    `error` is why the last responses were not accepted.
+    """
+    found: dict[str, Form] = {}
+    client_calls = {each.id for each in client_interrupts(interrupts)}
+    for each in interrupts:
+        if (request := request_of(each)) is not None:
+            for call in calls_of_request(request):
+                found[f"{each.id}:{call['id']}"] = _call_form(call, error or request.get("error", ""))
+        elif each.id not in client_calls:
+            found[each.id] = _question_form(each.value, error)
+    return found
+
+
+def answers_of(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a person's responses (key of a form → `{"action", "content"}`) as answers by interrupt id.
+
+    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open. Raises
+    `DecisionError` if a response does not fit its form, `ProblemError` if calls decided together lack decisions.
+    """
+    answers: dict[str, Any] = {}
+    decisions: dict[tuple[str, int], dict[str, Any]] = {}
+    for each in interrupts:
+        if (request := request_of(each)) is not None:
+            for index, call in enumerate(calls_of_request(request)):
+                if (decision := _decision(call, _response(responses, f"{each.id}:{call['id']}"))) is not None:
+                    decisions[each.id[:8], index] = decision
+            continue
+        response = _response(responses, each.id)
+        content = response.get("content") or {}
+        if is_elicitation(each.value) and response.get("action") in ("accept", "decline"):
+            answers[each.id] = {**response, "content": content} if response["action"] == "accept" else response
+        elif response.get("action") == "accept":
+            answers[each.id] = parse_answer(str(content.get("answer", "")))
+    return {**answers, **answers_to_approvals(interrupts, decisions)}
+
+
+def _call_form(call: HeldCall, error: str) -> Form:
+    allowed = call["allowed_decisions"]
+    properties: dict[str, Any] = {"decision": {"type": "string", "title": "Decision", "enum": list(allowed)}}
+    if "edit" in allowed:
+        properties["arguments"] = {
+            "type": "string",
+            "title": "Arguments",
+            "description": "For edit: all arguments of the call, as a JSON object.",
+            "default": json.dumps(call["arguments"], ensure_ascii=False, default=str),
+        }
+    if {"reject", "respond"} & {*allowed}:
+        properties["message"] = {
+            "type": "string",
+            "title": "Message",
+            "description": "For reject: the reason, for the model. For respond: the result of the call.",
+        }
+    lines = [
+        f"A call waits for approval: {visible(call['name'])} {visible_json(call['arguments'])}",
+        *(visible(line) for line in call.get("description", "").splitlines()),
+    ]
+    return _form(lines, properties, ["decision"], error)
+
+
+def _question_form(value: Any, error: str) -> Form:
+    if is_elicitation(value):
+        schema: Mapping[str, Any] = value.get("requested_schema") or {}
+        message = value["message"] if value["mode"] == "form" else elicitation_text(value)
+        lines = [f"{visible(value['server'])}: {visible(message)}"]
+        return _form(lines, schema.get("properties", {}), schema.get("required", []), error or value.get("error", ""))
+    given = value if isinstance(value, Mapping) else {}
+    text = given.get("message") or given.get("question")
+    lines = [visible(text if isinstance(text, str) else as_text(value))]
+    return _form(lines, {"answer": {"type": "string", "title": "Answer"}}, ["answer"], error)
+
+
+def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[str], error: str) -> Form:
+    if error:
+        lines = [*lines, f"The last answer was not accepted: {error}"]
+    schema = {"type": "object", "properties": dict(properties), "required": list(required)}
+    return {"message": "\n".join(lines), "requestedSchema": schema}
+
+
+def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
+    response = responses.get(key)
+    given = dict(response) if isinstance(response, Mapping) else {}
+    content = given.get("content")
+    return {"action": given.get("action"), **({"content": content} if isinstance(content, Mapping) else {})}
+
+
+def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the decision of a response; None for a call that stays undecided.
+
+    Raises `DecisionError` if the arguments are no JSON. The policy is checked with the request.
+    """
+    if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
+        return {"type": "reject"}
+    if response["action"] != "accept":
+        return None
+    content = response.get("content", {})
+    decision = {"type": content.get("decision")}
+    if content.get("message"):
+        decision["message"] = content["message"]
+    if decision["type"] == "edit":
+        try:
+            decision["edited_action"] = {"args": json.loads(content.get("arguments", ""))}
+        except (TypeError, ValueError) as error:
+            raise DecisionError(f"The arguments for {call['name']!r} are no JSON object: {error}.") from None
+    return decision
+
+
+logger = logging.getLogger("graph_agent.server.mcp.agent_tool")
+
+Ask = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
+"""Returns a person's responses to the forms of a session; raises if the client sends them with another request."""
+_PERSON_DECIDES = (
+    "A person decides: in a form of the client, on the server's page, over another of its APIs, or with `graph-agent "
+    "resume`. No input of this tool does."
+)
+_UNUSED = "The input of this call was not used, because the session waited for a decision."
+_DECIDED = "The responses of this call were not used, because their questions had been decided before."
+_MOST_ROUNDS = 20
+"""Forms that one call shows one after the other, so that a client that repeats a refused answer does not loop."""
+_PAGE = 100
+_SESSIONS = "graph-agent://sessions/"
+
+
+class Arguments(BaseModel):
+    """The arguments of the tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: str = Field(min_length=1, description="The message to the agent.")
+    session: str | None = Field(
+        None,
+        pattern=SESSION_ID,
+        description="The session to continue; without one, a new session is made, and its id is in the result.",
+    )
+
+
+class Output(BaseModel):
+    """The structured result of the tool."""
+
+    session: str = Field(description="The session's id, for the next call.")
+    status: SessionStatus = Field(description="The session's status; RUNNING while it waits for a person.")
+    stop_reason: str | None = Field(description="Why the agent stopped; null while it waits for a person.")
+    answer: str = Field(description="The agent's answer; empty while it waits for a person.")
+    structured: Any = Field(None, description="The answer as JSON, if the agent has a response format.")
+    question: str = Field("", description="The open question, and who answers it if the next call does not.")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of the tool, in either protocol."""
+
+    arguments: Mapping[str, Any]
+    caller: Caller
+    report: Callable[[float, str], Awaitable[None]]
+    """Sends progress: a number that grows, and a text."""
+    ask: Ask | None = None
+    """Shows forms to a person; None for a client without elicitation."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The request's `_meta`; under `KEY_IN_META` it may have an id, with which the input runs once."""
+    credentials: Mapping[str, SecretStr] = field(default_factory=dict)
+    session: str | None = None
+    """The session of the forms that `responses` answers; None for that of the arguments."""
+    responses: Mapping[str, Any] | None = None
+    """Responses to the forms of an earlier request; None without any."""
+    steps: Iterator[int] = field(default_factory=lambda: count(1))
+    """Numbers of its progress, which grow over all runs of the call."""
+    aborts: bool = True
+    """Whether cancelling this call aborts a run whose input has an id; one without an id is always aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    given: Any = None
+    mark: InputId | None = None
+    runs: bool = True
+    error: str = ""
+    dismissed: bool = False
+    """Whether the person left every question open."""
+    unused: str = ""
+    """Why the input or the responses of the call were not used; empty if they were."""
+
+
+class AgentTool:
+    """The tool that an agent is for MCP clients, and its sessions.
+
+    `tasks` limits active runs per caller; a run may outlast its request.
+    """
+
+    def __init__(self, runs: Runs, tasks: Limits) -> None:
+        self.host = runs.host
+        self.closing = asyncio.Event()
+        """Set when the server stops: calls then wait for no person, and cancelled ones leave runs that can go on."""
+        self._runs = runs
+        self._tasks = tasks
+        source = self.host.source
+        self.definition = types.Tool(
+            name=alias_of(source.name),
+            title=source.name,
+            description=source.description or f"Asks the agent {source.name}.",
+            inputSchema=Arguments.model_json_schema(),
+            outputSchema=Output.model_json_schema(mode="serialization"),
+        )
+
+    async def call(self, name: str, call: ToolCall) -> types.CallToolResult:
+        """Run a call to its end, or until it needs an answer that the client cannot give during the call."""
+        if name != self.definition.name:
+            message = f"There is no tool {name!r}; known: {self.definition.name}."
+            raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=message))
+        try:
+            arguments = Arguments.model_validate(dict(call.arguments))
+            return await self._call(call, clean(arguments.input), call.session or arguments.session)
+        except ValidationError as error:
+            return _failed(describe_faults([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])[0])
+        except ProblemError as problem:
+            return _failed(problem.message)
+        except UserError as error:
+            return _failed(str(error))
+        except McpError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any failure is a result; the cause is logged
+            log_failure(logger, "A call over MCP", error)
+            return _failed(problem_of_failure(error).message)
+
+    async def _call(self, call: ToolCall, text: str, session: str | None) -> types.CallToolResult:
+        key = _key(call.meta)
+        session_id = session or (new_token() if key is None else token_of_key(call.caller, key))
+        driver = RunDriver(self.host.kept, call.caller.thread(checked_session_id(session_id, "session")))
+        state, outcome = await driver.state(), None
+        if call.responses is None:
+            mark = None if key is None else InputId(key, digest_of(["mcp", text]))
+            by_text = self.host.settings.mcp_text_approvals
+            step = await _input(driver, state, text, mark, call.caller.person, decides=by_text)
+        else:
+            step = await _answers(driver, state, call.responses, call.caller.person)
+        unused = step.unused
+        for _ in range(_MOST_ROUNDS):
+            if step.runs:
+                state, outcome = await self._run(call, session_id, step)
+            asked = forms(open_interrupts(state), step.error)
+            if call.ask is None or not asked or step.dismissed:
+                break
+            step = await _answers(driver, state, await self._ask(call.ask, session_id, asked), call.caller.person)
+        return _result(session_id, state, outcome, by_text=self.host.settings.mcp_text_approvals, unused=unused)
+
+    async def _ask(self, ask: Ask, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
+        """Return the responses to forms; none if the server stops first."""
+        asking = asyncio.ensure_future(ask(session_id, asked))
+        closing = asyncio.create_task(self.closing.wait())
+        try:
+            await asyncio.wait([asking, closing], return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else {}
+        finally:
+            asking.cancel()
+            closing.cancel()
+
+    async def _run(self, call: ToolCall, session_id: str, step: _Step) -> tuple[StateSnapshot, ChatOutcome]:
+        context = {"credentials": dict(call.credentials)} if call.credentials else {}
+        spec = RunSpec(self.host.kept, call.caller.thread(session_id), step.given, context, session_id)
+        spec.scope.mark = step.mark
+        with ExitStack() as resources:
+            resources.enter_context(self._tasks.slot(call.caller.name))
+            async with self._runs.run(spec, streams=False, resources=resources) as run:
+                try:
+                    while not isinstance(part := await run.part(), RunEnded):
+                        if isinstance(part, ProgressUpdate):
+                            number, action, target = (part.progress[name] for name in ("step", "action", "target"))
+                            await call.report(next(call.steps), f"step {number}: {action} {target}")
+                except asyncio.CancelledError:
+                    if call.aborts and not self.closing.is_set():
+                        spec.scope.abort()
+                    raise
+        state = run.input.state
+        assert state is not None, "a run that reaches its end reads its state"
+        if run.input.replayed and open_interrupts(state):
+            newest = await run.driver.state()
+            # The question may have been answered since.
+            state = newest if _last_input(newest) == _last_input(state) else state
+        return state, part.outcome
+
+    async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
+        """Return a page of the caller's sessions, newest first; raise `McpError` if there is no such page."""
+        try:
+            found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, "")
+        except ProblemError as problem:
+            raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=problem.message)) from None
+        listed = [
+            types.Resource(
+                uri=AnyUrl(_SESSIONS + each["id"]),
+                name=each["id"],
+                title=each["title"] or each["id"],
+                mimeType="application/json",
+            )
+            for each in found
+            if re.fullmatch(SESSION_ID, each["id"])  # sessions of other programs may have ids that no URI has
+        ]
+        return types.ListResourcesResult(resources=listed, nextCursor=after)
+
+    def templates(self) -> types.ListResourceTemplatesResult:
+        """Return the template of the sessions' addresses."""
+        template = types.ResourceTemplate(
+            uriTemplate=f"{_SESSIONS}{{session}}",
+            name="session",
+            description="A session: its status, its open questions and its events.",
+            mimeType="application/json",
+        )
+        return types.ListResourceTemplatesResult(resourceTemplates=[template])
+
+    async def read(
+        self, caller: Caller, uri: str, *, not_found: int = types.INVALID_PARAMS
+    ) -> types.ReadResourceResult:
+        """Return a session's state and events as JSON; raise `McpError`, with the code `not_found`, without one."""
+        sessions, session_id = Sessions(self._runs, caller), uri.removeprefix(_SESSIONS)
+        try:
+            # Another id could name a thread of another caller.
+            if session_id == uri or not re.fullmatch(SESSION_ID, session_id):
+                raise ProblemError("not_found", f"There is no resource {uri!r}; sessions are at {_SESSIONS}ID.")
+            found = {**await sessions.info(session_id), "events": await sessions.events(session_id, [], -1)}
+        except ProblemError as problem:
+            raise McpError(types.ErrorData(code=not_found, message=problem.message, data={"uri": uri})) from None
+        text = json.dumps(found, ensure_ascii=False, default=str)
+        contents = types.TextResourceContents(uri=AnyUrl(uri), mimeType="application/json", text=text)
+        return types.ReadResourceResult(contents=[contents])
+
+
+def _key(meta: Mapping[str, Any]) -> str | None:
+    key = meta.get(KEY_IN_META)
+    return as_input_id(key) if isinstance(key, str) and key else None
+
+
+async def _input(
+    driver: RunDriver, state: StateSnapshot, text: str, mark: InputId | None, person: str, *, decides: bool
+) -> _Step:
+    """Return the step of an input: a new one, a repeated one, or the answer to the session's open question.
+
+    With `decides`, the text may decide about waiting calls; otherwise it is not used while calls wait. Raises
+    `InputError` if it does not answer the question, `ProblemError` if the session waits for its client's own tools.
+    """
+    open_now = open_interrupts(state)
+    if mark is not None and (seen := await driver.inputs.seen(mark)) is not None:
+        return _Step(None, mark, runs=seen == "stored" or not open_now)
+    if not open_now:
+        return _Step({"messages": [HumanMessage(text)]}, mark)
+    if client_interrupts(open_now):
+        raise ProblemError("conflict", "This session waits for the results of another client's own tools.")
+    if waiting_for(open_now) == "approval" and not decides:
+        return _Step(runs=False, unused=_UNUSED)
+    asked, _ = joint_question(open_now)
+    answer = text if request_of(asked[0]) is not None else {asked[0].id: parse_answer(text)}
+    return _Step(await driver.answer(answer, person, mark), mark)
+
+
+async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[str, Any], person: str) -> _Step:
+    """Return the step of responses to forms, as `answers_of`; repeated responses are used once."""
+    open_now, digest = open_interrupts(state), digest_of(dict(responses))
+    mark = InputId(f"mcp-{digest}", digest)
+    try:
+        if answers := answers_of(open_now, responses):
+            return _Step(await driver.answer(answers, person, mark), mark)
+    except DecisionError as error:
+        return _Step(runs=False, error=str(error))
+    if await driver.inputs.seen(mark) is not None:
+        return _Step(None, mark, runs=not open_now)
+    if not responses or responses.keys() & (asked := forms(open_now)).keys():
+        return _Step(runs=False, dismissed=True)
+    # What is open now is asked, with the note.
+    return _Step(runs=False, error=_DECIDED, dismissed=not asked, unused=_DECIDED)
+
+
+def _last_input(state: StateSnapshot) -> Any:
+    return (state.values.get("loop") or {}).get("last_input_id")
+
+
+def _result(
+    session_id: str, state: StateSnapshot, outcome: ChatOutcome | None, *, by_text: bool, unused: str
+) -> types.CallToolResult:
+    result = run_result(state)
+    waits = waiting_for(result.interrupts) == "approval" and not by_text
+    problem = None if outcome is None else outcome.problem
+    question = question_of(result.interrupts, None)
+    if waits:
+        question = question_text(joint_question(result.interrupts)[1], by_text=False)
+    notes = [_PERSON_DECIDES] * waits
+    output = Output(
+        session=session_id,
+        status=result.status,
+        stop_reason=result.stop_reason,
+        answer=public_text(result.answer),
+        structured=to_json_safe(result.structured_response),
+        # Some clients show a model only the structured result.
+        question="\n".join([question, *notes]),
+    ).model_dump(mode="json")
+    text = problem.message if problem is not None else output["answer"] or question
+    # For clients that show a model no structured results, without the text again.
+    rest = json.dumps({name: output[name] for name in ("session", "status", "stop_reason")})
+    notes += [unused] * bool(unused)
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=each) for each in (text, *notes, rest)],
+        structuredContent=output,
+        isError=result.status in (SessionStatus.FAILED, SessionStatus.ABORTED) or (waits and bool(unused)),
+    )
+
+
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=message)], isError=True)

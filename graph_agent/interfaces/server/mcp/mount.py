@@ -1,0 +1,313 @@
+"""Mounts `/mcp` in the application: MCP's streamable HTTP, with and without a handshake.
+
+Also serves an agent over standard input and output, to the program that started this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from io import TextIOWrapper
+from typing import Any
+
+import anyio
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp import McpError, types
+from mcp.server import streamable_http as _transport
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.message import SessionMessage
+from mcp.shared.version import SUPPORTED_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from graph_agent.base._internal.text import json_line
+from graph_agent.integrations.otel import instrument_from_env, is_switched_on
+from graph_agent.interfaces.server.admission.body import ReplayedBody
+from graph_agent.interfaces.server.admission.gate import Caller, Limits, admit_requests, admitted_caller
+from graph_agent.interfaces.server.admission.worker_folder import limits_of
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.host import AgentSource, open_host
+from graph_agent.interfaces.server.mcp.agent_tool import AgentTool
+from graph_agent.interfaces.server.mcp.protocols import (
+    STATUS,
+    StatelessRequest,
+    check_request,
+    error_response,
+    is_stateless,
+    sdk_server,
+)
+from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.settings import MCP_PATH, settings_from
+from graph_agent.interfaces.server.sse import EventStream, comment, frame, with_json_lines
+from graph_agent.storage.locks.registry import use_daemon_threads_of_own_loop
+
+_MOST_WAITING = 256
+"""Messages queued for a slow client of a call; when the queue is full, the call waits."""
+
+_sdk_logger = logging.getLogger(_transport.__name__)
+
+
+def _is_no_ended_stream(record: logging.LogRecord) -> bool:
+    # The SDK logs the end of each session as a failure of its event stream.
+    return not (record.exc_info and isinstance(record.exc_info[1], anyio.ClosedResourceError))
+
+
+@asynccontextmanager
+async def mcp_routes(
+    runs: Runs, limits: Limits, streams: Limits, tasks: Limits, *, shared: bool
+) -> AsyncIterator[list[BaseRoute]]:
+    """Open the agent for MCP clients, and end their sessions on exit.
+
+    Args:
+        streams: Limits of the streams over which clients with a handshake receive the server's requests.
+        tasks: Limits of active runs per caller.
+        shared: Whether other processes share the port. A client's next request then may reach another one, so clients
+            with a handshake have no session here: they show no forms.
+    """
+    _sdk_logger.addFilter(_is_no_ended_stream)
+    agent = AgentTool(runs, tasks)
+    manager = StreamableHTTPSessionManager(
+        sdk_server(agent), stateless=shared, max_request_body_size=runs.host.settings.max_body_bytes
+    )
+    endpoint = _Endpoint(agent, manager)
+    loop, opened, stopped = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    async def run_manager() -> None:
+        async with manager.run():
+            opened.set()
+            await stopped.wait()
+            agent.closing.set()
+            # A run that drains ends first, so that its client receives the reason.
+            await endpoint.idle(runs.host.settings.drain_s if runs.draining else 0)
+
+    # In a task of its own: the SDK's task group must be left by the task that entered it.
+    running = asyncio.create_task(run_manager(), name="MCP sessions")
+
+    async def close() -> None:
+        stopped.set()
+        await asyncio.wait([running])
+
+    def drain() -> None:
+        loop.call_soon_threadsafe(stopped.set)
+
+    closing = runs.register_closer(close, drain=drain)
+    await opened.wait()
+    routes: list[BaseRoute] = [Route(MCP_PATH, endpoint)]
+    admit_requests(routes, runs, limits, protocol="MCP", streams=streams)
+    try:
+        yield routes
+    finally:
+        await asyncio.shield(closing())
+
+
+class _Endpoint:
+    """The ASGI application of the path; the header of the protocol version selects the era."""
+
+    def __init__(self, agent: AgentTool, manager: StreamableHTTPSessionManager) -> None:
+        self._agent = agent
+        self._manager = manager
+        self._posts = 0
+        """Number of active requests, without those that only receive."""
+        self._idle = asyncio.Event()
+
+    async def idle(self, within_s: float) -> None:
+        """Wait until every request has its response, up to `within_s` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._posts:
+                    self._idle.clear()
+                    await self._idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_post = scope["method"] == "POST"
+        self._posts += is_post
+        try:
+            await self._respond(scope, receive, with_json_lines(send))
+        finally:
+            self._posts -= is_post
+            self._idle.set()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        if request.method == "POST":
+            body = await request.body()
+            try:
+                body.decode()
+            except UnicodeDecodeError:
+                await _refused(None, types.PARSE_ERROR, "The body is no UTF-8.")(scope, receive, send)
+                return
+            receive = ReplayedBody(body, receive)
+        if request.headers.get("mcp-protocol-version", SUPPORTED_PROTOCOL_VERSIONS[0]) in SUPPORTED_PROTOCOL_VERSIONS:
+            # The SDK then lets each session be used with the key that began it only.
+            owner = AccessToken(token="", client_id=admitted_caller(request).name, scopes=[])
+            await self._manager.handle_request({**scope, "user": AuthenticatedUser(owner)}, receive, send)
+        else:
+            await (await self._response(request))(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        """Return the response to a request of a version without a handshake."""
+        if request.method != "POST":
+            return Response(status_code=405, headers={"allow": "POST"})
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError):
+            return _refused(None, types.PARSE_ERROR, "The body is no JSON.")
+        if isinstance(body, dict) and "method" in body and "id" not in body:
+            return Response(status_code=202)  # no notification of a client means anything here
+        try:
+            message = types.JSONRPCRequest.model_validate(body)
+        except ValidationError:
+            return _refused(None, types.INVALID_REQUEST, "The body is no JSON-RPC request.")
+        try:
+            check_request(message, request.headers)
+        except McpError as error:
+            return JSONResponse(error_response(message.id, error), STATUS.get(error.error.code, 200))
+        if message.method == "tools/call":
+            return self._stream(message, request)
+        response = await StatelessRequest(self._agent, message, admitted_caller(request), _drop).response()
+        return JSONResponse(response, STATUS.get(response.get("error", {}).get("code"), 200))
+
+    def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
+        settings = self._agent.host.settings
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)
+        credentials = self._agent.host.credentials_of(request)
+        caller = admitted_caller(request)
+        stateless = StatelessRequest(self._agent, message, caller, queue.put, credentials, aborts=False)
+
+        async def call() -> None:
+            # A client cancels a call by closing its response. With an id, it may repeat the call to get the result.
+            await queue.put(await stateless.response())
+
+        async def frames() -> AsyncGenerator[str, None]:
+            calling = asyncio.create_task(call())
+            try:
+                sent: dict[str, Any] = {}
+                while "id" not in sent:
+                    try:
+                        async with asyncio.timeout(settings.keepalive_s):
+                            sent = await queue.get()
+                    except TimeoutError:
+                        yield comment("still at work")
+                    else:
+                        yield frame(sent)
+            finally:
+                calling.cancel()
+                await asyncio.wait([calling])
+
+        return EventStream(frames(), send_timeout_s=settings.send_timeout_s)
+
+
+def _refused(request_id: Any, code: int, message: str) -> JSONResponse:
+    error = McpError(types.ErrorData(code=code, message=message))
+    return JSONResponse(error_response(request_id, error), 400)
+
+
+async def _drop(notification: dict[str, Any]) -> None: ...
+
+
+async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
+    """Serve an agent until the client closes standard input; raise `ConfigError` if it cannot be opened."""
+    use_daemon_threads_of_own_loop()
+    if is_switched_on():
+        instrument_from_env()
+    settings = settings_from(())
+    async with AsyncExitStack() as stack:
+        stdin, stdout = stack.enter_context(_protocol_streams())
+        host = await stack.enter_async_context(open_host(source, settings, db))
+        runs = await stack.enter_async_context(aclosing(Runs(host, Metrics(frozenset(host.tool_names)))))
+        agent = AgentTool(runs, limits_of(settings, None)[2])
+        read, write = await stack.enter_async_context(stdio_server(stdin, stdout))
+        await _Connection(agent, write).serve(read)
+
+
+@contextmanager
+def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[str]]]:
+    """Take standard input and output for the protocol, so that a tool that prints or reads cannot break it.
+
+    What this process and its children print goes to standard error; they read an empty standard input.
+    """
+    sys.stdout.flush()
+    received, sent, empty = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
+    stdin = TextIOWrapper(os.fdopen(received, "rb"), encoding="utf-8", errors="replace")
+    stdout = _JsonLines(os.fdopen(sent, "wb"), encoding="utf-8")
+    try:
+        yield anyio.wrap_file(stdin), anyio.wrap_file(stdout)
+    finally:
+        os.dup2(sent, 1)
+
+
+class _JsonLines(TextIOWrapper):
+    """Standard output for clients that split at any line end of Unicode; the SDK leaves some of them as they are."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(json_line(text))
+
+
+class _Connection:
+    """One client; requests without a handshake are answered here, all others by the SDK."""
+
+    def __init__(self, agent: AgentTool, write: ObjectSendStream[SessionMessage]) -> None:
+        self._agent = agent
+        self._write = write
+        self._calls: dict[Any, asyncio.Task[None]] = {}
+        """Id of a running request without a handshake → its task."""
+
+    async def serve(self, read: ObjectReceiveStream[SessionMessage | Exception]) -> None:
+        """Serve the client until it closes its end."""
+        server = sdk_server(self._agent)
+        forward, forwarded = anyio.create_memory_object_stream[SessionMessage | Exception]()
+        answers, answered = anyio.create_memory_object_stream[SessionMessage]()
+        # The transport ends when its streams are closed.
+        async with self._write, anyio.create_task_group() as group:
+            group.start_soon(server.run, forwarded, answers, server.create_initialization_options())
+            group.start_soon(self._copy, answered)
+            async with forward:
+                async for item in read:
+                    message = item.message.root if isinstance(item, SessionMessage) else None
+                    if isinstance(message, types.JSONRPCRequest) and is_stateless(message):
+                        task = asyncio.create_task(self._respond(message))
+                        self._calls[message.id] = task
+                    elif not self._cancelled(message):
+                        await forward.send(item)
+                self._agent.closing.set()
+                for task in self._calls.values():
+                    task.cancel()
+                await asyncio.gather(*self._calls.values(), return_exceptions=True)
+
+    def _cancelled(self, message: Any) -> bool:
+        """Cancel the request that a notification names; return whether it is one of `_calls`."""
+        if not isinstance(message, types.JSONRPCNotification) or message.method != "notifications/cancelled":
+            return False
+        task = self._calls.get((message.params or {}).get("requestId"))
+        return task is not None and task.cancel()
+
+    async def _copy(self, answered: ObjectReceiveStream[SessionMessage]) -> None:
+        async for each in answered:
+            await self._write.send(each)
+
+    async def _respond(self, request: types.JSONRPCRequest) -> None:
+        try:
+            try:
+                check_request(request)
+                response = await StatelessRequest(self._agent, request, Caller(""), self._send).response()
+            except McpError as error:
+                response = error_response(request.id, error)
+            await self._send(response)
+        finally:
+            self._calls.pop(request.id, None)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        await self._write.send(SessionMessage(types.JSONRPCMessage.model_validate(message)))

@@ -1,0 +1,272 @@
+"""Serves both eras of MCP: with a handshake (2024-11-05 to 2025-11-25), by the SDK 1.x, and without one (2026-07-28).
+
+In the newer one, each request states its version and its client. The SDK 1.x does not have it. The SDK 2.x cannot be
+installed beside it, and the MCP client needs 1.x.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from mcp import McpError, types
+from mcp.server.lowlevel import Server
+from pydantic import SecretStr
+from starlette.requests import HTTPConnection
+
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.interfaces.server.admission.gate import Caller, admitted_caller
+from graph_agent.interfaces.server.mcp.agent_tool import AgentTool, Ask, Form, ToolCall
+from graph_agent.interfaces.server.problems import problem_of_failure
+
+_RESOURCE_NOT_FOUND = -32002
+
+
+def offers_forms(elicitation: Any) -> bool:
+    """Whether a client shows forms, according to its capability `elicitation`; without modes, it does."""
+    return isinstance(elicitation, Mapping) and ("form" in elicitation or "url" not in elicitation)
+
+
+def sdk_server(agent: AgentTool) -> Server[Any, Any]:
+    """Return the SDK's server of an agent."""
+    server: Server[Any, Any] = Server(agent.host.source.name, metadata.version("graph-agent"))
+
+    def caller() -> Caller:
+        request = server.request_context.request
+        return admitted_caller(request) if isinstance(request, HTTPConnection) else Caller("")
+
+    async def report(progress: float, text: str) -> None:
+        context = server.request_context
+        token = context.meta.progressToken if context.meta is not None else None
+        if token is not None:
+            await context.session.send_progress_notification(
+                token, progress, message=text, related_request_id=str(context.request_id)
+            )
+
+    def ask() -> Ask | None:
+        context = server.request_context
+        client = context.session.client_params
+        elicitation = client.capabilities.elicitation if client is not None else None
+        if elicitation is None or not offers_forms(elicitation.model_dump(exclude_none=True)):
+            return None
+
+        async def elicit(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
+            responses: dict[str, Any] = {}
+            for key, form in forms.items():
+                try:
+                    response = await context.session.elicit_form(
+                        form["message"], form["requestedSchema"], related_request_id=context.request_id
+                    )
+                except McpError:
+                    break  # the client could not ask
+                if response.action == "cancel":
+                    break
+                responses[key] = response.model_dump(exclude_none=True)
+            return responses
+
+        return elicit
+
+    async def call_tool(request: types.CallToolRequest) -> types.ServerResult:
+        context = server.request_context
+        http = context.request
+        call = ToolCall(
+            request.params.arguments or {},
+            caller(),
+            report,
+            ask(),
+            context.meta.model_dump() if context.meta is not None else {},
+            agent.host.credentials_of(http) if isinstance(http, HTTPConnection) else {},
+        )
+        return types.ServerResult(await agent.call(request.params.name, call))
+
+    async def list_tools(_: types.ListToolsRequest) -> types.ServerResult:
+        return types.ServerResult(types.ListToolsResult(tools=[agent.definition]))
+
+    async def list_resources(request: types.ListResourcesRequest) -> types.ServerResult:
+        cursor = request.params.cursor if request.params is not None else None
+        return types.ServerResult(await agent.resources(caller(), cursor))
+
+    async def list_templates(_: types.ListResourceTemplatesRequest) -> types.ServerResult:
+        return types.ServerResult(agent.templates())
+
+    async def read_resource(request: types.ReadResourceRequest) -> types.ServerResult:
+        found = await agent.read(caller(), str(request.params.uri), not_found=_RESOURCE_NOT_FOUND)
+        return types.ServerResult(found)
+
+    server.request_handlers |= {
+        types.ListToolsRequest: list_tools,
+        types.CallToolRequest: call_tool,
+        types.ListResourcesRequest: list_resources,
+        types.ListResourceTemplatesRequest: list_templates,
+        types.ReadResourceRequest: read_resource,
+    }
+    return server
+
+
+logger = logging.getLogger("graph_agent.server.mcp.protocols")
+
+VERSION = "2026-07-28"
+_PREFIX = "io.modelcontextprotocol/"
+_VERSION, _CAPABILITIES = f"{_PREFIX}protocolVersion", f"{_PREFIX}clientCapabilities"
+_HEADER_MISMATCH, _UNSUPPORTED_VERSION = -32020, -32022
+STATUS = {types.METHOD_NOT_FOUND: 404, types.INVALID_PARAMS: 400, _HEADER_MISMATCH: 400, _UNSUPPORTED_VERSION: 400}
+"""Code of an error → the HTTP status of its response; 200 for any other."""
+_NAMED = {"tools/call": "name", "resources/read": "uri"}
+"""Method → the parameter that the header `Mcp-Name` repeats."""
+_BASE64 = re.compile(r"=\?base64\?(.*)\?=")
+
+
+class InputRequiredError(McpError):
+    """A call needs the responses to some forms; the client sends the call again with them."""
+
+    def __init__(self, session_id: str, forms: Mapping[str, Form]) -> None:
+        super().__init__(types.ErrorData(code=types.INTERNAL_ERROR, message="The call needs a person's answer."))
+        requests = {
+            key: {"method": "elicitation/create", "params": {"mode": "form", **form}} for key, form in forms.items()
+        }
+        self.result = {"resultType": "input_required", "inputRequests": requests, "requestState": session_id}
+
+
+def is_stateless(message: Any) -> bool:
+    """Whether a message is a request of a version without a handshake."""
+    params = message.params if isinstance(message, types.JSONRPCRequest) and message.method != "initialize" else None
+    meta = params.get("_meta") if params is not None else None
+    return isinstance(meta, Mapping) and _VERSION in meta
+
+
+def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | None = None) -> None:
+    """Check what a request states of its version and client, and that its HTTP headers, if any, repeat it."""
+    params = request.params or {}
+    meta = params.get("_meta")
+    if not isinstance(meta, Mapping) or not {_VERSION, _CAPABILITIES} <= meta.keys():
+        raise _error(types.INVALID_PARAMS, f"params._meta needs {_VERSION!r} and {_CAPABILITIES!r}.")
+    if headers is not None:
+        expected = {"mcp-protocol-version": meta[_VERSION], "mcp-method": request.method}
+        if request.method in _NAMED:
+            expected["mcp-name"] = params.get(_NAMED[request.method])
+        for name, value in expected.items():
+            if _decoded(headers.get(name)) != value:
+                raise _error(_HEADER_MISMATCH, f"The header {name} is not {value!r}, as the request's body has it.")
+    if meta[_VERSION] != VERSION:
+        raise _error(
+            _UNSUPPORTED_VERSION,
+            f"The protocol version {meta[_VERSION]!r} is not supported.",
+            {"supported": [VERSION], "requested": meta[_VERSION]},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessRequest:
+    """A checked request of a version without a handshake."""
+
+    agent: AgentTool
+    message: types.JSONRPCRequest
+    caller: Caller
+    notify: Callable[[dict[str, Any]], Awaitable[None]]
+    """Sends a notification that belongs to the request."""
+    credentials: Mapping[str, SecretStr] = field(default_factory=dict)
+    aborts: bool = True
+    """Same as in `ToolCall`."""
+
+    async def response(self) -> dict[str, Any]:
+        """Return the JSON-RPC response."""
+        id_, method = self.message.id, self.message.method
+        try:
+            result = await self._result(method, self.message.params or {})
+        except InputRequiredError as required:
+            result = required.result
+        except McpError as error:
+            return error_response(id_, error)
+        except Exception as error:  # noqa: BLE001 - any failure must end in a response; the cause is logged
+            log_failure(logger, f"The request {method} over MCP", error)
+            return error_response(id_, _error(types.INTERNAL_ERROR, problem_of_failure(error).message))
+        server = {"name": self.agent.host.source.name, "version": metadata.version("graph-agent")}
+        stamped = {"resultType": "complete", **result, "_meta": {f"{_PREFIX}serverInfo": server}}
+        return {"jsonrpc": "2.0", "id": id_, "result": stamped}
+
+    async def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        match method:
+            case "server/discover":
+                return _cached({"supportedVersions": [VERSION], "capabilities": {"tools": {}, "resources": {}}})
+            case "tools/list":
+                return _cached({"tools": [_json(self.agent.definition)]})
+            case "resources/list":
+                cursor = params.get("cursor")
+                return _cached(_json(await self.agent.resources(self.caller, None if cursor is None else str(cursor))))
+            case "resources/templates/list":
+                return _cached(_json(self.agent.templates()))
+            case "resources/read":
+                return _cached(_json(await self.agent.read(self.caller, str(params.get("uri")))))
+            case "tools/call":
+                return _json(await self.agent.call(str(params.get("name")), self._call(params)))
+        raise _error(types.METHOD_NOT_FOUND, f"There is no method {method!r} here.")
+
+    def _call(self, params: Mapping[str, Any]) -> ToolCall:
+        meta, responses, state = params["_meta"], params.get("inputResponses"), params.get("requestState")
+        arguments = params.get("arguments") or {}
+        if (
+            not isinstance(arguments, dict)
+            or not isinstance(responses, dict | None)
+            or not isinstance(state, str | None)
+        ):
+            raise _error(types.INVALID_PARAMS, "arguments and inputResponses are objects, requestState is a string.")
+        if responses is not None and state is None:
+            raise _error(
+                types.INVALID_PARAMS, "inputResponses need the requestState that came with their inputRequests."
+            )
+
+        async def report(progress: float, text: str) -> None:
+            if (token := meta.get("progressToken")) is not None:
+                given = {"progressToken": token, "progress": progress, "message": text}
+                await self.notify({"jsonrpc": "2.0", "method": "notifications/progress", "params": given})
+
+        async def ask(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
+            raise InputRequiredError(session_id, forms)
+
+        capabilities = meta[_CAPABILITIES]
+        can_ask = isinstance(capabilities, Mapping) and offers_forms(capabilities.get("elicitation"))
+        return ToolCall(
+            arguments,
+            self.caller,
+            report,
+            ask if can_ask else None,
+            meta,
+            self.credentials,
+            state,
+            responses,
+            aborts=self.aborts,
+        )
+
+
+def error_response(request_id: Any, error: McpError) -> dict[str, Any]:
+    """Return the JSON-RPC response for an error."""
+    return {"jsonrpc": "2.0", "id": request_id, "error": error.error.model_dump(exclude_none=True)}
+
+
+def _cached(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with the required rules for caches: none may keep it."""
+    return {**result, "ttlMs": 0, "cacheScope": "private"}
+
+
+def _json(result: Any) -> dict[str, Any]:
+    dumped: dict[str, Any] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def _decoded(value: str | None) -> str | None:
+    if value is None or (found := _BASE64.fullmatch(value)) is None:
+        return value
+    try:
+        return base64.b64decode(found[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _error(code: int, message: str, data: Any = None) -> McpError:
+    return McpError(types.ErrorData(code=code, message=message, data=data))

@@ -1,0 +1,438 @@
+"""Implements OpenAI's Chat Completions API: parses request bodies into `ChatRequest`, writes completions and chunks."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from pydantic import Discriminator, Field, Tag, model_validator
+from starlette.responses import Response
+
+from graph_agent.base.settings.config import ReasoningEffort
+from graph_agent.interfaces.server.admission.body import BodyRoute
+from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
+from graph_agent.interfaces.server.parameters import ChatEndpoint, Server, Services, chat_endpoint
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, openai_error
+from graph_agent.interfaces.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
+from graph_agent.interfaces.server.sse import frame
+
+_SYSTEM_ROLES = ("system", "developer")
+
+
+class ImageUrl(schemas.RequestObject):
+    """The source of an image."""
+
+    url: str = Field(min_length=1, description="A URL, or a `data:` URL with base64.")
+
+
+class File(schemas.RequestObject):
+    """A document."""
+
+    filename: str | None = None
+    file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not stored: no `file_id`.")
+
+
+class Part(schemas.RequestObject):
+    """A piece of a message."""
+
+    type: Literal["text", "image_url", "file", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+    image_url: ImageUrl | None = None
+    file: File | None = None
+
+
+class FunctionCall(schemas.RequestObject):
+    """The function of a call, and its arguments."""
+
+    name: str = Field(min_length=1)
+    arguments: str = Field("", description="A JSON object as text.")
+
+
+class CallInHistory(schemas.RequestObject):
+    """A call that the assistant made."""
+
+    id: schemas.CallId = Field(min_length=1)
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(schemas.RequestObject):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | schemas.ListOf[Part] | None = None
+    tool_calls: schemas.ListOf[CallInHistory] | None = None
+    tool_call_id: schemas.CallId | None = None
+
+
+class Function(schemas.RequestObject):
+    """A function of the caller."""
+
+    name: str = Field(pattern=schemas.TOOL_NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(schemas.RequestObject):
+    """A tool of the caller; one of another type than `function` cannot be run."""
+
+    type: str
+    function: Function | None = None
+
+
+class NamedFunction(schemas.RequestObject):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(schemas.RequestObject):
+    """The tool that the model must call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(schemas.RequestObject):
+    """The tools that the model may call, and whether it must call one."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: schemas.ListOf[Tool] = Field(min_length=1)
+
+
+class AllowedChoice(schemas.RequestObject):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _kind_of_choice(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if isinstance(value, str):
+        return "Mode"
+    return "AllowedChoice" if kind == "allowed_tools" else "NamedTool"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Mode")]
+    | Annotated[NamedTool, Tag("NamedTool")]
+    | Annotated[AllowedChoice, Tag("AllowedChoice")],
+    Discriminator(_kind_of_choice),
+]
+
+
+class NamedSchema(schemas.RequestObject):
+    """The schema of the answer."""
+
+    name: str = "response"
+    schema_: dict[str, Any] = Field(default={"type": "object"}, alias="schema")
+
+
+class ResponseFormat(schemas.RequestObject):
+    """Text, any JSON object, or JSON with a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StreamOptions(schemas.RequestObject):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+
+
+class ChatCompletionRequest(schemas.RequestObject):
+    """A request for a chat completion. Fields that are not listed are accepted and have no effect."""
+
+    model: str
+    messages: schemas.ListOf[Message] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    stop: str | schemas.ListOf[str] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    n: Literal[1] | None = None
+    metadata: schemas.SessionMetadata | None = None
+    response_format: ResponseFormat | None = None
+    tools: schemas.ListOf[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    store: bool | None = Field(None, description="With false, the request belongs to no session.")
+    max_agentic_loops: schemas.AgenticLoops = None
+
+    _clean = model_validator(mode="before")(schemas.clean_body)
+
+
+def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
+    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value."""
+    calls = (call for message in body.messages for call in message.tool_calls or [])
+    schemas.check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
+    question = _system_question(body.messages)
+    history = body.messages[:-1] if question else body.messages
+    system = [_text(message) for message in history if message.role in _SYSTEM_ROLES]
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop
+    answer_format = body.response_format
+    schema = answer_format.json_schema.schema_ if answer_format and answer_format.json_schema else None
+    options: dict[str, Any] = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "max_output_tokens": body.max_completion_tokens or body.max_tokens,
+        "stop": tuple(stop) if stop else None,
+        "reasoning_effort": body.reasoning_effort,
+        "response_schema": schemas.answer_schema(
+            answer_format.type if answer_format else None, schema, "response_format", "json_schema"
+        ),
+        "client_tool_choice": _choice(body),
+        "parallel_client_calls": body.parallel_tool_calls,
+        "max_agentic_loops": body.max_agentic_loops,
+    }
+    return schemas.ChatRequest(
+        messages=[*(read for message in history if (read := _message(message)) is not None), *question],
+        instructions="\n\n".join(text for text in system if text),
+        options={name: value for name, value in options.items() if value is not None},
+        client_tools=[
+            schemas.function_tool(given.name, given.description, given.parameters) for given in _offered(body)
+        ],
+        unsupported_tools=[tool.type for tool in body.tools or [] if tool.type != "function"],
+        session_id=body.metadata.session_id if body.metadata else None,
+        is_stored=body.store is not False,
+        stream=bool(body.stream),
+    )
+
+
+def _system_question(messages: list[Message]) -> list[HumanMessage]:
+    """Return a final system message as the user message to answer, if nothing else is open; one message at most.
+
+    Clients that have only a system prompt, and multi-agent clients, send such requests.
+    """
+    *before, last = messages
+    roles = [message.role for message in before if message.role not in _SYSTEM_ROLES]
+    open_ended = bool(roles) and roles[-1] != "assistant"
+    text = _text(last) if last.role in _SYSTEM_ROLES and not open_ended else ""
+    return [HumanMessage(text)] if text else []
+
+
+def _message(message: Message) -> AnyMessage | None:
+    match message.role:
+        case "system" | "developer":
+            return None
+        case "user":
+            content = _content(message)
+            if not content:
+                raise InvalidRequestError("A message of the user's has no content.", "messages")
+            return HumanMessage(content)
+        case "assistant":
+            return AIMessage(_text(message), tool_calls=[_call(call) for call in message.tool_calls or []])
+        case "tool":
+            if not message.tool_call_id:
+                raise InvalidRequestError("A tool's message names no tool_call_id.", "messages")
+            return ToolMessage(_content(message), tool_call_id=message.tool_call_id)
+
+
+def _content(message: Message) -> str | list[Any]:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    return schemas.simplify_blocks([_block(part) for part in message.content])
+
+
+def _block(part: Part) -> dict[str, Any]:
+    if part.type == "image_url":
+        if part.image_url is None:
+            raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
+        return schemas.image_at(part.image_url.url)
+    if part.type == "file":
+        found = schemas.DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        if part.file is None or found is None:
+            raise InvalidRequestError("A file is given by file_data: a data: URL with base64.", "messages")
+        return schemas.document(mime_type=found[1], base64=found[2], name=part.file.filename)
+    return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
+
+
+def _text(message: Message) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    return "".join(part.text or part.refusal or "" for part in message.content)
+
+
+def _call(call: CallInHistory) -> ToolCall:
+    arguments = schemas.parse_arguments(call.id, call.function.arguments, "messages")
+    return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
+
+
+def _functions(body: ChatCompletionRequest) -> list[Function]:
+    found = [tool.function for tool in body.tools or [] if tool.type == "function"]
+    if None in found:
+        raise InvalidRequestError("A tool of type function has no function.", "tools")
+    return [function for function in found if function is not None]
+
+
+def _offered(body: ChatCompletionRequest) -> list[Function]:
+    """Return the functions that the model may call."""
+    functions = _functions(body)
+    if body.tool_choice == "none":
+        return []
+    if not isinstance(body.tool_choice, AllowedChoice):
+        return functions
+    allowed = schemas.check_allowed(_kinds(body.tool_choice.allowed_tools.tools), _kinds(body.tools or []))
+    return [function for function in functions if function.name in allowed]
+
+
+def _kinds(tools: Iterable[Tool]) -> list[tuple[str, str | None]]:
+    return [(tool.type, tool.function.name if tool.function else None) for tool in tools]
+
+
+def _choice(body: ChatCompletionRequest) -> str | None:
+    if isinstance(body.tool_choice, AllowedChoice):
+        return "any" if body.tool_choice.allowed_tools.mode == "required" else None
+    if not isinstance(body.tool_choice, NamedTool):
+        return "any" if body.tool_choice == "required" else None
+    name = body.tool_choice.function.name
+    if name not in {function.name for function in _functions(body)}:
+        raise schemas.not_among(name)
+    return name
+
+
+_FINISH: dict[Ending, str] = {
+    "stop": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "calls": "tool_calls",
+    "filtered": "content_filter",
+}
+
+
+class _OpenAIDialect(ChatDialect):
+    """Formats one answer as a chat completion; with `include_usage`, a stream's last chunk has the usage."""
+
+    def __init__(self, model: str, *, include_usage: bool) -> None:
+        self._include_usage = include_usage
+        self._text: list[str] = []
+        self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def start_frames(self) -> Iterable[str]:
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def text_frames(self, text: str) -> Iterable[str]:
+        self._text.append(text)
+        yield self._chunk({"content": text})
+
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        # A chunk with an empty delta and the field `progress`.
+        yield self._chunk({}, progress=progress)
+
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        for index, call in enumerate(_calls(outcome)):
+            yield self._chunk({"tool_calls": [{"index": index, **call}]})
+        yield self._chunk({}, finish=_FINISH[outcome.ending], **status_fields(outcome))
+        if self._include_usage:
+            yield frame({**self._chunks(), "choices": [], "usage": _usage(outcome)})
+        yield "data: [DONE]\n\n"
+
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        yield frame(openai_error(problem))
+
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
+        if outcome.calls:
+            message["tool_calls"] = _calls(outcome)
+        elif message["content"] is None:
+            message["content"] = ""
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[outcome.ending]}
+        return {
+            **self._metadata,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(outcome),
+            **status_fields(outcome),
+            **({"progress": progress} if progress else {}),
+        }
+
+    def _chunks(self) -> dict[str, Any]:
+        return {**self._metadata, "object": "chat.completion.chunk"}
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        usage = {"usage": None} if self._include_usage else {}
+        return frame({**self._chunks(), "choices": [choice], **usage, **extra})
+
+
+def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)},
+        }
+        for call in outcome.calls
+    ]
+
+
+def _usage(outcome: ChatOutcome) -> dict[str, int]:
+    return {
+        "prompt_tokens": outcome.input_tokens,
+        "completion_tokens": outcome.output_tokens,
+        "total_tokens": outcome.input_tokens + outcome.output_tokens,
+    }
+
+
+_ERRORS = error_responses(OpenAIError)
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
+
+
+@router.post(
+    "/chat/completions", response_model=Completion, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}}
+)
+async def create_chat_completion(
+    body: ChatCompletionRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]
+) -> Response:
+    """Answer a conversation."""
+    return await endpoint.answer(body, read_chat_request, _dialect)
+
+
+def _dialect(body: ChatCompletionRequest) -> _OpenAIDialect:
+    return _OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
+
+
+_MODEL_ERRORS = error_responses(OpenAIError, only=(400, 401, 403, 404, 408, 413, 503))
+
+
+@router.get("/models", responses=_MODEL_ERRORS)
+async def list_models(server: Server) -> ModelList:
+    """List the models; the only model is this agent."""
+    model = _model(server)
+    return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
+
+
+@router.get("/models/{model_id}", responses=_MODEL_ERRORS)
+async def get_model(model_id: Annotated[str, Path(description="The agent's name.")], server: Server) -> Model:
+    """Describe one model."""
+    server.check_model(model_id)
+    return _model(server)
+
+
+def _model(server: Services) -> Model:
+    host = server.chat.runs.host
+    return Model(
+        id=host.source.name,
+        object="model",
+        created=host.started,
+        owned_by="graph-agent",
+        type="model",
+        display_name=host.source.description or host.source.name,
+        created_at=datetime.fromtimestamp(host.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lifecycle="active",
+    )

@@ -1,0 +1,170 @@
+"""Provides routes with the server's services, and with what the routes of both chat APIs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from fastapi import Depends, Header, Request
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from graph_agent.interfaces.server.admission.body import run_in_thread
+from graph_agent.interfaces.server.admission.gate import Caller, Limits, caller
+from graph_agent.interfaces.server.chat.handler import Chat, ChatDialect
+from graph_agent.interfaces.server.chat.run_spec import with_key
+from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
+from graph_agent.interfaces.server.monitoring import Readiness
+from graph_agent.interfaces.server.problems import ProblemError, stopping
+from graph_agent.interfaces.server.sse import EventStream
+
+SESSION_HEADER = "X-Session-Id"
+"""The default name of the header that names a session."""
+_AFFINITY_HEADER = "x-session-affinity"
+SessionHeader = Annotated[
+    str | None,
+    Header(
+        alias=SESSION_HEADER,
+        json_schema_extra={"pattern": SESSION_ID},
+        description="Id of the session to continue or create; without it, no session is kept.",
+    ),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description=(
+            "Chosen by the client for one request: the request is run once, and the same key again gets its answer. "
+            "1 to 255 printable characters, such as a UUID."
+        ),
+    ),
+]
+ProgressHeader = Annotated[
+    Literal["comment", "field"] | None,
+    Header(alias="X-Progress", description="Where progress is sent: in a stream's comments, or as a field."),
+]
+
+
+class _ChatBody(Protocol):
+    """The fields that the bodies of both chat APIs have."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def messages(self) -> Sequence[Any]: ...
+
+    @property
+    def tools(self) -> Sequence[Any] | None: ...
+
+
+B = TypeVar("B", bound=_ChatBody)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Services of an open server."""
+
+    chat: Chat
+    streams: Limits
+    """Limits of event streams per caller."""
+    readiness: Readiness
+
+    def check_model(self, name: str) -> None:
+        """Check that a request names this server's agent as its model."""
+        known = self.chat.runs.host.source.name
+        if name != known:
+            raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
+
+    def check_body(self, body: _ChatBody) -> None:
+        """Check the model of a chat request, and the number of its messages and tools."""
+        self.check_model(body.model)
+        self.check_items(body.messages, body.tools)
+
+    def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
+        """Check that the settings allow the number of a request's messages, or items, and tools."""
+        settings = self.chat.runs.host.settings
+        check_amount(messages, tools, settings.max_messages, settings.max_tools)
+
+    def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
+        """Return a stream of events, which counts against the caller's limit of streams until it ends."""
+        stack = AsyncExitStack()
+        stack.enter_context(self.streams.slot(caller.name))
+        settings = self.chat.runs.host.settings
+        return EventStream(frames, send_timeout_s=settings.send_timeout_s, close=stack.aclose)
+
+
+async def services(request: HTTPConnection) -> Services:
+    """Return the open server's services; a dependency of routes, async because FastAPI runs sync ones in a thread."""
+    return open_part(request, "graph_agent", Services)
+
+
+Sender = Annotated[Caller, Depends(caller)]
+"""The caller of a request, in the signature of a route."""
+Server = Annotated[Services, Depends(services)]
+"""The server's services, in the signature of a route."""
+
+
+def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
+    """Return a part of the server that it has while it is open; raise `ProblemError` if the server is not open."""
+    found = getattr(request.app.state, name, None)
+    if not isinstance(found, kind):
+        raise stopping()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEndpoint:
+    """A chat request of either API, except its body."""
+
+    request: Request
+    caller: Caller
+    services: Services
+    session_in_header: str | None
+    progress_as_field: bool
+    idempotency_key: str | None = None
+    """The key in the headers; None without one."""
+
+    def session_of(self, in_body: str | None) -> str | None:
+        """Return the checked session of the header, or else of the body; None without a session."""
+        if self.session_in_header is not None:
+            return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
+        return None if in_body is None else checked_session_id(in_body)
+
+    async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
+        """Answer the request; `read` converts its body, `dialect` creates the format of the answer.
+
+        Both are called in a thread for a large body.
+        """
+        self.services.check_body(body)
+        chat_request = await run_in_thread(self.request, read, body)
+        chat_request = replace(
+            chat_request,
+            session_id=self.session_of(chat_request.session_id) if chat_request.is_stored else None,
+            progress_as_field=self.progress_as_field,
+        )
+        chat_request = await run_in_thread(self.request, partial(with_key, key=self.idempotency_key), chat_request)
+        answer_format = await run_in_thread(self.request, dialect, body)
+        return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
+
+
+async def chat_endpoint(
+    request: Request,
+    sender: Sender,
+    server: Server,
+    session: SessionHeader = None,
+    progress: ProgressHeader = None,
+    idempotency_key: IdempotencyKey = None,
+) -> ChatEndpoint:
+    """Return a chat request except its body; a dependency of routes."""
+    header = server.chat.runs.host.settings.session_header
+    if header != SESSION_HEADER:
+        session = request.headers.get(header) if header else None
+    if session is not None and request.headers.get(_AFFINITY_HEADER) == session:
+        # The client names its conversation to load balancers, and sends the whole history itself.
+        session = None
+    return ChatEndpoint(request, sender, server, session, progress == "field", idempotency_key)

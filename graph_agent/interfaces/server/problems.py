@@ -1,0 +1,424 @@
+"""Holds the reasons to refuse a request, and writes each as an error response of the API that the path selects."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from graph_agent.base._internal.failure_log import is_disconnected, is_out_of_space, log_failure
+from graph_agent.base.errors import DamagedSessionError, NewerFormatError, SessionLostError
+from graph_agent.interfaces.server.settings import REST_PATH, RPC_PATH
+from graph_agent.interfaces.server.sse import ANTHROPIC_HEADER, new_request_id
+from graph_agent.storage.checkpoints.sqlite_connection import DatabaseLockedError, DatabaseRemovedError
+
+logger = logging.getLogger("graph_agent.server.problems")
+
+
+Kind = Literal[
+    "invalid", "key", "origin", "model", "not_found", "previous_response", "conflict", "key_reused", "too_large",
+    "media_type", "timeout", "busy", "context", "filtered", "refused", "upstream", "stopping", "taken_over", "storage",
+    "locked", "newer", "database", "internal",
+]  # fmt: skip
+
+
+class ProblemForm(NamedTuple):
+    """How the APIs report one kind of problem."""
+
+    status: int
+    openai_type: str
+    openai_code: str | None
+    anthropic_type: str
+    anthropic_status: int | None = None
+    """HTTP status of Anthropic's API; None for `status`."""
+
+
+FORMS: dict[Kind, ProblemForm] = {
+    "invalid": ProblemForm(400, "invalid_request_error", None, "invalid_request_error"),
+    "key": ProblemForm(401, "authentication_error", "invalid_api_key", "authentication_error"),
+    "origin": ProblemForm(403, "invalid_request_error", "origin_not_allowed", "permission_error"),
+    "model": ProblemForm(404, "invalid_request_error", "model_not_found", "not_found_error"),
+    "not_found": ProblemForm(404, "invalid_request_error", "not_found", "not_found_error"),
+    "previous_response": ProblemForm(
+        400, "invalid_request_error", "previous_response_not_found", "invalid_request_error"
+    ),
+    "conflict": ProblemForm(409, "invalid_request_error", "conflict", "invalid_request_error"),
+    "key_reused": ProblemForm(422, "invalid_request_error", "idempotency_key_reused", "invalid_request_error"),
+    "too_large": ProblemForm(413, "invalid_request_error", "request_too_large", "request_too_large"),
+    "media_type": ProblemForm(415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"),
+    "timeout": ProblemForm(408, "invalid_request_error", "request_timeout", "timeout_error"),
+    "busy": ProblemForm(429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
+    "context": ProblemForm(400, "invalid_request_error", "context_length_exceeded", "invalid_request_error"),
+    "filtered": ProblemForm(400, "invalid_request_error", "content_filter", "invalid_request_error"),
+    # Coding clients take only 400 as final: Codex CLI repeats a request after any other status, aider after 403, and
+    # OpenCode wherever the error has the type `server_error`.
+    "refused": ProblemForm(400, "invalid_request_error", "model_failed", "api_error"),
+    "upstream": ProblemForm(502, "server_error", "model_failed", "api_error"),
+    "stopping": ProblemForm(503, "server_error", "server_stopping", "overloaded_error", 529),
+    "taken_over": ProblemForm(503, "server_error", "session_taken_over", "api_error"),
+    "storage": ProblemForm(507, "server_error", "storage_full", "api_error"),
+    "locked": ProblemForm(503, "server_error", "database_locked", "api_error"),
+    "newer": ProblemForm(503, "server_error", "newer_session", "api_error"),
+    "database": ProblemForm(503, "server_error", "database_unavailable", "api_error"),
+    "internal": ProblemForm(500, "server_error", "internal_error", "api_error"),
+}
+
+
+class ProblemError(Exception):
+    """The reason why a request is not answered.
+
+    Args:
+        kind: The kind of the reason; determines the HTTP status.
+        message: Text for the sender of the request, without secrets or internals of the server.
+        param: The faulty field; None if there is none.
+        retry_after_s: Seconds after which the same request may succeed; None if waiting does not help.
+        details: Fields that Anthropic's clients use to recover: `{"error_code", …}`; None if there is none.
+        category: The `kind` of the failed run's `error` event, such as `auth` or `transient`; None if no run failed.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        details: dict[str, Any] | None = None,
+        category: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.details = details
+        self.category = category
+
+    def after_write(self, report: str) -> ProblemError:
+        """Return this problem for a run that may have changed something; `report` names its calls."""
+        message = f"{report} Send the same request again to continue; nothing is done twice."
+        return ProblemError(self.kind, message, retry_after_s=self.retry_after_s, category=self.category)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return FORMS[self.kind].status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the response: when to retry, and whether official clients should retry automatically."""
+        headers: dict[str, str] = {}
+        if self.retry_after_s is not None:
+            headers["retry-after"] = str(max(1, round(self.retry_after_s)))
+        elif self.kind in ("upstream", "internal", "conflict", "timeout", "taken_over", "storage", "database"):
+            headers["x-should-retry"] = "false"
+        if self.kind == "key":
+            headers["www-authenticate"] = "Bearer"
+        return headers
+
+
+class InvalidRequestError(ProblemError):
+    """The request, or its field `param`, cannot be used as it is."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__("invalid", message, param=param)
+
+
+class BusySessionError(ProblemError):
+    """Another request runs or has continued the session."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("busy", message, retry_after_s=1)
+
+
+_RUN_ERRORS: dict[str, tuple[Kind, str]] = {
+    "transient": ("upstream", "The model's provider did not answer as it should; try again later."),
+    "auth": ("refused", "The model's provider refused this server; its operator has to look at the model's key."),
+    "permission": ("refused", "The model's provider refused this server; its operator has to look at its account."),
+    "unknown_model": ("refused", "The model's provider does not know the model this server asks for."),
+    "context_overflow": ("context", "The conversation is longer than the model can read; shorten it."),
+    "content_filter": ("filtered", "The model provider's content filter stopped the request."),
+    "response_schema": (
+        "invalid",
+        "The answer could not be held to the response format: its schema takes too long to check. Write its patterns "
+        "without a repeat inside a repeat, and with fewer alternatives.",
+    ),
+    "empty_answer": ("upstream", "The model gave an empty answer twice; send the request again, or with other words."),
+    "response_format": ("upstream", "The model gave no answer that fits the response format."),
+}
+
+
+def problem_of_run(error_kind: str) -> ProblemError:
+    """Return the problem for a failed run, by the `kind` of its `error` event, if any.
+
+    The details are in the session's history and the server's log.
+    """
+    kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
+    retry_after_s = 5 if error_kind == "transient" else None
+    return ProblemError(kind, message, retry_after_s=retry_after_s, category=error_kind or None)
+
+
+def problem_of_failure(error: BaseException) -> ProblemError:
+    """Return the problem for an exception of this server; the details are in the log."""
+    if isinstance(error, SessionLostError):
+        return ProblemError(
+            "taken_over",
+            "This run was stopped: its process lost the session, which another may have continued. Read the session's "
+            "events before you send the input again.",
+        )
+    if is_out_of_space(error):
+        return ProblemError(
+            "storage",
+            "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
+            "goes on from there.",
+        )
+    if isinstance(error, NewerFormatError):
+        return ProblemError(
+            "newer",
+            "The session was stored by a newer version of this server; try again, to reach a process of that version.",
+            retry_after_s=1,
+        )
+    if isinstance(error, DamagedSessionError):
+        name = error.session_id.rpartition("/")[2]
+        return ProblemError(
+            "internal",
+            f"The session {name!r} is damaged in the server's database and was not continued; its log has the details. "
+            "Begin another session.",
+        )
+    if is_disconnected(error):
+        return ProblemError(
+            "database",
+            "The server lost its database, which may have stored this input. Read the session's events before you send "
+            "the input again, or send it with its Idempotency-Key.",
+        )
+    if isinstance(error, DatabaseLockedError):
+        return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
+    if isinstance(error, DatabaseRemovedError):
+        return ProblemError(
+            "database",
+            "The file of the server's database was removed, and the input was not stored. Tell the server's operator.",
+        )
+    return ProblemError("internal", "The server could not answer; its log says why.")
+
+
+def key_reused() -> ProblemError:
+    """Return the problem for an idempotency key of a different request."""
+    return ProblemError(
+        "key_reused",
+        "This Idempotency-Key belongs to a different request. Send each new request with a new key.",
+        param="Idempotency-Key",
+    )
+
+
+def superseded(session_label: str) -> ProblemError:
+    """Return the problem for an idempotency key whose request a later one replaced."""
+    return ProblemError(
+        "conflict",
+        f"The request with this Idempotency-Key has no answer. {session_label} received a later request before it was "
+        "finished. Read what is stored of it, and send what is still needed with a new key.",
+        param="Idempotency-Key",
+    )
+
+
+def stopping(session_id: str | None = None) -> ProblemError:
+    """Return the problem for a request, or a started run of a session, that ends because the server is stopping."""
+    advice = "Send the request again."
+    if session_id is not None:
+        advice = f"Continue the session with POST /sessions/{session_id}/resume, or with the next input."
+    return ProblemError("stopping", f"The server is being stopped. {advice}", retry_after_s=5)
+
+
+_DOMAIN = "graph-agent"
+"""Domain of the reasons, which the protocol does not define."""
+_STATUSES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    507: "RESOURCE_EXHAUSTED",
+}
+"""HTTP status → the canonical status of AIP-193; any other is `INVALID_ARGUMENT`."""
+_INVALID_REQUEST, _INTERNAL_ERROR = -32600, -32603
+
+
+def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
+    """Return the response to a refused request."""
+    metadata = {} if problem.category is None else {"category": problem.category}
+    info: dict[str, Any] = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": problem.kind.upper(),
+        "domain": _DOMAIN,
+        "metadata": metadata,
+    }
+    if path.startswith(REST_PATH):
+        name = _STATUSES.get(status, "INVALID_ARGUMENT")
+        error = {"code": status, "status": name, "message": problem.message, "details": [info]}
+        return JSONResponse({"error": error}, status, headers=problem.headers)
+    code = _INVALID_REQUEST if status < 500 else _INTERNAL_ERROR
+    error = {"code": code, "message": problem.message, "data": [info]}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers=problem.headers)
+
+
+def anthropic_error(problem: ProblemError) -> dict[str, Any]:
+    """Return an error's body, which is also the data of an `error` event."""
+    optional = {"details": problem.details, "category": problem.category}
+    extra = {name: value for name, value in optional.items() if value is not None}
+    return {
+        "type": "error",
+        "error": {"type": FORMS[problem.kind].anthropic_type, "message": problem.message, **extra},
+    }
+
+
+def anthropic_refusal(problem: ProblemError) -> JSONResponse:
+    """Return the response to a refused request."""
+    request_id = new_request_id()
+    body = {**anthropic_error(problem), "request_id": request_id}
+    status = FORMS[problem.kind].anthropic_status or problem.status
+    return JSONResponse(body, status, headers={**problem.headers, ANTHROPIC_HEADER: request_id})
+
+
+_SHOWN = 3
+
+
+def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """Return a message about a body's faults, and the first faulty field; None if the fault is in no field.
+
+    For a field with a union type, e.g. text or a list of parts, only the faults of the member that the value matches
+    best are reported.
+    """
+    deepest: dict[str, int] = {}
+    for fault in faults:
+        field = _field_of_choice(fault)
+        deepest[field] = max(deepest.get(field, 0), len(fault["loc"]))
+    close = [fault for fault in faults if len(fault["loc"]) == deepest[_field_of_choice(fault)]]
+    # The values are not repeated: they may be long, or secrets in the wrong field.
+    texts = [_text(fault) for fault in close[:_SHOWN]]
+    return "; ".join(texts), _path(close[0]) or None
+
+
+def _text(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        why = fault.get("ctx", {}).get("error", fault["msg"])
+        return f"The request's body is not valid JSON: {why}, at character {fault['loc'][-1]}."
+    if len(fault["loc"]) == 1:
+        if fault["type"] == "missing":
+            return "The request has no body; send a JSON object."
+        if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            return (
+                "The request's body is not a JSON object; send one, with the header 'content-type: application/json'."
+            )
+    return f"{_path(fault) or 'body'}: {fault['msg']}"
+
+
+def _path(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        return ""  # its location is an offset, not a field
+    return _dotted(part for part in fault["loc"][1:] if not _is_choice(part))
+
+
+def _field_of_choice(fault: Mapping[str, Any]) -> str:
+    """Return the path of the outermost field with a union type; the whole path if there is none."""
+    location = fault["loc"]
+    return _dotted(location[: next((at for at, part in enumerate(location) if _is_choice(part)), len(location))])
+
+
+def _is_choice(part: int | str) -> bool:
+    # Pydantic inserts the type of a union's member into the path.
+    return isinstance(part, str) and (part == "str" or "[" in part or (part.isidentifier() and part[0].isupper()))
+
+
+def _dotted(parts: Iterable[int | str]) -> str:
+    return ".".join(str(part) for part in parts)
+
+
+def openai_error(problem: ProblemError) -> dict[str, Any]:
+    """Return an error's body."""
+    form = FORMS[problem.kind]
+    category = {} if problem.category is None else {"category": problem.category}
+    error = {"message": problem.message, "type": form.openai_type, "param": problem.param, "code": form.openai_code}
+    return {"error": {**error, **category}}
+
+
+def openai_refusal(problem: ProblemError) -> JSONResponse:
+    """Return the response to a refused request."""
+    return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
+
+
+_HINTS = {
+    "/responses": "Responses are at /v1/responses: give the client a base URL that ends in /v1.",
+    "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
+    "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
+    "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
+    "/agui": "AG-UI is not installed with this server: pip install 'graph-agent[agui]'.",
+}
+"""End of an unknown path → the client setting that typically causes it."""
+
+
+def path_of(scope: Scope) -> str:
+    """Return a request's path without the mount path of the application."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
+
+
+def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
+    """Return the error response for a problem, in the format of the path's API; `status` replaces the problem's."""
+    status = status or problem.status
+    if path.startswith("/v1/messages"):
+        response = anthropic_refusal(problem)
+    elif path.startswith("/v1/"):
+        response = openai_refusal(problem)
+    elif path == RPC_PATH or path.startswith(f"{RPC_PATH}/"):
+        response = a2a_refusal(path, problem, status)
+    else:
+        category = {} if problem.category is None else {"category": problem.category}
+        body = {"error": problem.message, "kind": problem.kind, **category}
+        response = JSONResponse(body, headers=problem.headers)
+    response.status_code = status
+    return response
+
+
+async def on_problem(request: Request, error: Exception) -> Response:
+    """Handle a `ProblemError`."""
+    assert isinstance(error, ProblemError)
+    return refusal(path_of(request.scope), error)
+
+
+async def on_invalid(request: Request, error: Exception) -> Response:
+    """Handle a request that does not fit the API's schema."""
+    assert isinstance(error, RequestValidationError)
+    message, param = describe_faults(error.errors())
+    return refusal(path_of(request.scope), InvalidRequestError(message, param))
+
+
+async def on_http(request: Request, error: Exception) -> Response:
+    """Handle errors of the framework: an unknown path or method, or an unreadable body."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        path = request.url.path
+        hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
+        problem = ProblemError("not_found", f"There is nothing at {path}. {hint}".rstrip())
+        return refusal(path_of(request.scope), problem)
+    if error.status_code == 400:
+        return refusal(path_of(request.scope), InvalidRequestError("The request's body is no JSON."))
+    response = refusal(path_of(request.scope), InvalidRequestError(str(error.detail)), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def internal_error(path: str, error: Exception) -> Response:
+    """Log an unexpected error, with a traceback only at DEBUG, and return its response."""
+    log_failure(logger, path, error)
+    return refusal(path, problem_of_failure(error))

@@ -1,0 +1,237 @@
+"""Runs responses in the background; every process can read and cancel their events and results."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.interfaces.server.chat.handler import Runs, frames_of
+from graph_agent.interfaces.server.chat.run import ServerRun
+from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.interfaces.server.responses.keeper import Keeper
+from graph_agent.interfaces.server.responses.records import OPEN, Record, Records
+from graph_agent.interfaces.server.sse import comment, frame
+from graph_agent.session.control import SessionControl
+from graph_agent.storage.locks.registry import is_idle
+
+logger = logging.getLogger("graph_agent.server.responses.background")
+
+_FLUSH_S = 0.5
+"""Seconds between two writes of a response's new events."""
+_LOOK_S = 0.5
+"""Seconds between two reads of a response that another process runs."""
+_CANCEL_S = 30.0
+"""Seconds to wait for the end of a cancelled response."""
+_SETTLE_S = 2.0
+"""Seconds that an ended run may take to store its response."""
+_END = "data: [DONE]\n\n"
+_ENDINGS = ("response.completed", "response.incomplete", "response.failed")
+
+
+@dataclass(eq=False)
+class _Live:
+    """A response that this process runs; `keeper` has formatted nothing yet, `record` is stored until the end."""
+
+    keeper: Keeper
+    record: Record
+    events: list[dict[str, Any]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+    _written: int = 0
+    _batch: int = 0
+    _flushed_at: float = field(default_factory=time.monotonic)
+
+    def _notify(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    async def run(self, owned: AsyncExitStack, run: ServerRun) -> None:
+        """Record the events of a run, and store its response at the end; closes the context of the run."""
+        request, dialect = self.keeper.request, self.keeper.dialect
+        dialect.recorded = self.events
+        try:
+            async with owned:
+                async for _ in frames_of(None, run, request, dialect, _FLUSH_S, self._finish, finishes=False):
+                    self._notify()
+                    if time.monotonic() - self._flushed_at >= _FLUSH_S:
+                        await self._flush()
+        except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
+            log_failure(logger, "A background response", error)
+        finally:
+            self.is_over = True
+            self._notify()
+
+    async def _finish(self, run: ServerRun) -> None:
+        await self._flush()
+        await self.keeper.keep(run)
+
+    async def _flush(self) -> None:
+        records, dialect = self.keeper.records, self.keeper.dialect
+        if new := self.events[self._written :]:
+            if self._batch == 0 and dialect.response["status"] == "in_progress":
+                await records.put(dialect.token, _with_status(self.record, "in_progress"))
+            await records.put_events(dialect.token, self._batch, new)
+            self._written, self._batch = len(self.events), self._batch + 1
+        self._flushed_at = time.monotonic()
+
+    async def follow(self, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
+        """Behaves like `Background.follow`."""
+        at = after + 1
+        while True:
+            is_over, changed = self.is_over, self.changed
+            if text := "".join(frame(event, event["type"]) for event in self.events[at:]):
+                at = max(at, len(self.events))
+                yield text
+            if is_over:
+                return
+            try:
+                async with asyncio.timeout(keepalive_s):
+                    await changed.wait()
+            except TimeoutError:
+                yield comment("still at work")
+
+
+def _with_status(record: Record, status: str, **fields: Any) -> Record:
+    return {**record, "response": {**record["response"], "status": status, **fields}}
+
+
+class Background:
+    """The background responses of one process."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._host = runs.host
+        self._live: dict[tuple[str, str], _Live] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, stack: AsyncExitStack, run: ServerRun, keeper: Keeper) -> None:
+        """Run a response to its end, independent of its request; takes over the context of the run."""
+        records, token, owned = keeper.records, keeper.dialect.token, stack.pop_all()
+        live = _Live(keeper, keeper.record(run))
+        try:
+            await records.put(token, live.record)
+        except BaseException:
+            await owned.aclose()
+            raise
+        self._live[records.owner, token] = live
+        task = asyncio.create_task(live.run(owned, run), name="background run")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._live.pop((records.owner, token)))
+
+    async def read(self, records: Records, token: str) -> Record | None:
+        """Return a stored response; None if there is none.
+
+        A response whose process has ended in the middle is stored as failed.
+        """
+        record = await records.find(token)
+        if record is None or not await self._is_lost(records, token, record):
+            return record
+        message = (
+            "The process that ran this response has ended. Continue its session with previous_response_id, or with "
+            f"POST /sessions/{record['session']}/resume."
+        )
+        error = {"code": "server_error", "message": message}
+        await records.put(token, closed := _with_status(record, "failed", error=error))
+        return closed
+
+    async def _is_lost(self, records: Records, token: str, record: Record) -> bool:
+        """Whether a response is open, and no process runs it."""
+        thread = records.thread(record)
+        deadline = time.monotonic() + _SETTLE_S
+        while record["response"]["status"] in OPEN and (records.owner, token) not in self._live:
+            if not await is_idle(self._host.saver, thread):
+                return False
+            if time.monotonic() > deadline:
+                return True
+            # Its run may begin or end right now, in another process.
+            await asyncio.sleep(_LOOK_S)
+            stored = await records.find(token)
+            if stored is None:
+                return False
+            record |= stored
+        return False
+
+    async def cancel(self, records: Records, token: str, record: Record) -> Record:
+        """Cancel a response, and return it when it has ended; one that has ended is returned unchanged."""
+        thread = records.thread(record)
+        deadline = time.monotonic() + _CANCEL_S
+        aborted = False
+        while record["response"]["status"] in OPEN and time.monotonic() < deadline:
+            if not aborted:
+                aborted = await SessionControl(self._host.kept, thread).abort()
+            live = self._live.get((records.owner, token))
+            if live is None and await self._is_lost(records, token, record):
+                await records.put(token, closed := _with_status(record, "cancelled", error=None))
+                return closed
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S / 10):
+                    await (live.changed.wait() if live is not None else asyncio.sleep(_LOOK_S))
+            record = await records.find(token) or record
+        return record
+
+    async def follow(self, records: Records, token: str, after: int = -1) -> AsyncGenerator[str, None]:
+        """Stream a response's past and future events with a `sequence_number` above `after`."""
+        live, keepalive_s = self._live.get((records.owner, token)), self._host.settings.keepalive_s
+        stored = self._follow_stored(records, token, after, keepalive_s)
+        async for text in stored if live is None else live.follow(after, keepalive_s):
+            yield text
+        yield _END
+
+    async def _follow_stored(
+        self, records: Records, token: str, after: int, keepalive_s: float
+    ) -> AsyncGenerator[str, None]:
+        batch, sent_at = 0, time.monotonic()
+        newest: dict[str, Any] = {"type": "", "sequence_number": -1}
+        while True:
+            record = await self.read(records, token)
+            is_open = record is not None and record["response"]["status"] in OPEN
+            while (events := await records.events(token, batch)) is not None:
+                batch += 1
+                newest = events[-1]
+                new = [event for event in events if event["sequence_number"] > after]
+                if text := "".join(frame(event, event["type"]) for event in new):
+                    sent_at = time.monotonic()
+                    yield text
+            if not is_open:
+                for event in _missing_end(record, newest):
+                    if event["sequence_number"] > after:
+                        yield frame(event, event["type"])
+                return
+            if time.monotonic() - sent_at >= keepalive_s:
+                sent_at = time.monotonic()
+                yield comment("still at work")
+            await asyncio.sleep(_LOOK_S)
+
+    async def aclose(self) -> None:
+        """Wait for the responses of this process; those that do not end within `drain_s` seconds are cancelled."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._host.settings.drain_s)
+            self._runs.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+
+
+def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the last events of a response that has ended without storing them; none for a deleted response."""
+    if record is None or newest["type"] in _ENDINGS:
+        return []
+    response, number = record["response"], newest["sequence_number"] + 1
+    if (error := response["error"]) is None:
+        # A cancelled response has no event of its own.
+        ending = "completed" if response["status"] == "completed" else "incomplete"
+        return [{"type": f"response.{ending}", "sequence_number": number, "response": response}]
+    # Imported where it is used: its schemas are not a part of the start.
+    from graph_agent.interfaces.server.responses.output import error_event
+
+    return [
+        {"type": "error", "sequence_number": number, **error_event(ProblemError("internal", error["message"]))},
+        {"type": "response.failed", "sequence_number": number + 1, "response": response},
+    ]

@@ -1,0 +1,307 @@
+"""Maps a request for a response to a session: the next input of a chain, a branch of it, or a new session.
+
+A request that repeats the idempotency key of an earlier one gets its stored response, or continues an unfinished one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langgraph.types import StateSnapshot
+from typing_extensions import TypedDict
+
+from graph_agent.core.runs.input_ids import InputId, digest_of
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.history import continued_input
+from graph_agent.interfaces.server.chat.run_spec import pending_question, token_of_key, with_key
+from graph_agent.interfaces.server.chat.schemas import ChatRequest, trailing_results
+from graph_agent.interfaces.server.host import Host
+from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError, key_reused
+from graph_agent.interfaces.server.responses import schemas
+from graph_agent.interfaces.server.responses.output import summary_wanted
+from graph_agent.interfaces.server.responses.records import (
+    KEYS,
+    OPEN,
+    Record,
+    Records,
+    keys_of_day,
+    place_of_approval,
+    response_id,
+    token_of_item,
+    token_of_response,
+)
+from graph_agent.interfaces.server.responses.schemas import Conversation, as_items, replace_references
+from graph_agent.storage.inputs.deduplicator import InputDeduplicator
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Finds the session of each request of one caller."""
+
+    host: Host
+    records: Records
+
+    async def resolve(
+        self, body: schemas.CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
+    ) -> ChatRequest:
+        """Return the chat request for a request's content; refuse one whose previous response cannot be continued.
+
+        `session_id` is that of its headers, metadata or conversation. With `branches`, a previous response is continued
+        in a new session, even if it is the newest of its own.
+        """
+        request = self._request(body, content, token)
+        if session_id is not None:
+            if body.conversation_id is not None:
+                request = replace(request, session_label=f"The conversation {body.conversation_id!r}")
+            return replace(request, session_id=session_id, call_token=_answered_token(content), marks_questions=False)
+        is_explicit = body.previous_response_id is not None
+        previous = await self._previous(body, content)
+        if previous is not None:
+            label = f"The conversation of the response {previous['response']['id']!r}"
+            request = replace(request, session_label=label)
+            if previous["response"]["status"] in OPEN:
+                raise InvalidRequestError("The previous response is still in progress.", "previous_response_id")
+            if body.is_stored and not branches and await self._is_newest(previous):
+                return replace(
+                    request,
+                    session_id=previous["session"],
+                    adds_all=is_explicit,
+                    before=partial(self._check_newest, previous),
+                    call_token=token_of_response(previous["response"]["id"]),
+                )
+            if is_explicit:
+                request = await self._branch(previous, request)
+        if body.is_stored:
+            if request.decisions:
+                raise InvalidRequestError(
+                    "The calls of these approval responses no longer wait: they are decided, or their response is not "
+                    "stored for this API key. Name the session, or the response that asked.",
+                    "input",
+                )
+            return replace(request, session_id=response_id(token))
+        pending = _answered_token(content) if request.decisions else None
+        return replace(request, pending_token=pending, new_call_token=None)
+
+    async def matching(self, session_id: str | None, body: schemas.CreateResponse, content: Conversation) -> str | None:
+        """Return a named session; None if the request has another history."""
+        if session_id is None or body.conversation_id is not None or content.decisions:
+            return session_id
+        if not any(message.type == "ai" for message in content.messages):
+            return session_id
+        thread = self.records.thread_of(session_id)
+        state = await self.host.kept.aget_state({"configurable": {"thread_id": thread}})
+        return None if state.values and continued_input(content.messages, state) is None else session_id
+
+    def _request(self, body: schemas.CreateResponse, content: Conversation, token: str) -> ChatRequest:
+        messages: list[AnyMessage] = list(content.messages)
+        system = list(content.instructions)
+        if not messages and not content.decisions and system:
+            messages = [HumanMessage(system.pop())]  # clients that have only a system prompt
+        decisions: dict[tuple[str, int], dict[str, Any]] = {}
+        for id_, decision in content.decisions.items():
+            if (place := place_of_approval(id_)) is None:
+                raise InvalidRequestError(f"There is no approval request {id_!r}.", "input")
+            if decisions.setdefault(place, decision) != decision:
+                message = f"The call of the approval request {id_!r} has two different responses; send one."
+                raise InvalidRequestError(message, "input")
+        tools = body.tools or []
+        own_tools = [tool for tool in tools if schemas.is_agent(tool, body.model)]
+        return ChatRequest(
+            messages=messages,
+            instructions="\n\n".join(filter(None, [body.instructions, *system])),
+            options=schemas.options_of(body),
+            client_tools=schemas.client_tools_of(body),
+            unsupported_tools=[tool.type for tool in tools if tool.type != "function" and tool not in own_tools],
+            offers_own_tools=bool(own_tools),
+            stream=bool(body.stream),
+            new_call_token=token,
+            marks_questions=True,
+            decisions=decisions,
+            shows_reasoning=summary_wanted(body) is not None or schemas.ENCRYPTED_REASONING in (body.include or []),
+            shows_calls=self.host.settings.show_calls if body.show_calls is None else body.show_calls,
+        )
+
+    async def _previous(self, body: schemas.CreateResponse, content: Conversation) -> Record | None:
+        """Return the response that a request continues: by its id, or as the one whose calls it answers."""
+        if body.previous_response_id is not None:
+            return await self.records.previous(body.previous_response_id)
+        token = _answered_token(content) or pending_question(content.messages)
+        return await self.records.find(token) if token is not None else None
+
+    async def _check_newest(self, record: Record) -> None:
+        if not await self._is_newest(record):
+            raise BusySessionError("Another request has continued the session.")
+
+    async def _is_newest(self, record: Record) -> bool:
+        """Whether nothing has continued the session of a response since."""
+        stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self.records.thread(record)}})
+        if stored is None:
+            return False
+        return record["checkpoint"] in (None, stored.config["configurable"]["checkpoint_id"])
+
+    async def _branch(self, record: Record, request: ChatRequest) -> ChatRequest:
+        """Return a request that carries the history of an earlier response itself."""
+        messages = await self.history(record)
+        raw = record["calls"]
+        return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
+
+    async def history(self, record: Record) -> list[AnyMessage]:
+        """Return the messages of a session at the end of a response, if they are still stored."""
+        place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
+        state = await self.host.kept.aget_state({"configurable": place})
+        if record["checkpoint"] is None or not state.values:
+            raise ProblemError(
+                "previous_response",
+                "The history of the previous response is not stored: its session was deleted or pruned, or its run was "
+                "stopped. Send the conversation as input.",
+                param="previous_response_id",
+            )
+        return messages_of(state, set(record["calls"].values()))
+
+
+def _answered_token(content: Conversation) -> str | None:
+    """Return the token in the ids of the calls and approval requests that a request answers; None if it is not one."""
+    results, _ = trailing_results(content.messages)
+    ids = [*(result.tool_call_id for result in results), *content.decisions]
+    tokens = {token_of_item(id_) for id_ in ids}
+    return tokens.pop() if len(tokens) == 1 else None
+
+
+def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[AnyMessage]:
+    """Return the messages of a state, with those of a wave that waits for the caller.
+
+    `client_ids` are ids of the caller's calls, whose results may be stored by now.
+    """
+    messages: list[AnyMessage] = list(state.values.get("messages", []))
+    for task in state.tasks:
+        finished = (task.result or {}).get("messages", ())
+        messages += [each for each in finished if getattr(each, "tool_call_id", None) not in client_ids]
+    return messages
+
+
+def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
+    if isinstance(message, ToolMessage) and message.tool_call_id in raw:
+        return message.model_copy(update={"tool_call_id": raw[message.tool_call_id]})
+    return message
+
+
+async def items_of(value: str | Sequence[schemas.InputItem], records: Records) -> list[schemas.InputItem]:
+    """Return a request's input as items, with the stored items that its references name."""
+    items = as_items(value)
+    references = [item.id or "" for item in items if item.type == "item_reference"]
+    return replace_references(items, await records.items(references)) if references else items
+
+
+def input_of(items: Sequence[schemas.InputItem], token: str) -> list[dict[str, Any]]:
+    """Return a request's items for storage, each with an id, and messages with parts."""
+    return [_stored(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
+
+
+def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
+    stored = {**item.model_dump(exclude_none=True), "id": item.id or id_}
+    if item.type == "message":
+        stored["status"] = "completed"
+        if isinstance(item.content, str):
+            kind = "output_text" if item.role == "assistant" else "input_text"
+            extra: dict[str, Any] = {"annotations": []} if item.role == "assistant" else {}
+            stored["content"] = [{"type": kind, "text": item.content, **extra}]
+    return stored
+
+
+_POLL_S = 0.02
+
+
+class KeyedResponse(TypedDict):
+    """The response of the first request with a key."""
+
+    token: str
+    session: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The idempotency key of one request for a stored response; its digest excludes how the answer is sent."""
+
+    host: Host
+    caller: Caller
+    mark: InputId
+
+    @classmethod
+    def of(cls, host: Host, caller: Caller, key: str | None, body: schemas.CreateResponse) -> Key | None:
+        """Return the key of a request; None without one; raise `ProblemError` if the key is not valid."""
+        if (mark := with_key(ChatRequest([]), key).mark) is None:
+            return None
+        digest = digest_of(body.model_dump(mode="json", exclude={"stream", "stream_options"}))
+        return cls(host, caller, InputId(mark.id, digest))
+
+    def session_of(self, request: ChatRequest, token: str) -> str:
+        """Return the session of a request; that of a new chain is equal for each repetition."""
+        is_new = request.session_id in (None, response_id(token))
+        return response_id(self._token) if is_new else str(request.session_id)
+
+    @property
+    def _token(self) -> str:
+        return token_of_key(self.caller, self.mark.id)
+
+    @asynccontextmanager
+    async def claimed(self) -> AsyncIterator[None]:
+        """Exclude other requests with this key, in every process on the database, while a session is chosen."""
+        async with self.host.claim(f"response-key/{self._token}"):
+            yield
+
+    async def resolve(
+        self, first: KeyedResponse | None, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
+    ) -> ChatRequest:
+        """Return a request with its session: that of the first request with this key, once it has received the input.
+
+        `first` is None for the first request. `resolve` returns the request for a session; for None, that which it
+        names or begins.
+        """
+        while True:
+            begun = first["session"] if first is not None and await self.has_begun(first["session"]) else None
+            try:
+                request = await resolve(begun)
+            except ProblemError:
+                if begun is None and first is not None and await self.has_begun(first["session"]):
+                    continue  # the first request has moved the session meanwhile
+                raise
+            if begun is not None:
+                return replace(request, mark=self.mark)
+            if first is None or not await self.has_begun(first["session"]):
+                break
+        session = self.session_of(request, token)
+        await self.put(token, session)
+        before = None if request.before is None else partial(self._unless_begun, session, request.before)
+        return replace(request, mark=self.mark, session_id=session, before=before)
+
+    async def _unless_begun(self, session: str, check: Callable[[], Awaitable[None]]) -> None:
+        """Check that a session can receive the input, unless it has received it from a request with this key."""
+        if not await self.has_begun(session):
+            await check()
+
+    async def first(self) -> KeyedResponse | None:
+        """Return the response of the first request with this key, which must be equal; None for a new key."""
+        item = await self.host.store.aget(KEYS, self._token)
+        if item is None:
+            return None
+        found = cast("KeyedResponse", item.value)
+        if found["digest"] != self.mark.digest:
+            raise key_reused()
+        return found
+
+    async def put(self, token: str, session: str) -> None:
+        """Record the response of this key; the key expires with the response."""
+        value = {"token": token, "session": session, "digest": self.mark.digest}
+        await self.host.store.aput(keys_of_day(token), self._token, {}, index=False)
+        await self.host.store.aput(KEYS, self._token, value, index=False)
+
+    async def has_begun(self, session: str) -> bool:
+        """Whether a session has received the input of this key."""
+        admission = InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session))
+        return await admission.seen(self.mark) is not None

@@ -1,0 +1,296 @@
+"""Manages conversations: named sessions whose items clients can list and add to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from fastapi import APIRouter, Depends, Path, Query
+from langgraph.store.base import PutOp, SearchItem
+from pydantic import Field, model_validator
+from typing_extensions import TypedDict
+
+from graph_agent.interfaces.server.admission.body import BodyRoute
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ListOf, RequestObject, clean_body
+from graph_agent.interfaces.server.host import Host, all_items
+from graph_agent.interfaces.server.parameters import Sender, Server, Services
+from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.interfaces.server.response_models import (
+    ConversationObject,
+    DeletedResponse,
+    ItemPage,
+    OpenAIError,
+    error_responses,
+)
+from graph_agent.interfaces.server.responses.chain import input_of
+from graph_agent.interfaces.server.responses.records import conversation_id, is_conversation_id, new_token
+from graph_agent.interfaces.server.responses.schemas import Item, Metadata, read_items
+
+_CONVERSATIONS = ("graph_agent", "conversations")
+_ITEMS = ("graph_agent", "conversation_items")
+_PENDING = ("graph_agent", "conversation_pending")
+"""Keys of the items that the session has not received yet."""
+
+
+class ConversationRecord(TypedDict):
+    """One conversation; its id is that of its session."""
+
+    id: str
+    created_at: int
+    """Seconds since 1970."""
+    metadata: dict[str, str]
+
+
+class Conversations:
+    """The conversations of one caller; those of other callers do not exist here."""
+
+    def __init__(self, host: Host, caller: Caller) -> None:
+        self._host = host
+        self._store = host.store
+        self._caller = caller
+
+    async def put(self, record: ConversationRecord) -> None:
+        """Store a conversation."""
+        await self._store.aput(_CONVERSATIONS, self._key(record["id"]), dict(record), index=False)
+
+    async def get(self, id_: str) -> ConversationRecord:
+        """Return a conversation; raise `ProblemError` if it was not created, or is deleted."""
+        item = await self._store.aget(_CONVERSATIONS, self._key(id_))
+        if item is None:
+            raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
+        return cast("ConversationRecord", item.value)
+
+    async def exists(self, id_: str) -> bool:
+        """Whether a conversation is stored."""
+        return await self._store.aget(_CONVERSATIONS, self._key(id_)) is not None
+
+    async def delete(self, id_: str) -> None:
+        """Delete a conversation and its items; its session and its responses remain."""
+        stored = [each for prefix in (_ITEMS, _PENDING) for each in await self._stored(prefix, id_)]
+        gone = [PutOp(each.namespace, each.key, None) for each in stored]
+        # As one batch, which is a transaction in a database: a process may be killed in between.
+        await self._store.abatch([*gone, PutOp(_CONVERSATIONS, self._key(id_), None)])
+
+    async def check_session(self, id_: str) -> bool:
+        """Check that a conversation, or a session of this name, exists; return whether it is a conversation."""
+        if await self.exists(id_):
+            return True
+        # The session of a deleted conversation remains, but not under the conversation's id.
+        if (
+            is_conversation_id(id_)
+            or await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(id_)}}) is None
+        ):
+            raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
+        return False
+
+    async def append(self, id_: str, items: Sequence[dict[str, Any]], *, pending: bool) -> None:
+        """Append items, `pending` ones before the session has received them."""
+        if not items:
+            return
+        key = f"{time.time_ns():020d}"
+        puts = [PutOp(self._namespace(_ITEMS, id_), key, {"items": list(items)}, index=False)]
+        if pending:
+            puts.append(PutOp(self._namespace(_PENDING, id_), key, {}, index=False))
+        await self._store.abatch(puts)
+
+    async def items(self, id_: str) -> list[dict[str, Any]]:
+        """Return all items, oldest first."""
+        return [item for stored in await self._stored(_ITEMS, id_) for item in stored.value["items"]]
+
+    async def delete_item(self, id_: str, item_id: str) -> None:
+        """Delete an item that the session has not received yet; refuse any other."""
+        for stored in await self._stored(_ITEMS, id_):
+            items = stored.value["items"]
+            if any(item["id"] == item_id for item in items):
+                if stored.key not in await self.pending_keys(id_):
+                    raise ProblemError(
+                        "conflict", f"The item {item_id!r} belongs to a response that has used it.", param="item_id"
+                    )
+                rest = [item for item in items if item["id"] != item_id]
+                await self._store.aput(stored.namespace, stored.key, {"items": rest}, index=False)
+                return
+        raise ProblemError("not_found", f"There is no item {item_id!r}.", param="item_id")
+
+    async def pending_keys(self, id_: str) -> list[str]:
+        """Return the keys of the items that the session has not received yet, in order."""
+        return [stored.key for stored in await self._stored(_PENDING, id_)]
+
+    async def pending_items(self, id_: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the items with some keys, in order."""
+        namespace = self._namespace(_ITEMS, id_)
+        found = [await self._store.aget(namespace, key) for key in keys]
+        return [item for stored in found if stored is not None for item in stored.value["items"]]
+
+    async def consume(self, id_: str, keys: Sequence[str]) -> None:
+        """Record that the session has received the items with some keys."""
+        await self._store.abatch([PutOp(self._namespace(_PENDING, id_), key, None) for key in keys])
+
+    async def _stored(self, prefix: tuple[str, ...], id_: str) -> list[SearchItem]:
+        return await all_items(self._store, self._namespace(prefix, id_))
+
+    def _namespace(self, prefix: tuple[str, ...], id_: str) -> tuple[str, ...]:
+        # A namespace must not hold dots, which ids of sessions may; the colon keeps callers apart.
+        return (*prefix, f"{self._caller.name}:{id_.replace('.', '%')}")
+
+    def _key(self, id_: str) -> str:
+        return f"{self._caller.name}:{id_}"
+
+
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
+Order: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
+After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
+
+
+def page_of(
+    items: Sequence[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
+) -> ItemPage:
+    """Return a page of items, which are given oldest first; `after` is the id of the item before the page."""
+    listed = list(items) if order == "asc" else list(reversed(items))
+    if after is not None:
+        at = next((index for index, item in enumerate(listed) if item["id"] == after), None)
+        if at is None:
+            raise ProblemError("not_found", f"There is no item {after!r}.", param="after")
+        listed = listed[at + 1 :]
+    page = listed[:limit]
+    return ItemPage(
+        object="list",
+        data=page,
+        first_id=page[0]["id"] if page else None,
+        last_id=page[-1]["id"] if page else None,
+        has_more=len(listed) > limit,
+    )
+
+
+_ERRORS = error_responses(
+    OpenAIError,
+    {409: "A response has used the item", 503: "The server is stopping, or the database is locked"},
+    only=(400, 401, 403, 404, 408, 413, 422, 500, 507),
+)
+_ConversationId = Annotated[str, Path(pattern=SESSION_ID, description="The conversation.")]
+_ItemId = Annotated[str, Path(description="The item.")]
+
+router = APIRouter(prefix="/v1/conversations", tags=["Responses"], route_class=BodyRoute, responses=_ERRORS)
+
+
+class _Body(RequestObject):
+    _clean = model_validator(mode="before")(clean_body)
+
+
+class CreateConversation(_Body):
+    """A new conversation."""
+
+    items: ListOf[Item] | None = Field(None, description="Its first items.")
+    metadata: Metadata | None = None
+
+
+class UpdateConversation(_Body):
+    """New metadata of a conversation."""
+
+    metadata: Metadata | None = None
+
+
+class CreateItems(_Body):
+    """Items to add to a conversation."""
+
+    items: ListOf[Item] = Field(min_length=1)
+
+
+async def conversations(sender: Sender, server: Server) -> Conversations:
+    """Return the conversations of the request's caller; a dependency of routes."""
+    return Conversations(server.chat.runs.host, sender)
+
+
+_Conversations = Annotated[Conversations, Depends(conversations)]
+
+
+@router.post("")
+async def create_conversation(
+    owned: _Conversations, server: Server, body: CreateConversation | None = None
+) -> ConversationObject:
+    """Create a conversation."""
+    body = body or CreateConversation(items=None)
+    token = new_token()
+    id_ = conversation_id(token)
+    items = _checked(body.items or [], server, token)
+    await owned.put({"id": id_, "created_at": int(time.time()), "metadata": body.metadata or {}})
+    await owned.append(id_, items, pending=True)
+    return await _conversation(owned, id_)
+
+
+@router.get("/{conversation_id}")
+async def get_conversation(conversation_id: _ConversationId, owned: _Conversations) -> ConversationObject:
+    """Return a conversation."""
+    return await _conversation(owned, conversation_id)
+
+
+@router.post("/{conversation_id}")
+async def update_conversation(
+    conversation_id: _ConversationId, body: UpdateConversation, owned: _Conversations
+) -> ConversationObject:
+    """Replace a conversation's metadata."""
+    record = await owned.get(conversation_id)
+    await owned.put({**record, "metadata": body.metadata or {}})
+    return await _conversation(owned, conversation_id)
+
+
+@router.delete("/{conversation_id}")
+async def delete_conversation(conversation_id: _ConversationId, owned: _Conversations) -> DeletedResponse:
+    """Delete a conversation and its items; its session and its responses remain."""
+    await owned.get(conversation_id)
+    await owned.delete(conversation_id)
+    return DeletedResponse(id=conversation_id, object="conversation.deleted", deleted=True)
+
+
+@router.get("/{conversation_id}/items")
+async def list_items(
+    conversation_id: _ConversationId,
+    owned: _Conversations,
+    limit: Limit = 20,
+    order: Order = "desc",
+    after: After = None,
+) -> ItemPage:
+    """List the items of a conversation."""
+    await owned.get(conversation_id)
+    return page_of(await owned.items(conversation_id), limit=limit, order=order, after=after)
+
+
+@router.post("/{conversation_id}/items")
+async def create_items(
+    conversation_id: _ConversationId, body: CreateItems, owned: _Conversations, server: Server
+) -> ItemPage:
+    """Add items to a conversation; the session receives them with its next response."""
+    await owned.get(conversation_id)
+    items = _checked(body.items, server, new_token())
+    await owned.append(conversation_id, items, pending=True)
+    return page_of(items, limit=len(items), order="asc", after=None)
+
+
+@router.get("/{conversation_id}/items/{item_id}")
+async def get_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _Conversations) -> dict[str, Any]:
+    """Return one item of a conversation."""
+    await owned.get(conversation_id)
+    found = next((item for item in await owned.items(conversation_id) if item["id"] == item_id), None)
+    if found is None:
+        raise ProblemError("not_found", f"There is no item {item_id!r}.", param="item_id")
+    return found
+
+
+@router.delete("/{conversation_id}/items/{item_id}")
+async def delete_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _Conversations) -> ConversationObject:
+    """Delete an item that no response has used yet."""
+    await owned.get(conversation_id)
+    await owned.delete_item(conversation_id, item_id)
+    return await _conversation(owned, conversation_id)
+
+
+def _checked(items: list[Any], server: Services, token: str) -> list[dict[str, Any]]:
+    """Return items for storage, after checking that a response can use them."""
+    server.check_items(items)
+    read_items(items)
+    return input_of(items, token)
+
+
+async def _conversation(owned: Conversations, id_: str) -> ConversationObject:
+    return ConversationObject(object="conversation", **await owned.get(id_))

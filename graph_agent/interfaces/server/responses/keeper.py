@@ -1,0 +1,70 @@
+"""Stores a complete response, and appends it to its conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graph_agent.interfaces.server.chat.run import ServerRun
+from graph_agent.interfaces.server.chat.run_spec import client_interrupts
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.responses import schemas
+from graph_agent.interfaces.server.responses.chain import input_of
+from graph_agent.interfaces.server.responses.conversations import Conversations
+from graph_agent.interfaces.server.responses.output import ResponseDialect
+from graph_agent.interfaces.server.responses.records import Record, Records
+from graph_agent.session.results import open_interrupts
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConversation:
+    """A conversation that a response continues."""
+
+    conversations: Conversations
+    id: str
+    pending_keys: list[str]
+    pending: list[dict[str, Any]]
+    """Items that the session has not received yet; they precede those of the request."""
+
+    async def consume(self) -> None:
+        """Record that the session receives the pending items."""
+        await self.conversations.consume(self.id, self.pending_keys)
+
+    async def append(self, record: Record) -> None:
+        """Append the items of a response that has ended, unless the conversation was deleted meanwhile."""
+        if not await self.conversations.exists(self.id):
+            return
+        items = [*record["input"], *record["response"]["output"]]
+        await self.conversations.append(self.id, items, pending=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Stores a response when it is complete."""
+
+    records: Records
+    items: list[schemas.InputItem]
+    request: ChatRequest
+    dialect: ResponseDialect
+    conversation: OpenConversation | None
+
+    async def keep(self, run: ServerRun) -> None:
+        """Store the response of a run that has ended, unless an earlier request with the same key has stored it."""
+        if run.input.replayed and await self.records.find(self.dialect.token) is not None:
+            return
+        record = self.record(run)
+        await self.records.put(self.dialect.token, record)
+        if self.conversation is not None and record["response"]["status"] != "failed":
+            await self.conversation.append(record)
+
+    def record(self, run: ServerRun) -> Record:
+        """Return the record of the response as it is now."""
+        state = run.input.state
+        interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
+        return {
+            "response": {**self.dialect.response, "output": list(self.dialect.response["output"])},
+            "input": input_of(self.items, self.dialect.token),
+            "session": self.request.session_id or "",
+            "calls": {run.spec.client_call_id(each): each.value["id"] for each in interrupts},
+            "checkpoint": state.config["configurable"]["checkpoint_id"] if state is not None else None,
+        }

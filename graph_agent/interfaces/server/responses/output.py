@@ -1,0 +1,456 @@
+"""Builds the response object, its output items, and the events of its stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from graph_agent.base._internal.text import visible, visible_json
+from graph_agent.core.state.call_events import call_name
+from graph_agent.core.state.events import SUCCESSES, StoredEvent
+from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
+from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
+from graph_agent.interfaces.server.problems import ProblemError, openai_error
+from graph_agent.interfaces.server.responses.records import ItemKind, approval_id, item_id, response_id
+from graph_agent.interfaces.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
+from graph_agent.interfaces.server.sse import frame, progress_comment
+from graph_agent.models.stream_watch import reasoning_text
+
+
+def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
+    """Return the response to a request, without output, in the status `in_progress`.
+
+    All fields that Open Responses requires are present, with OpenAI's defaults.
+    """
+    text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
+    choice = body.tool_choice
+    return {
+        "id": response_id(token),
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": bool(body.background),
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": None,
+        "model": body.model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "conversation": {"id": body.conversation_id} if body.conversation_id else None,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": summary_wanted(body)},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": body.is_stored,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "text": {"format": {"type": "text"}, **text},
+        "tool_choice": "auto"
+        if choice is None
+        else choice
+        if isinstance(choice, str)
+        else choice.model_dump(exclude_none=True),
+        "tools": [_tool(tool) for tool in body.tools or []],
+        "top_logprobs": 0,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.user,
+        "metadata": body.metadata or {},
+    }
+
+
+def _tool(tool: FunctionTool) -> dict[str, Any]:
+    required = {"description": None, "parameters": None, "strict": None} if tool.type == "function" else {}
+    return {**required, **tool.model_dump(exclude_none=True)}
+
+
+def summary_wanted(body: CreateResponse) -> str | None:
+    """Return the kind of reasoning summary that a request asks for; None if there is none."""
+    return (body.reasoning.summary or body.reasoning.generate_summary) if body.reasoning else None
+
+
+def usage_of(outcome: ChatOutcome) -> dict[str, Any]:
+    """Return the usage of a run."""
+    return {
+        "input_tokens": outcome.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": min(outcome.cached_tokens, outcome.input_tokens),
+            "cache_write_tokens": min(outcome.cache_write_tokens, outcome.input_tokens),
+        },
+        "output_tokens": outcome.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": min(outcome.reasoning_tokens, outcome.output_tokens)},
+        "total_tokens": outcome.input_tokens + outcome.output_tokens,
+    }
+
+
+def error_of(problem: ProblemError) -> dict[str, Any]:
+    """Return the `error` of a failed response; its codes are fewer than those of refused requests."""
+    codes = {"busy": "rate_limit_exceeded", "context": "invalid_prompt", "invalid": "invalid_prompt"}
+    codes["filtered"] = "invalid_prompt"
+    category = {} if problem.category is None else {"category": problem.category}
+    return {"code": codes.get(problem.kind, "server_error"), "message": problem.message, **category}
+
+
+def error_event(problem: ProblemError) -> dict[str, Any]:
+    """Return the fields of an `error` event: as published, and with the `error` object that clients raise."""
+    error = openai_error(problem)["error"]
+    return {"code": error["code"], "message": error["message"], "param": error["param"], "error": error}
+
+
+_INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
+
+
+class ResponseDialect(ChatDialect):
+    """Formats one answer as a response, whole and as events at once; see `ChatDialect`.
+
+    Args:
+        response: The response, from `new_response`; it is completed in place.
+        label: `server_label` of the agent's own calls.
+        client_tools: Names of the caller's tools.
+        shows_summary: Whether reasoning items show the text of the reasoning.
+        shows_encrypted: Whether reasoning items have an `encrypted_content`.
+        queued: Whether the response starts in the background.
+    """
+
+    def __init__(
+        self,
+        response: dict[str, Any],
+        token: str,
+        *,
+        label: str,
+        client_tools: Collection[str] = (),
+        shows_summary: bool = False,
+        shows_encrypted: bool = False,
+        queued: bool = False,
+    ) -> None:
+        self.response = response
+        self.recorded: list[dict[str, Any]] | None = None
+        """New events, for a response that runs in the background; None if they are not recorded."""
+        self._sequence = 0
+        self._has_reasoning = False
+        self._reasoning_at: int | None = None
+        """Index of the open reasoning item; None without one."""
+        self._summary: str | None = None
+        self.token = token
+        self._label = label
+        self._client_tools = client_tools
+        self._shows_summary = shows_summary
+        self._shows_encrypted = shows_encrypted
+        self._queued = queued
+        self._text: str | None = None
+        self._phase = "final_answer"
+        """Phase of the open message: `commentary` once the calls that it precedes are planned."""
+        self._calls: dict[str, int] = {}
+        """The agent's own call → index of its item."""
+
+    @property
+    def _output(self) -> list[dict[str, Any]]:
+        output: list[dict[str, Any]] = self.response["output"]
+        return output
+
+    def start_frames(self) -> Iterable[str]:
+        """See `ChatDialect.start_frames`."""
+        if self._queued:
+            self.response["status"] = "queued"
+        yield self.snapshot("response.created")
+        if self._queued:
+            yield self.snapshot("response.queued")
+            self.response["status"] = "in_progress"
+        yield self.snapshot("response.in_progress")
+
+    def text_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.text_frames`."""
+        if self._text is None:
+            yield from self._end_summary()
+            self._text, self._phase = "", "final_answer"
+            yield self._add(_message(self._id("msg"), "in_progress", []))
+            yield self._part_event("response.content_part.added", part=_output_text(""))
+        self._text += text
+        yield self._part_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def break_frames(self) -> Iterable[str]:
+        """See `ChatDialect.break_frames`: ends the message, with a blank line for clients that join all texts."""
+        if self._text is not None:
+            yield from self.text_frames("\n\n")
+            self._phase = "commentary"
+            yield from self._end_message("completed")
+
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """See `ChatDialect.progress_frames`: a comment, because clients refuse unknown types of events."""
+        yield progress_comment(progress)
+
+    def event_frames(self, event: StoredEvent) -> Iterable[str]:
+        """See `ChatDialect.event_frames`: the agent's own calls as `mcp_call` items."""
+        match event["type"]:
+            case "plan" if event["calls"]:
+                self._phase = "commentary"
+            case "tool_call" if event["name"] not in self._client_tools:
+                yield from self._own_call(event["id"], event["name"], event["arguments"])
+            case "delegation_request":
+                yield from self._own_call(event["id"], str(call_name(event)), {"task": event["task"]})
+            case "tool_result" | "delegation_response":
+                yield from self._own_result(event)
+
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """See `ChatDialect.end_frames`."""
+        incomplete = _INCOMPLETE.get(outcome.ending)
+        if outcome.calls or outcome.approvals:
+            self._phase = "commentary"
+        yield from self._end_message("incomplete" if incomplete else "completed")
+        yield from self._reasoning(outcome)
+        for call in outcome.calls:
+            yield from self._client_call(call)
+        for approval in outcome.approvals:
+            yield from self._approval(approval)
+        for index in self._calls.values():
+            # A call whose result this run did not store.
+            self._output[index]["status"] = "incomplete"
+            yield self._done(index)
+        self._calls = {}
+        self.response |= {"usage": usage_of(outcome), **status_fields(outcome)}
+        if outcome.status == "ABORTED":
+            self.response["status"] = "cancelled"
+        elif incomplete is not None:
+            self.response |= {"status": "incomplete", "incomplete_details": {"reason": incomplete}}
+        else:
+            self.response |= {"status": "completed", "completed_at": int(time.time())}
+        # A cancelled response has no event of its own.
+        ending = "completed" if self.response["status"] == "completed" else "incomplete"
+        yield self.snapshot(f"response.{ending}")
+        yield "data: [DONE]\n\n"
+
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """See `ChatDialect.error_frames`."""
+        yield from self._end_message("incomplete")
+        yield from self._end_reasoning()
+        # First, because official clients raise it with its text, and of a failed response only that it failed.
+        yield self._event("error", **error_event(problem))
+        self.response |= {"status": "failed", "error": error_of(problem)}
+        yield self.snapshot("response.failed")
+        yield "data: [DONE]\n\n"
+
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `ChatDialect.body`."""
+        "".join(self.end_frames(outcome))
+        return {**self.response, **({"progress": progress} if progress else {})}
+
+    def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
+        """See `ChatDialect.rest_frames`."""
+        if self._text is None:
+            rest = rest.lstrip("\n")
+            yield from self._reasoning(outcome)
+        if outcome.refusal and self._text is None:
+            content = [{"type": "refusal", "refusal": rest}]
+            yield from self.whole_item(_message(self._id("msg"), "completed", content))
+        elif rest:
+            yield from self.text_frames(rest)
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.reasoning_frames`: as the summary of a reasoning item."""
+        yield from self.break_frames()
+        if not self._shows_summary:
+            yield from self._begin_reasoning() if self._reasoning_at is None else ()
+            return
+        if self._summary is None:
+            yield from self._begin_reasoning()
+            self._summary = ""
+            yield self._summary_event("part.added", part={"type": "summary_text", "text": ""})
+        self._summary += text
+        yield self._summary_event("text.delta", delta=text)
+
+    def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the rest of the frames of the reply's reasoning; all of them, if no reasoning was streamed."""
+        blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
+        text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
+        is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
+        if is_shown and not self._has_reasoning:
+            yield from self.reasoning_frames(text) if text else self._begin_reasoning()
+        if self._reasoning_at is not None and self._shows_encrypted and blocks:
+            self._output[self._reasoning_at]["encrypted_content"] = encoded(blocks)
+        yield from self._end_reasoning()
+
+    def _begin_reasoning(self) -> Iterable[str]:
+        yield from self._end_reasoning()
+        self._has_reasoning, self._reasoning_at = True, len(self._output)
+        yield self._add({"id": self._id("rs"), "type": "reasoning", "summary": [], "status": "in_progress"})
+
+    def _end_summary(self) -> Iterable[str]:
+        """End the open summary; an item with `encrypted_content` stays open until the whole reply is known."""
+        if self._summary is not None and self._reasoning_at is not None:
+            part = {"type": "summary_text", "text": self._summary}
+            yield self._summary_event("text.done", text=self._summary)
+            yield self._summary_event("part.done", part=part)
+            self._output[self._reasoning_at]["summary"], self._summary = [part], None
+            if not self._shows_encrypted:
+                yield from self._end_reasoning()
+
+    def _end_reasoning(self) -> Iterable[str]:
+        yield from self._end_summary()
+        if (index := self._reasoning_at) is not None:
+            self._reasoning_at = None
+            self._output[index]["status"] = "completed"
+            yield self._done(index)
+
+    def _summary_event(self, kind: str, **fields: Any) -> str:
+        index = self._reasoning_at or 0
+        place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
+        return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
+
+    def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
+        yield from self.whole_item(
+            {
+                "id": self._id("fc"),
+                "type": "function_call",
+                "status": "completed",
+                "call_id": call["id"],
+                "name": call["name"],
+                "arguments": json.dumps(call["arguments"], ensure_ascii=False),
+            }
+        )
+
+    def whole_item(self, item: dict[str, Any]) -> Iterable[str]:
+        """Yield the frames of an item that is complete."""
+        index = len(self._output)
+        yield self._add({**item, **{name: empty for name, empty in _EMPTY.items() if name in item}})
+        yield from self._content(item, index)
+        self._output[index] = item
+        yield self._done(index)
+
+    def _content(self, item: Mapping[str, Any], index: int) -> Iterable[str]:
+        for type_, fields in _pieces(item):
+            yield self._event(f"response.{type_}", item_id=item["id"], output_index=index, **fields)
+
+    def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
+        id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
+        yield self._add(
+            {
+                "id": id_,
+                "type": "mcp_approval_request",
+                "name": visible(approval["name"]),
+                "arguments": visible_json(approval["arguments"]),
+                "server_label": self._label,
+            }
+        )
+        yield self._done(len(self._output) - 1)
+
+    def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
+        yield from self.break_frames()
+        yield from self._end_summary()
+        text = json.dumps(arguments, ensure_ascii=False)
+        item: dict[str, Any] = {
+            "id": self._id("mcp"),
+            "type": "mcp_call",
+            "status": "in_progress",
+            "server_label": self._label,
+            "name": name,
+            "arguments": "",
+            "output": None,
+            "error": None,
+            "approval_request_id": None,
+        }
+        self._calls[id_] = index = len(self._output)
+        yield self._add(item)
+        yield self._event("response.mcp_call.in_progress", item_id=item["id"], output_index=index)
+        item["arguments"] = text
+        yield from self._content(item, index)
+
+    def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
+        if (index := self._calls.pop(event["id"], None)) is None:
+            return
+        item = self._output[index]
+        content = event["content"]
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        fine = event["status"] in SUCCESSES
+        error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+        item |= {"status": "completed", "output": text} if fine else {"status": "failed", "error": error}
+        ending = "completed" if fine else "failed"
+        yield self._event(f"response.mcp_call.{ending}", item_id=item["id"], output_index=index)
+        yield self._done(index)
+
+    def _end_message(self, status: str) -> Iterable[str]:
+        if self._text is None:
+            return
+        part = _output_text(self._text)
+        yield self._part_event("response.output_text.done", text=self._text, logprobs=[])
+        yield self._part_event("response.content_part.done", part=part)
+        index = len(self._output) - 1
+        self._output[index] |= {"status": status, "content": [part], "phase": self._phase}
+        self._text = None
+        yield self._done(index)
+
+    def _id(self, kind: ItemKind) -> str:
+        return item_id(kind, self.token, len(self._output))
+
+    def _add(self, item: dict[str, Any]) -> str:
+        self._output.append(item)
+        return self._event("response.output_item.added", output_index=len(self._output) - 1, item=dict(item))
+
+    def _done(self, index: int) -> str:
+        return self._event("response.output_item.done", output_index=index, item=dict(self._output[index]))
+
+    def _part_event(self, type_: str, **fields: Any) -> str:
+        index = len(self._output) - 1
+        place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
+        return self._event(type_, **place, **fields)
+
+    def snapshot(self, type_: str) -> str:
+        """Return the frame of an event with the response as it is now."""
+        return self._event(type_, response={**self.response, "output": [dict(item) for item in self._output]})
+
+    def _event(self, type_: str, **fields: Any) -> str:
+        event = {"type": type_, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        if self.recorded is not None:
+            self.recorded.append(event)
+        return frame(event, type_)
+
+
+def _message(id_: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": id_, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+_EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
+"""Fields of an item at its begin."""
+
+
+def replay(response: dict[str, Any]) -> Iterator[str]:
+    """Yield the events of a response that has ended, each text as one piece."""
+    opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}
+    dialect = ResponseDialect(opened, "", label="")
+    yield from dialect.start_frames()
+    for item in response["output"]:
+        yield from dialect.whole_item(item)
+    dialect.response = response
+    endings = {"completed": "completed", "failed": "failed"}
+    yield dialect.snapshot(f"response.{endings.get(response['status'], 'incomplete')}")
+    yield "data: [DONE]\n\n"
+
+
+def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the events between the begin and the end of an item: type, fields."""
+    for at, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
+        place = {"content_index": at}
+        name = "refusal" if part["type"] == "refusal" else "text"
+        kind = "refusal" if name == "refusal" else "output_text"
+        extra: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
+        yield "content_part.added", {**place, "part": {**part, name: ""}}
+        yield f"{kind}.delta", {**place, "delta": part[name], **extra}
+        yield f"{kind}.done", {**place, name: part[name], **extra}
+        yield "content_part.done", {**place, "part": part}
+    if item["type"] in ("function_call", "mcp_call"):
+        named = {"name": item["name"]} if item["type"] == "function_call" else {}
+        kind = f"{item['type']}_arguments"
+        yield f"{kind}.delta", {"delta": item["arguments"]}
+        yield f"{kind}.done", {"arguments": item["arguments"], **named}

@@ -1,0 +1,212 @@
+"""Stores responses in the database of the sessions, so that every process finds them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, cast
+
+from typing_extensions import TypedDict
+
+from graph_agent.base._internal.polling import polling
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.run_spec import PENDING_ID
+from graph_agent.interfaces.server.host import Host
+from graph_agent.interfaces.server.problems import ProblemError
+
+ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
+_CONVERSATION = re.compile(r"conv_[0-9a-f]{24}")
+_RESPONSE = re.compile(r"resp_([0-9a-f]{24})")
+_ITEM = re.compile(r"(?:msg|rs|fc|mcp)_([0-9a-f]{24})[0-9a-f]{4,}")
+_APPROVAL = re.compile(r"mcpr_([0-9a-f]{24})([0-9a-f]{8})([0-9a-f]{2,})")
+
+
+def new_token() -> str:
+    """Return 24 hexadecimal digits: the time in seconds, and 64 random bits."""
+    return f"{int(time.time()):08x}{secrets.token_hex(8)}"
+
+
+def response_id(token: str) -> str:
+    """Return the id of the response with a token."""
+    return f"resp_{token}"
+
+
+def item_id(kind: ItemKind, token: str, index: int) -> str:
+    """Return the id of a response's output item, from its index."""
+    return f"{kind}_{token}{index:04x}"
+
+
+def approval_id(token: str, interrupt_id: str, index: int) -> str:
+    """Return the id of an approval request, from its interrupt and its index in the request."""
+    return f"mcpr_{token}{interrupt_id[:8]}{index:02x}"
+
+
+def conversation_id(token: str) -> str:
+    """Return the id of a new conversation."""
+    return f"conv_{token}"
+
+
+def is_conversation_id(id_: str) -> bool:
+    """Whether an id is one of `conversation_id`."""
+    return _CONVERSATION.fullmatch(id_) is not None
+
+
+def token_of_response(id_: str) -> str | None:
+    """Return the token of a response's id; None for another text."""
+    found = _RESPONSE.fullmatch(id_)
+    return found[1] if found else None
+
+
+def token_of_item(id_: str) -> str | None:
+    """Return the token of the response that an item, call or approval request belongs to; None for another text."""
+    found = _ITEM.fullmatch(id_) or PENDING_ID.fullmatch(id_) or _APPROVAL.fullmatch(id_)
+    return found[1] if found else None
+
+
+def place_of_approval(id_: str) -> tuple[str, int] | None:
+    """Return the start of an approval's interrupt id, and its index in the request; None for another text."""
+    found = _APPROVAL.fullmatch(id_)
+    return (found[2], int(found[3], 16)) if found else None
+
+
+logger = logging.getLogger("graph_agent.server.responses.records")
+
+_RESPONSES = ("graph_agent", "responses")
+"""Start of the namespaces of responses; each day has its own, so that old ones are found without reading all."""
+KEYS = ("graph_agent", "response_keys")
+"""Namespace of the responses of idempotency keys."""
+_KEYS_OF_DAY = "keys"
+"""End of the namespace of a day's keys, which are deleted with the day's responses."""
+_PAGE = 500
+_EVERY_S = 3600.0
+OPEN = ("queued", "in_progress")
+"""Statuses of a response that has not ended."""
+
+
+class Record(TypedDict):
+    """One stored response."""
+
+    response: dict[str, Any]
+    input: list[dict[str, Any]]
+    session: str
+    calls: dict[str, str]
+    """The caller's calls that wait: id for the caller → the model's id."""
+    checkpoint: str | None
+    """Id of the session's checkpoint at the end of the response; None if its run was stopped."""
+
+
+class Records:
+    """The stored responses of one caller; those of other callers do not exist here."""
+
+    def __init__(self, host: Host, caller: Caller) -> None:
+        self._store = host.store
+        self._caller = caller
+        self.owner = caller.name
+
+    async def put(self, token: str, record: Record) -> None:
+        """Store a response."""
+        await self._store.aput(_namespace(token), self._key(token), dict(record), index=False)
+
+    async def find(self, token: str) -> Record | None:
+        """Return a response; None if it is not stored."""
+        item = await self._store.aget(_namespace(token), self._key(token))
+        return cast("Record", item.value) if item is not None else None
+
+    async def get(self, id_: str) -> Record:
+        """Return a response by its id; raise `ProblemError` if it is not stored."""
+        if (found := await self._find(id_)) is None:
+            raise ProblemError("not_found", f"Response with id {id_!r} not found.", param="response_id")
+        return found
+
+    async def previous(self, id_: str) -> Record:
+        """Return the response that a request continues, by its id; raise `ProblemError` if it is not stored."""
+        if (found := await self._find(id_)) is None:
+            message = f"Previous response with id {id_!r} not found."
+            raise ProblemError("previous_response", message, param="previous_response_id")
+        return found
+
+    async def _find(self, id_: str) -> Record | None:
+        token = token_of_response(id_)
+        return await self.find(token) if token is not None else None
+
+    async def delete(self, token: str) -> None:
+        """Delete a response and its events; does nothing if it is not stored."""
+        await self._store.adelete(_namespace(token), self._key(token))
+        batch = 0
+        while await self.events(token, batch) is not None:
+            await self._store.adelete(_events(token), self._batch(token, batch))
+            batch += 1
+
+    async def put_events(self, token: str, batch: int, events: Sequence[dict[str, Any]]) -> None:
+        """Store events of a background response, the next ones of the batch before."""
+        await self._store.aput(_events(token), self._batch(token, batch), {"events": list(events)}, index=False)
+
+    async def events(self, token: str, batch: int) -> list[dict[str, Any]] | None:
+        """Return a batch of a background response's events; None if it is not stored."""
+        item = await self._store.aget(_events(token), self._batch(token, batch))
+        return item.value["events"] if item is not None else None
+
+    def thread(self, record: Record) -> str:
+        """Return the thread of a response's session."""
+        return self.thread_of(record["session"])
+
+    def thread_of(self, session_id: str) -> str:
+        """Return the thread of one of the caller's sessions."""
+        return self._caller.thread(session_id)
+
+    async def items(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the stored items, of outputs and inputs, with some of the ids: id → item."""
+        tokens = {token for id_ in ids if (token := token_of_item(id_)) is not None}
+        found: dict[str, dict[str, Any]] = {}
+        for token in tokens:
+            if (record := await self.find(token)) is not None:
+                found |= {item["id"]: item for item in (*record["input"], *record["response"]["output"])}
+        return found
+
+    def _batch(self, token: str, batch: int) -> str:
+        return f"{self._key(token)}:{batch:06d}"
+
+    def _key(self, token: str) -> str:
+        return f"{self._caller.name}:{token}"
+
+
+def deleting_expired(host: Host) -> AbstractAsyncContextManager[None]:
+    """Delete expired responses within the context, at its begin and every hour."""
+    return polling(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
+
+
+async def delete_expired(host: Host) -> int:
+    """Delete responses older than `response_s`, with their events and keys; return the number of entries deleted."""
+    before = _day(time.time() - host.settings.response_s)
+    deleted = 0
+    for namespace in await host.store.alist_namespaces(prefix=_RESPONSES, limit=10_000):
+        if namespace[len(_RESPONSES)] >= before:
+            continue
+        while found := await host.store.asearch(namespace, limit=_PAGE):
+            for item in found:
+                if item.namespace[-1] == _KEYS_OF_DAY:
+                    await host.store.adelete(KEYS, item.key)
+                await host.store.adelete(item.namespace, item.key)
+            deleted += len(found)
+    return deleted
+
+
+def keys_of_day(token: str) -> tuple[str, ...]:
+    """Return the namespace of the idempotency keys of a response's day."""
+    return (*_namespace(token), _KEYS_OF_DAY)
+
+
+def _namespace(token: str) -> tuple[str, ...]:
+    return (*_RESPONSES, _day(int(token[:8], 16)))
+
+
+def _events(token: str) -> tuple[str, ...]:
+    return (*_namespace(token), "events")
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y%m%d", time.gmtime(max(0.0, seconds)))

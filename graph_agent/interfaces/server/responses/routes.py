@@ -1,0 +1,380 @@
+"""Defines the routes of the Responses API, and answers requests for a response."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, WebSocket
+from starlette.responses import JSONResponse, Response
+
+from graph_agent.interfaces.server import response_models as models
+from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
+from graph_agent.interfaces.server.admission.gate import admitted_caller
+from graph_agent.interfaces.server.chat.attempts import Attempt
+from graph_agent.interfaces.server.chat.handler import REPLAYED
+from graph_agent.interfaces.server.chat.run_spec import with_key
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint, open_part, services
+from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError, openai_refusal
+from graph_agent.interfaces.server.responses import schemas
+from graph_agent.interfaces.server.responses.background import Background
+from graph_agent.interfaces.server.responses.chain import Chains, Key, items_of
+from graph_agent.interfaces.server.responses.compaction import compact
+from graph_agent.interfaces.server.responses.compaction import count_input_tokens as count_tokens
+from graph_agent.interfaces.server.responses.conversations import After, Conversations, Limit, Order, page_of
+from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
+from graph_agent.interfaces.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
+from graph_agent.interfaces.server.responses.records import OPEN, Records, new_token, token_of_response
+from graph_agent.interfaces.server.responses.schemas import Conversation, read_items
+from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
+from graph_agent.interfaces.server.sse import EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesEndpoint:
+    """One request for a response; `shows_calls` is whether a header asks for the agent's own calls."""
+
+    endpoint: ChatEndpoint
+    background: Background
+    shows_calls: bool | None
+
+    async def create(self, body: schemas.CreateResponse) -> Response:
+        """Answer the request; raise `ProblemError` if it cannot be answered."""
+        try:
+            return await self._create(body)
+        except ProblemError as problem:
+            # Shared checks name the field of the chat APIs.
+            problem.param = "input" if problem.param == "messages" else problem.param
+            raise
+
+    async def _create(self, body: schemas.CreateResponse, *, branches: bool = False) -> Response:
+        try:
+            async with AsyncExitStack() as claims:
+                answer = await self._answer(body, claims, branches=branches)
+                claims.pop_all()  # the answer ends the attempt
+                return answer
+        except _OvertakenError:
+            # Several requests continue one response at the same time: the others are branches of it.
+            return await self._create(body, branches=True)
+
+    async def _answer(self, body: schemas.CreateResponse, claims: AsyncExitStack, *, branches: bool) -> Response:
+        server, caller = self.endpoint.services, self.endpoint.caller
+        server.check_body(body)
+        schemas.check_supported(body)
+        host = server.chat.runs.host
+        records = Records(host, caller)
+        items, conversation, content = await self._read(body, records)
+        given_key = self.endpoint.idempotency_key
+        key = Key.of(host, caller, given_key, body) if body.is_stored else None
+        chains = Chains(host, records)
+        named = await chains.matching(self._session_id(body), body, content)
+        attempt: Attempt | None = None
+        if key is None and body.is_stored and named is None and host.may_write:
+            parsed = (content.instructions, content.decisions)
+            attempt, messages = await server.chat.begin_attempt(self.endpoint.request, caller, content.messages, parsed)
+            claims.push_async_callback(attempt.aclose)
+            content = replace(content, messages=messages)
+            if attempt.token is not None and (answer := await self._unsent(body, records, attempt)) is not None:
+                return answer
+        async with key.claimed() if key is not None else nullcontext():
+            first = await key.first() if key is not None else None
+            if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
+                return answer
+            token = first["token"] if first is not None else (attempt and attempt.token) or new_token()
+
+            async def resolve(session_id: str | None) -> ChatRequest:
+                return await chains.resolve(body, content, token, session_id or named, branches=branches)
+
+            if attempt is not None:
+                request = await self._attempted(attempt, resolve, token)
+            else:
+                request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
+        request = replace(request, progress_as_field=self.endpoint.progress_as_field)
+        if conversation is not None:
+            request = replace(request, adds_all=True, before=conversation.consume)
+        if self.shows_calls is not None:
+            request = replace(request, shows_calls=self.shows_calls)
+        if key is None and attempt is None:
+            request = await run_in_thread(self.endpoint.request, with_key, request, given_key)
+        dialect = ResponseDialect(
+            new_response(body, token),
+            token,
+            label=host.source.name,
+            client_tools=[tool.name or "" for tool in body.tools or [] if tool.type == "function"],
+            shows_summary=summary_wanted(body) is not None,
+            shows_encrypted=schemas.ENCRYPTED_REASONING in (body.include or []),
+            queued=bool(body.background),
+        )
+        keeper = Keeper(records, items, request, dialect, conversation)
+        try:
+            if body.background:
+                queued = await self._run_in_background(request, keeper)
+                if attempt is not None:
+                    attempt.is_answered = not await self.endpoint.request.is_disconnected()
+                    await attempt.aclose()
+                return queued
+            keep = keeper.keep if body.is_stored else None
+            return await server.chat.answer(self.endpoint.request, caller, request, dialect, keep, attempt)
+        except ProblemError as problem:
+            if branches or named is not None or not await _is_overtaken(request, problem):
+                raise
+            raise _OvertakenError from problem
+
+    async def _attempted(
+        self, attempt: Attempt, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
+    ) -> ChatRequest:
+        """Return a request in the session of its earlier attempt, once that has received it, or as `resolve` does."""
+        is_begun = attempt.session is not None and await attempt.has_begun(attempt.session)
+        request = await resolve(attempt.session if is_begun else None)
+        await attempt.put(token, request.session_id)
+        return replace(request, mark=attempt.mark, is_attempt=True)
+
+    async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
+        """Return the stored response to an earlier attempt, whose client has left before its end; None without one."""
+        record = await records.find(str(attempt.token))
+        if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
+            return None
+        if (answer := await self._stored(body, records, str(attempt.token))) is not None:
+            attempt.is_answered = True
+            await attempt.aclose()
+        return answer
+
+    async def count(self, body: schemas.CountInputTokens) -> int:
+        """Estimate the input tokens of the request; nothing is run or stored."""
+        server, caller = self.endpoint.services, self.endpoint.caller
+        host = server.chat.runs.host
+        if body.model:
+            server.check_model(body.model)
+        server.check_items(body.messages, body.tools)
+        schemas.check_supported(body)
+        records = Records(host, caller)
+        with server.chat.limits.slot(caller.name):
+            _, conversation, content = await self._read(body, records)
+            chains = Chains(host, records)
+            named = await chains.matching(self._session_id(body), body, content)
+            request = await chains.resolve(body, content, new_token(), named, branches=False)
+            if conversation is not None:
+                request = replace(request, adds_all=True)
+            return await count_tokens(host, caller, request)
+
+    async def _read(
+        self, body: schemas.CreateResponse, records: Records
+    ) -> tuple[list[schemas.InputItem], OpenConversation | None, Conversation]:
+        """Return the items of a request, its conversation, and their content with the pending items before it."""
+        items = await items_of(body.input, records)
+        conversation = await self._conversation(body)
+        given = [schemas.InputItem.model_validate(item) for item in conversation.pending] if conversation else []
+        return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
+
+    async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
+        """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
+        record = await self.background.read(records, token)
+        if record is None or (record["response"]["status"] in OPEN and not record["response"]["background"]):
+            return None
+        response = record["response"]
+        headers = {**self.endpoint.services.chat.session_headers(record["session"]), **REPLAYED}
+        if not body.stream:
+            return JSONResponse(response, headers=headers)
+        settings = self.endpoint.services.chat.runs.host.settings
+        follows = self.background.follow(records, token)
+        return EventStream(
+            follows if response["background"] else _each(replay(response)),
+            send_timeout_s=settings.send_timeout_s,
+            headers=headers,
+        )
+
+    async def _run_in_background(self, request: ChatRequest, keeper: Keeper) -> Response:
+        chat, caller = self.endpoint.services.chat, self.endpoint.caller
+        settings, dialect = chat.runs.host.settings, keeper.dialect
+        headers = chat.session_headers(request.session_id)
+        async with AsyncExitStack() as stack:
+            run = await stack.enter_async_context(chat.started(self.endpoint.request, caller, request))
+            await run.begun()
+            dialect.response["status"] = "queued"
+            queued = dict(dialect.response)
+            await self.background.start(stack, run, keeper)
+        if not request.stream:
+            return JSONResponse(queued, headers=headers)
+        return EventStream(
+            self.background.follow(keeper.records, dialect.token),
+            send_timeout_s=settings.send_timeout_s,
+            headers=headers,
+        )
+
+    async def _conversation(self, body: schemas.CreateResponse) -> OpenConversation | None:
+        """Return the conversation that a request names; None if it names none, or a session that is no conversation."""
+        if (id_ := body.conversation_id) is None:
+            return None
+        found = Conversations(self.endpoint.services.chat.runs.host, self.endpoint.caller)
+        if not await found.check_session(id_):
+            return None
+        keys = await found.pending_keys(id_)
+        return OpenConversation(found, id_, keys, await found.pending_items(id_, keys))
+
+    def _session_id(self, body: schemas.CreateResponse) -> str | None:
+        named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
+        if named is not None:
+            for given, field in (
+                (body.conversation_id, "conversation"),
+                (body.previous_response_id, "previous_response_id"),
+            ):
+                if given is not None and given != named:
+                    raise InvalidRequestError(f"{field} and a session id exclude each other; send one.", field)
+        return named or body.conversation_id
+
+
+class _OvertakenError(Exception):
+    """Another request has continued the session of a previous response."""
+
+
+async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
+    """Whether a request was not run because another one continues its session."""
+    if isinstance(problem, BusySessionError):
+        return True
+    if problem.kind != "invalid" or problem.category is not None or request.before is None:
+        return False
+    try:
+        await request.before()
+    except BusySessionError:
+        return True
+    return False
+
+
+async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
+    for text in frames:
+        yield text
+
+
+_ERRORS = models.error_responses(models.OpenAIError)
+_READ_ERRORS = models.error_responses(models.OpenAIError, only=(400, 401, 403, 404, 408, 413, 500, 503))
+_COUNTED = (400, 401, 403, 404, 408, 413, 429, 500, 503)
+_COUNT_ERRORS = models.error_responses(models.OpenAIError, only=_COUNTED)
+_COMPACT_ERRORS = models.error_responses(models.OpenAIError, only=(*_COUNTED, 502))
+_ResponseId = Annotated[str, Path(description="The response.")]
+
+router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
+
+
+async def records(sender: Sender, server: Server) -> Records:
+    """Return the responses of the request's caller; a dependency of routes."""
+    return Records(server.chat.runs.host, sender)
+
+
+async def background_responses(request: Request) -> Background:
+    """Return the background responses of this open server; a dependency of routes."""
+    return open_part(request, "background_responses", Background)
+
+
+_CallerRecords = Annotated[Records, Depends(records)]
+_Background = Annotated[Background, Depends(background_responses)]
+
+
+@router.post(
+    "/responses",
+    response_model=models.ResponseObject,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def create_response(
+    body: schemas.CreateResponse,
+    endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)],
+    background: _Background,
+    shows_calls: Annotated[
+        Literal["true", "false"] | None,
+        Header(alias="X-Show-Calls", description="As `show_calls` in the body, for clients that cannot add fields."),
+    ] = None,
+) -> Response:
+    """Answer an input."""
+    shown = None if shows_calls is None else shows_calls == "true"
+    return await ResponsesEndpoint(endpoint, background, shown).create(body)
+
+
+@router.post("/responses/compact", responses=_COMPACT_ERRORS)
+async def compact_conversation(
+    body: schemas.CompactResponse, sender: Sender, server: Server
+) -> models.CompactionObject:
+    """Replace a conversation by its user messages and a summary."""
+    return models.CompactionObject(**await compact(server, sender, body))
+
+
+@router.post("/responses/input_tokens", responses=_COUNT_ERRORS)
+async def count_input_tokens(
+    body: schemas.CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
+) -> models.InputTokenCount:
+    """Estimate the input tokens of a request, at 4 characters per token, without running it."""
+    tokens = await ResponsesEndpoint(endpoint, background, None).count(body)
+    return models.InputTokenCount(object="response.input_tokens", input_tokens=tokens)
+
+
+@router.websocket("/responses")
+async def respond_over_websocket(websocket: WebSocket) -> None:
+    """Answer inputs over one connection, one after the other."""
+    try:
+        server = await services(websocket)
+        host = server.chat.runs.host
+        with server.streams.slot(admitted_caller(websocket).name), host.notifier.stop_event() as stopping:
+            await websocket.accept()
+            await ResponsesSocket(websocket, host.settings, stopping).serve()
+    except ProblemError as problem:
+        await websocket.send_denial_response(openai_refusal(problem))
+
+
+@router.get(
+    "/responses/{response_id}",
+    response_model=models.ResponseObject,
+    responses={**_READ_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def get_response(
+    response_id: _ResponseId,
+    caller_records: _CallerRecords,
+    background: _Background,
+    sender: Sender,
+    server: Server,
+    stream: Annotated[bool, Query(description="Stream the events of a background response.")] = False,
+    starting_after: Annotated[
+        int, Query(ge=-1, le=2**31, description="Only events with a higher sequence_number.")
+    ] = -1,
+) -> Any:
+    """Return a stored response, or stream its events."""
+    record = await caller_records.get(response_id)
+    token = str(token_of_response(response_id))
+    if not stream:
+        return (await background.read(caller_records, token) or record)["response"]
+    if not record["response"]["background"]:
+        raise InvalidRequestError("Only responses with background: true can be streamed again.", "stream")
+    return server.followed(sender, background.follow(caller_records, token, starting_after))
+
+
+@router.post("/responses/{response_id}/cancel", responses=_READ_ERRORS)
+async def cancel_response(
+    response_id: _ResponseId, caller_records: _CallerRecords, background: _Background
+) -> models.ResponseObject:
+    """Cancel a background response; one that has ended is returned unchanged."""
+    record = await caller_records.get(response_id)
+    if not record["response"]["background"]:
+        raise InvalidRequestError("Only responses with background: true can be cancelled.", "response_id")
+    cancelled = await background.cancel(caller_records, str(token_of_response(response_id)), record)
+    return models.ResponseObject(**cancelled["response"])
+
+
+@router.delete("/responses/{response_id}", responses=_READ_ERRORS)
+async def delete_response(response_id: _ResponseId, caller_records: _CallerRecords) -> models.DeletedResponse:
+    """Delete a stored response; its session remains."""
+    if (await caller_records.get(response_id))["response"]["status"] in OPEN:
+        raise ProblemError("conflict", "The response is in progress; cancel it first.", param="response_id")
+    await caller_records.delete(str(token_of_response(response_id)))
+    return models.DeletedResponse(id=response_id, object="response", deleted=True)
+
+
+@router.get("/responses/{response_id}/input_items", responses=_READ_ERRORS)
+async def list_input_items(
+    response_id: _ResponseId,
+    caller_records: _CallerRecords,
+    limit: Limit = 20,
+    order: Order = "desc",
+    after: After = None,
+) -> models.ItemPage:
+    """List the input items of a stored response."""
+    return page_of((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)

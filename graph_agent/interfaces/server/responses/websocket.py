@@ -1,0 +1,264 @@
+"""Serves the Responses API over a WebSocket: each message is a request, answered by the events of its stream.
+
+A message becomes a request to this application's own `POST /v1/responses`, so that keys, limits, checks and errors are
+those of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+from starlette.types import Message, Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
+from graph_agent.interfaces.server.admission.body import SMALL_BYTES, ReplayedBody
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, openai_error
+from graph_agent.interfaces.server.settings import ServerSettings
+
+CONNECTION_S = 3600.0
+"""Seconds that a connection may last; a response that has begun is completed first."""
+_MESSAGE_BYTES = 1_000
+"""Bytes that a waiting message counts in addition to its content."""
+_POLICY_VIOLATION, _SERVICE_RESTART = 1008, 1012
+_OWN_HEADERS = ("connection", "upgrade", "content-length", "transfer-encoding", "idempotency-key", "content-type")
+_SCOPE = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
+_SNAPSHOTS = tuple(f"response.{name}" for name in ("created", "in_progress", "completed", "incomplete", "failed"))
+_ENDINGS = _SNAPSHOTS[2:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unstored:
+    """The newest response of a connection, if it is not stored; it lives as long as the connection."""
+
+    id: str
+    base: str | None
+    """The stored response that its conversation begins with; None if there is none."""
+    items: list[Any]
+    """The items of its conversation, after `base`, with its output."""
+
+
+class ResponsesSocket:
+    """Answers the messages of one accepted connection one by one, until `stopping` is set or `lasts_s` have passed."""
+
+    def __init__(
+        self, websocket: WebSocket, settings: ServerSettings, stopping: asyncio.Event, lasts_s: float = CONNECTION_S
+    ) -> None:
+        self._websocket = websocket
+        self._bounds = JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth)
+        self._stopping = stopping
+        self._lasts_s = lasts_s
+        self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        """The messages that wait, and None at their end."""
+        self._room = settings.max_body_bytes
+        """Bytes that further messages may have while the present ones wait."""
+        self._left = asyncio.Event()
+        """Set when the client has left, or is disconnected."""
+        self._close: tuple[int, str] | None = None
+        """Code and reason with which this side closes the connection; None if it is closed, or stays incomplete."""
+        self._previous: _Unstored | None = None
+
+    async def serve(self) -> None:
+        """Answer messages until the client leaves, the connection has lasted its time, or the server stops.
+
+        A response that has begun is completed first, unless the client has left.
+        """
+        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stop())]
+        try:
+            until = asyncio.get_running_loop().time() + self._lasts_s
+            while (message := await self._next(until)) is not None and await self._answer(message):
+                pass
+            if self._close is not None:
+                await self._websocket.close(*self._close)
+        except TimeoutError:
+            text = "The connection has reached its limit of 60 minutes; open a new one."
+            error = {"type": "invalid_request_error", "code": "websocket_connection_limit_reached", "message": text}
+            await self._send(_error_event(400, error))
+            await self._websocket.close()
+        except WebSocketDisconnect:
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _next(self, until: float) -> str | bytes | None:
+        """Return the next message; None if client or server stop; `TimeoutError` at loop time `until`."""
+        if asyncio.get_running_loop().time() >= until:
+            raise TimeoutError
+        async with asyncio.timeout_at(until):
+            message = await self._messages.get()
+        if message is None or self._left.is_set() or self._stopping.is_set():
+            return None
+        self._room += _size(message)
+        return message
+
+    async def _stop(self) -> None:
+        await self._stopping.wait()
+        self._close = (_SERVICE_RESTART, "The server is stopping.")
+        self._messages.put_nowait(None)
+
+    async def _read(self) -> None:
+        """Read messages until the client leaves: a server that does not read is not notified of that."""
+        with contextlib.suppress(WebSocketDisconnect):
+            while (received := await self._websocket.receive())["type"] != "websocket.disconnect":
+                message = received.get("text") or received.get("bytes") or b""
+                self._room -= _size(message)
+                if self._room < 0 and not self._messages.empty():
+                    self._close = (_POLICY_VIOLATION, "Too many requests wait; read the response to each one first.")
+                    break
+                self._messages.put_nowait(message)
+        self._left.set()
+        self._messages.put_nowait(None)
+
+    async def _answer(self, message: str | bytes) -> bool:
+        """Answer a message; return whether the answer is complete."""
+        try:
+            if len(message) > SMALL_BYTES:
+                given = await anyio.to_thread.run_sync(self._request_of, message)
+            else:
+                given = self._request_of(message)
+        except ProblemError as problem:
+            await self._send(_error_event(problem.status, openai_error(problem)["error"]))
+            return True
+        body = {**given, "stream": True}
+        previous = self._previous
+        named = previous if previous is not None and previous.id == given.get("previous_response_id") else None
+        # An input of another type is refused by the checks of the request.
+        if named is not None and isinstance(given.get("input"), str | list):
+            body |= {"previous_response_id": named.base, "input": [*named.items, *_items(given["input"])]}
+        named_id = named.id if named is not None else None
+        exchange = _Exchange(self._websocket, self._left, named_id, wants_end=given.get("store") is False)
+        scope, content = self._scope(), json.dumps(body).encode()
+        await self._websocket.app(scope, ReplayedBody(content, self._disconnected), exchange.send)
+        if (ended := exchange.ended) is not None:
+            items = [*_items(body["input"]), *ended["output"]]
+            self._previous = _Unstored(ended["id"], body.get("previous_response_id"), items)
+        elif named is not None:
+            self._previous = None
+        return exchange.is_complete
+
+    def _request_of(self, message: str | bytes) -> dict[str, Any]:
+        """Return the body of the request in a message; raise `ProblemError` if the message is none."""
+        content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
+        try:
+            JsonMeter(self._bounds).feed(content)
+            given = json.loads(content)
+        except TooManyValuesError as error:
+            raise ProblemError("too_large", str(error)) from None
+        except JsonBoundsError as error:
+            raise InvalidRequestError(str(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"The message is not valid JSON: {error}.") from None
+        if not isinstance(given, dict) or given.pop("type", None) != "response.create":
+            raise InvalidRequestError("A message is a JSON object of type 'response.create'.", "type")
+        if given.pop("background", None):
+            raise InvalidRequestError("background is not supported over a WebSocket; use HTTP.", "background")
+        for name in ("stream", "stream_options"):
+            given.pop(name, None)
+        return given
+
+    def _scope(self) -> Scope:
+        scope = self._websocket.scope
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name.decode("latin-1") not in _OWN_HEADERS and not name.startswith(b"sec-websocket-")
+        ]
+        state = {name: value for name, value in scope.get("state", {}).items() if name != "caller"}
+        return {
+            **{name: scope[name] for name in _SCOPE if name in scope},
+            "type": "http",
+            "method": "POST",
+            "scheme": "https" if scope.get("scheme") == "wss" else "http",
+            "headers": [*headers, (b"content-type", b"application/json")],
+            "state": state,
+        }
+
+    async def _disconnected(self) -> Message:
+        """ASGI `receive` of a request after its body: its client leaves with the connection."""
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, data: dict[str, Any]) -> None:
+        await self._websocket.send_text(json.dumps(data, ensure_ascii=False))
+
+
+class _Exchange:
+    """ASGI `send` that forwards the response to one request as messages; `wants_end` keeps it at its end.
+
+    `previous_id` is the response's `previous_response_id`, if the request itself does not name it.
+    """
+
+    def __init__(self, websocket: WebSocket, left: asyncio.Event, previous_id: str | None, *, wants_end: bool) -> None:
+        self._websocket = websocket
+        self._left = left
+        self._previous_id = previous_id
+        self._wants_end = wants_end
+        self._status = 0
+        self._buffer = b""
+        self.is_complete = False
+        """Whether the whole response was received; it was not if the client does not read it."""
+        self.failed = False
+        """Whether the response is an error, or failed."""
+        self.ended: dict[str, Any] | None = None
+        """The response, if it is to be kept and has ended without a failure."""
+
+    async def send(self, message: Message) -> None:
+        """Forward a part of the response."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            return
+        self._buffer += message.get("body", b"")
+        self.is_complete = not message.get("more_body", False)
+        if self._status == 200:
+            *frames, self._buffer = self._buffer.split(b"\n\n")
+            for frame in frames:
+                await self._forward(frame.decode())
+        elif self.is_complete:
+            self.failed = True
+            error = _error_event(self._status, json.loads(self._buffer)["error"])
+            await self._send(json.dumps(error, ensure_ascii=False))
+
+    async def _forward(self, frame: str) -> None:
+        name, _, data = frame.partition("\ndata: ")
+        kind = name.removeprefix("event: ")
+        # `response.failed` follows an error; both would end the response for a client.
+        if not data or kind == "error":
+            return
+        is_end = kind in _ENDINGS
+        self.failed = self.failed or kind == "response.failed"
+        if (is_end and self._wants_end) or (kind in _SNAPSHOTS and self._previous_id is not None):
+            event = json.loads(data)
+            if self._previous_id is not None:
+                event["response"]["previous_response_id"] = self._previous_id
+                data = json.dumps(event, ensure_ascii=False)
+            if is_end and self._wants_end and not self.failed:
+                self.ended = event["response"]
+        await self._send(data)
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._websocket.send_text(text)
+        except (WebSocketDisconnect, RuntimeError):
+            # As over HTTP, the rest is dropped, and `_disconnected` ends the request.
+            self._left.set()
+
+
+def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """Return the event for a request without a response: as Open Responses defines it, with the fields of OpenAI's."""
+    fields = {"code": error.get("code") or error["type"], "message": error["message"], "param": error.get("param")}
+    return {"type": "error", "status": status, **fields, "error": {**error, **fields}}
+
+
+def _size(message: str | bytes) -> int:
+    return len(message) + _MESSAGE_BYTES
+
+
+def _items(given: str | list[Any]) -> list[Any]:
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given

@@ -1,0 +1,362 @@
+"""Starts the server in one process, or in several on one database."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import typer
+import uvicorn
+from sse_starlette.sse import AppStatus
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graph_agent.agent_file.credentials import CredentialSource
+from graph_agent.base._internal.command_log import log_at
+from graph_agent.base._internal.credential_headers import check_headers
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.errors import ConfigError, GraphAgentError
+from graph_agent.integrations.otel import instrument_from_env, is_switched_on
+from graph_agent.interfaces.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
+from graph_agent.interfaces.server.admission.gate import read_keys
+from graph_agent.interfaces.server.host import AgentSource, of_file
+from graph_agent.interfaces.server.settings import ServerSettings, unknown_variables
+from graph_agent.interfaces.server.supervisor import Supervisor, check_workers, sharing
+from graph_agent.storage.locks.registry import use_daemon_threads_of_own_loop
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a TCP socket bound to an address, at any free port for 0; it does not listen yet.
+
+    Raises `ConfigError` if there is no such address, or the port is in use or not permitted for this user.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Prefer IPv4 for names with both families, such as localhost: all clients try it.
+        family, kind, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        # asyncio sets TCP_NODELAY only if the protocol is TCP; without it each first token waits 40 ms for an
+        # acknowledgement.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+    except OSError as error:
+        raise ConfigError(_bind_fault(host, port, error)) from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(_bind_fault(host, port, error)) from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a listening socket, for clients on this machine."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+def _bind_fault(host: str, port: int, error: OSError) -> str:
+    about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    fix = "take another port" if about_port else "give an address of this machine"
+    return f"--host {host} --port {port}: {error.strerror}; {fix}."
+
+
+_FAILED = "not-started"
+STARTUP_FAILURE = 3
+"""Exit status of a server that could not start; the same as uvicorn's."""
+
+
+class StartupErrors:
+    """ASGI middleware that reports a `GraphAgentError` at startup as its message, others with Starlette's stack trace.
+
+    In the folder `shared` of worker processes, the failure is recorded for the supervisor. `on_start` is called when
+    the application has started.
+    """
+
+    def __init__(self, app: ASGIApp, shared: Path | None = None, on_start: Callable[[], None] | None = None) -> None:
+        self._app = app
+        self._shared = shared
+        self._on_start = on_start
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application; only the message of a failed startup is replaced."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_plain(message: Message) -> None:
+            # Starlette sends this message from its `except` block.
+            error = sys.exc_info()[1]
+            if message["type"] == "lifespan.startup.complete" and self._on_start is not None:
+                self._on_start()
+            if message["type"] == "lifespan.startup.failed":
+                if self._shared is not None:
+                    with contextlib.suppress(OSError):
+                        (self._shared / _FAILED).touch()
+                if isinstance(error, GraphAgentError):
+                    message = {**message, "message": f"{error}"}
+            await send(message)
+
+        await self._app(scope, receive, send_plain)
+
+
+def has_failed(shared: Path | None) -> bool:
+    """Return whether one of the processes that share a folder could not start; False without a folder."""
+    return shared is not None and (shared / _FAILED).exists()
+
+
+logger = get_logger("graph_agent.server.serve")
+_APP = "graph_agent.interfaces.server.app"
+
+
+def serve(
+    config: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    db: str | None = None,
+    workers: int = 1,
+    keys_file: Path | None = None,
+    settings: ServerSettings | None = None,
+    credentials: Mapping[str, CredentialSource] | None = None,
+    record: bool = False,
+    log_level: str | None = None,
+) -> None:
+    """Serve an agent file until the process receives a signal to stop.
+
+    Args:
+        config: The agent file.
+        host: The address to bind to; any but a loopback address needs keys.
+        db: A database URL that replaces the file's; None for the file's.
+        workers: Number of processes.
+        keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
+        settings: Limits and times; `settings.keys` is ignored.
+        credentials: Credential name → source; replaces the file's credentials of the same names.
+        record: Whether to record what models receive, for any configuration of the file.
+        log_level: Name of the level of this package's and uvicorn's logs on standard error, in every process; None for
+            WARNING (INFO for uvicorn), unless the program has configured logging itself.
+
+    Raises:
+        ConfigError: If the file, the keys, a credential, the address or the database cannot be used. No port is bound
+            then.
+        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+    """
+    _begin_log(log_level)
+    source = of_file(config, credentials, record=record)
+    settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
+    check_workers(workers, db or source.db)
+    is_switched_on()  # raises for a wrong value, which every worker would find
+    # Checked here because uvicorn binds after the agent's MCP servers have been started.
+    bind_socket(host, port).close()
+    _exit_cleanly_on_sigterm()
+    options = {"host": host, "port": port, **_options(settings, log_level or "info")}
+    with sharing(workers) as shared:
+        if workers == 1:
+            uvicorn.run(partial(_application, source, settings, db), workers=1, **options)
+            return
+        # Imported once, before the workers are forked; after `sharing`, whose variable prometheus_client reads.
+        for name in import_module(_APP).ON_DEMAND:
+            import_module(name)
+        gc.freeze()
+        # Of the file again, because a source cannot be pickled, as it must be where workers are not forked.
+        reread = partial(_with_keys, settings=settings, keys_file=keys_file, host=host)
+        application = partial(_worker_application, config, credentials, record, reread, db, shared, log_level)
+        uvicorn_config = uvicorn.Config(application, workers=workers, **options)
+        Supervisor(uvicorn_config, [uvicorn_config.bind_socket()], shared, settings.worker_timeout_s).run()
+        # uvicorn sets this exit status only for a single process.
+        if has_failed(shared):
+            sys.exit(STARTUP_FAILURE)
+
+
+def serve_a2a(
+    source: AgentSource,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9000,
+    db: str | None = None,
+    keys_file: Path | None = None,
+    settings: ServerSettings | None = None,
+    log_level: str | None = None,
+) -> None:
+    """Serve an agent to A2A clients only, until the process receives a signal to stop; prints the URL.
+
+    The arguments are those of `serve`; without `log_level`, uvicorn logs at WARNING.
+
+    Raises:
+        ConfigError: If the keys, a credential or the address cannot be used.
+        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+    """
+    _begin_log(log_level)
+    settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
+
+    def show(url: str) -> None:
+        typer.echo(f"{source.name} listens at {settings.public_url or url}")
+
+    app = partial(_application, source, settings, db, a2a_only=True)
+    _serve_at(host, port, app, settings, log_level, show)
+
+
+def serve_page(
+    source: AgentSource, *, session_id: str | None = None, db: str | None = None, log_level: str | None = None
+) -> None:
+    """Serve an agent on a free port of this machine, and open its page, until the process receives a signal to stop.
+
+    The address is printed; a browser is opened only from a terminal of a desktop.
+
+    Args:
+        session_id: The session to show; None for a new one.
+
+    Raises:
+        ConfigError: If the keys or a credential cannot be used.
+        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+    """
+    settings = _with_keys(source, ServerSettings(), None, "127.0.0.1")
+
+    def show(url: str) -> None:
+        address = f"{url}/" + ("#" + quote(session_id, safe="") if session_id else "")
+        typer.echo(f"{source.name} is at {address} (Ctrl-C stops it)")
+        if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or _DISPLAYS & os.environ.keys()):
+            import webbrowser
+
+            webbrowser.open(address)
+
+    _serve_at("127.0.0.1", 0, partial(_application, source, settings, db), settings, log_level, show)
+
+
+_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
+
+
+def _serve_at(
+    host: str,
+    port: int,
+    app: Callable[[], ASGIApp],
+    settings: ServerSettings,
+    log_level: str | None,
+    show: Callable[[str], None],
+) -> None:
+    """Serve an application in this process; `show` is called with its URL once it has started."""
+    log_at(log_level)
+    _exit_cleanly_on_sigterm()
+    with bind_socket(host, port) as listener:
+        # Clients that connect before the agent is open wait instead of being refused.
+        listener.listen()
+        config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
+        _ServerWithStartupLine(config, partial(show, url_of(listener))).run([listener])
+
+
+def _begin_log(log_level: str | None) -> None:
+    log_at(log_level)
+    for text in unknown_variables().values():
+        logger.warning("%s", text)
+
+
+def _exit_cleanly_on_sigterm() -> None:
+    """Make exit status 0 the result of a stop by SIGTERM, as containers and service managers expect.
+
+    uvicorn handles the signal itself, and sends it to this handler once the server has stopped.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+class _ServerWithStartupLine(uvicorn.Server):
+    """A server that calls a function, such as one that prints its address, once it has started."""
+
+    def __init__(self, config: uvicorn.Config, show: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._show = show
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._show()
+
+
+def _worker_application(
+    config: Path,
+    credentials: Mapping[str, CredentialSource] | None,
+    record: bool,
+    with_keys: Callable[[AgentSource], ServerSettings],
+    db: str | None,
+    shared: Path | None,
+    log_level: str | None,
+) -> ASGIApp:
+    log_at(log_level)
+    try:
+        source = of_file(config, credentials, record=record)
+        return _application(source, with_keys(source), db, shared=shared)
+    except GraphAgentError as error:  # a file was changed since the start
+        logger.error("A worker process cannot open the agent: %s", error)
+        sys.exit(1)
+
+
+def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
+    """Return the settings with the keys that were read, which an address of other machines needs."""
+    settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
+    headers = {**source.credential_headers, **settings.credential_headers}
+    check_headers(headers, has_keys=bool(settings.keys), session_header=settings.session_header)
+    return settings
+
+
+def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
+    """Return uvicorn's options, for an application factory."""
+    return {
+        "factory": True,
+        "http": BoundedProtocol,
+        "ws": DrainedWebSocketProtocol,
+        "timeout_graceful_shutdown": settings.drain_s + 5,
+        "timeout_keep_alive": 5,
+        "ws_max_size": settings.max_body_bytes,
+        "access_log": False,
+        "server_header": False,
+        # uvicorn's records go to the handler of `log_at`.
+        "log_config": None,
+        "log_level": log_level,
+    }
+
+
+def _application(
+    source: AgentSource, settings: ServerSettings, db: str | None, *, shared: Path | None = None, a2a_only: bool = False
+) -> ASGIApp:
+    """Create the application and set up the process; called on the serving event loop."""
+    use_daemon_threads_of_own_loop()
+    # Otherwise the A2A SDK's streams and their tasks end at the first signal, before runs had time to finish.
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # sse-starlette is untyped
+    BoundedProtocol.request_within_s = settings.body_timeout_s
+    BoundedProtocol.max_header_bytes = settings.max_header_bytes
+    if is_switched_on():
+        instrument_from_env()  # before the application is made, which continues the traces of requests
+    app = import_module(_APP).create_app(
+        source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only
+    )
+    return StartupErrors(app, shared, on_start=freeze_gc)
+
+
+SERVE_THRESHOLDS = 20_000, 20, 20
+"""Thresholds of the garbage collector: allocations per collection of the youngest generation, and collections of each
+generation per collection of the next older one."""
+
+
+def freeze_gc() -> None:
+    """Exclude loaded modules from garbage collection, enable it, and collect less often.
+
+    Traversing them otherwise takes half of a busy server's time; requests leave few cycles. Call it once, after all
+    imports, in programs that own their process.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*SERVE_THRESHOLDS)
+    gc.enable()

@@ -1,0 +1,560 @@
+"""Reads and controls a caller's sessions from outside their runs, and implements the routes to them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from langgraph.types import Command, StateSnapshot
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from starlette.responses import Response
+
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
+from graph_agent.core.state.events import StoredEvent, read_events
+from graph_agent.interfaces.server import response_models as models
+from graph_agent.interfaces.server.admission.body import BodyRoute
+from graph_agent.interfaces.server.admission.gate import Caller
+from graph_agent.interfaces.server.chat.handler import Runs
+from graph_agent.interfaces.server.chat.run import RunEnded
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts
+from graph_agent.interfaces.server.chat.schemas import SESSION_ID, clean_body
+from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, call_end
+from graph_agent.interfaces.server.parameters import Sender, Server
+from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
+from graph_agent.interfaces.server.sse import comment, frame
+from graph_agent.models.errors import public_text, public_value
+from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
+from graph_agent.session.interrupts import checked_answers
+from graph_agent.session.open_input import is_begun
+from graph_agent.session.results import open_interrupts, run_result
+from graph_agent.session.session import Session
+from graph_agent.storage.locks.registry import inbox_of, is_idle, running_check
+
+
+def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
+    """Whether an event is one of the requested types; without any, recorded requests are left out.
+
+    They have the system prompt, which most callers must not receive by accident.
+    """
+    return event["type"] in types if types else event["type"] != "model_request"
+
+
+def shown(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
+    """Return an event; recorded requests in a delegate's history are left out unless their type is requested.
+
+    Args:
+        caller: Prefix of the caller's threads, which no id has that it sees.
+    """
+    if caller and "background" in event:
+        event = {**event, "background": event["background"].removeprefix(caller)}
+    if "history" not in event or "model_request" in types:
+        return event
+    kept = [shown(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
+    return {**event, "history": kept}
+
+
+class EventOrder:
+    """Selects the events to send to a follower, each once with its index, some of them before they are stored.
+
+    Args:
+        after: Index of the newest event that the follower has.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        """Index of the newest stored event that was sent."""
+        self._early: list[StoredEvent] = []
+        """The events after it that were sent before they were stored."""
+
+    def early(self, seq: int, events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return those of the first events of a superstep that were not sent; the first one has the index `seq`."""
+        first = self.after + 1 + len(self._early)
+        new = [(index, event) for index, event in enumerate(events, seq) if index >= first]
+        self._early += [event for _, event in new]
+        return new
+
+    def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return those of the next stored events that were not sent, or were sent with other values."""
+        new = []
+        for event in events:
+            self.after += 1
+            known = self._early.pop(0) if self._early else None
+            if known is None or without_times(known) != without_times(event):
+                new.append((self.after, event))
+        return new
+
+
+FORK = "-fork-"
+"""Part of the id of a forked session, between the id of its origin and a random text."""
+
+
+class Sessions:
+    """One caller's sessions; another caller's do not exist here: each method raises `ProblemError` without one."""
+
+    def __init__(self, runs: Runs, caller: Caller) -> None:
+        self._runs = runs
+        self._host: Host = runs.host
+        self._caller = caller
+
+    async def ids(self, limit: int | None, after: str | None) -> list[str]:
+        """Return at most `limit` ids of the caller's sessions, newest first, those after `after` in this order."""
+        after_thread = self._caller.thread(after) if after is not None else None
+        try:
+            threads = await list_threads(
+                self._host.saver, group=self._caller.thread(""), after=after_thread, limit=limit
+            )
+        except KeyError:
+            raise ProblemError("not_found", f"There is no session {after!r}.", param="after") from None
+        return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
+
+    async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
+        """Return the states of the caller's sessions, newest first; arguments as for `ids`."""
+        found: list[dict[str, Any]] = []
+        for session_id in await self.ids(limit, after):
+            # Another request may delete a session meanwhile.
+            with suppress(ProblemError):
+                found.append(await self.info(session_id))
+        return found
+
+    async def summaries(self, limit: int, after: str | None, search: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Return summaries of at most `limit` sessions, newest first, and the id to continue after; None at the end.
+
+        `search` is a part of the id or the title, in any case.
+        """
+        found = []
+        read = await self.ids(limit, after)
+        for session_id in read:
+            with suppress(NewerFormatError, DamagedSessionError):
+                if (each := await self._summary(session_id)) is not None:
+                    found.append({**each, "id": session_id, "title": public_text(each["title"])})
+        wanted = search.casefold()
+        matching = [each for each in found if wanted in f"{each['id']}\n{each['title']}".casefold()]
+        return matching, read[-1] if len(read) == limit else None
+
+    async def _summary(self, session_id: str) -> dict[str, Any] | None:
+        thread, saver = self._caller.thread(session_id), self._host.saver
+        newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
+        if newest is None:
+            return None
+        usage = newest.checkpoint["channel_values"].get("usage") or {}
+        summary = await summarize_session(saver, thread, newest, running_check(saver))
+        return {**asdict(summary), "cost": usage.get("cost")}
+
+    async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
+        """Return events of a session, oldest first, those of finished calls of a wave that runs or waits included."""
+        found, _ = await self.events_to_follow(session_id, types, after)
+        return found
+
+    async def events_to_follow(self, session_id: str, types: list[str], after: int) -> tuple[list[dict[str, Any]], int]:
+        """Return events as `events` does, and the position from which to follow.
+
+        It is the index of the newest event in its final place; events after it are of a wave that runs or waits.
+        """
+        thread = self._caller.thread(session_id)
+        reader = EventReader(self._host.kept, self._host.saver, thread)
+        tail = await reader.read_tail(after=after, pending=True)
+        if tail is None:
+            raise _unknown(session_id)
+        first, stored = tail
+        found = [
+            {**public_value(shown(event, types, self._caller.thread(""))), "session_id": session_id}
+            for event in read_events(stored, thread, first)
+            if is_selected(event, types)
+        ]
+        return found, first + len(stored) - len(reader.pending) - 1
+
+    async def follow(
+        self, session_id: str, types: list[str], after: int, keepalive_s: float, *, live: bool = False
+    ) -> AsyncGenerator[str, None]:
+        """Stream past and future events of a session as server-sent events, until the server stops or it is deleted.
+
+        The first events of an input are sent before its first model call has ended, and again if they are stored with
+        other values or at another place. The last event has the type `end`, with the reason (`server_stopping` or
+        `deleted`) and the position from which to continue (`after`). With `live`, the output of runs is sent as events
+        of the type `live` before the stored events that contain it, as are the ends of calls whose wave still runs or
+        waits.
+        """
+        await self._check(session_id)
+        return self._followed(session_id, types, after, keepalive_s, live)
+
+    async def _followed(
+        self, session_id: str, types: list[str], after: int, keepalive_s: float, live: bool
+    ) -> AsyncGenerator[str, None]:
+        thread = self._caller.thread(session_id)
+        silent_since = time.monotonic()
+        order, held = EventOrder(after), list[LivePart]()
+
+        def frames(events: Iterable[tuple[int, StoredEvent]]) -> Iterator[str]:
+            nonlocal silent_since
+            for seq, event in events:
+                if is_selected(event, types):
+                    silent_since = time.monotonic()
+                    sent = public_value(shown(event, types, self._caller.thread("")))
+                    yield frame({**sent, "seq": seq, "session_id": session_id}, event["type"])
+
+        async with AsyncExitStack() as stack:
+            feed, follower = await stack.enter_async_context(self._host.feeds.following(thread))
+            take_live = stack.enter_context(self._host.live.reading(thread, feed.wake)) if live else list
+            ended: list[LivePart] = []
+            while True:
+                over, change = feed.ended, feed.change
+                events = await feed.take(follower, order.after)
+                new, left = take_live(), [*events]
+                parts, held = [*held, *new], []
+                while parts:
+                    at = next((n for n, part in enumerate(parts) if part["type"] == EARLY), len(parts))
+                    if at:
+                        yield frame({"type": "live", "parts": parts[:at]}, "live")
+                    if parts := parts[at:]:
+                        before = max(0, parts[0]["seq"] - order.after - 1)
+                        for each in frames(order.stored(left[:before])):
+                            yield each
+                        left = left[before:]
+                        if order.after + 1 < parts[0]["seq"]:
+                            parts, held = [], parts  # the feed lacks the end of the input before
+                        else:
+                            for each in frames(order.early(parts[0]["seq"], parts[0]["events"])):
+                                yield each
+                            parts = parts[1:]
+                for each in frames(order.stored(left)):
+                    yield each
+                if feed.position == order.after and is_begun(feed.pending):
+                    for each in frames(order.early(order.after + 1, feed.pending)):
+                        yield each
+                # Their calls are in the events before.
+                ends = [call_end(event) for event in feed.pending if live and event["type"] in RESULTS]
+                if new := [each for each in ends if each not in ended]:
+                    yield frame({"type": "live", "parts": new}, "live")
+                ended = ends
+                if over is not None:
+                    break
+                if time.monotonic() - silent_since >= keepalive_s:
+                    silent_since = time.monotonic()
+                    yield comment("nothing new")
+                if not events and not new:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.01, keepalive_s - (time.monotonic() - silent_since))):
+                            await change.wait()
+        yield frame({"type": "end", "reason": over, "after": order.after}, "end")
+
+    async def info(self, session_id: str) -> dict[str, Any]:
+        """Return the state of a session."""
+        return await self._info(session_id, await self._state(session_id))
+
+    async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
+        result = run_result(state)
+        activity = "idle"
+        if state.tasks:
+            is_running = not await is_idle(self._host.saver, self._caller.thread(session_id))
+            activity = "running" if is_running else "waiting" if result.waiting else "interrupted"
+        return {
+            "id": session_id,
+            "status": result.status.value,
+            "stop_reason": result.stop_reason,
+            "answer": public_text(result.answer),
+            "events": len(result.events),
+            "pending": to_json_safe(result.pending),
+            "waiting": result.waiting,
+            "activity": activity,
+            "interrupts": [{"id": each.id, "value": to_json_safe(each.value)} for each in result.interrupts],
+        }
+
+    async def session(self, session_id: str) -> Session:
+        """Return a session, for its control."""
+        await self._check(session_id)
+        return Session(self._host.kept, self._caller.thread(session_id))
+
+    async def resume(
+        self,
+        session_id: str,
+        answer: Any,
+        *,
+        credentials: Mapping[str, SecretStr] | None = None,
+        resources: ExitStack | None = None,
+    ) -> dict[str, Any]:
+        """Resume a session, for its tools with this request's credentials, and return its state after the run.
+
+        `answer` answers its interrupt, or is a mapping of interrupt id → answer; None after a stop or a crash. Refused
+        are a session that runs or has nothing to resume, and an answer that matches no open interrupt.
+        """
+        state = await self._state(session_id)
+        # `next` would not do: it is empty if the process died between a superstep's last write and its checkpoint.
+        if not state.tasks:
+            raise ProblemError(
+                "conflict", f"The session {session_id!r} has nothing to resume: its last input was answered."
+            )
+        interrupts = open_interrupts(state)
+        thread = self._caller.thread(session_id)
+        if answer is None and interrupts:
+            raise ProblemError("conflict", f"The session {session_id!r} waits for an answer; send it as 'answer'.")
+        try:
+            graph_input: Any = None
+            if answer is not None:
+                # The name is never the request's own, because the history records it.
+                checked = await checked_answers(answer, self._host.kept, state, self._caller.person)
+                graph_input = Command(resume=checked)
+        except InputError as error:
+            raise ProblemError("conflict", str(error), param="answer") from None
+        names = {each.value["name"] for each in client_interrupts(interrupts)}
+        functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
+        context: dict[str, Any] = {"credentials": dict(credentials)} if credentials else {}
+        if functions:
+            context["client_tools"] = [{"type": "function", "function": function} for function in functions]
+        spec = RunSpec(self._host.kept, thread, graph_input, context, session_id)
+        try:
+            async with self._runs.run(spec, streams=False, resources=resources) as run:
+                while not isinstance(await run.part(), RunEnded):
+                    pass
+        except BusySessionError as busy:
+            raise ProblemError("conflict", busy.message) from None
+        assert run.input.state is not None, "a run that reaches its end reads its state"
+        return await self._info(session_id, run.input.state)
+
+    async def fork(self, session_id: str, seq: int) -> str:
+        """Copy a session up to the end of a step, whose last event is `seq`, to a new one, and return its id."""
+        # Imported here: it loads the code of exports.
+        from graph_agent.session.importing import fork_session
+
+        await self._check(session_id)
+        stem = session_id.partition(FORK)[0][: 128 - len(FORK) - 8]
+        fork_id = f"{stem}{FORK}{secrets.token_hex(4)}"
+        thread, fork = self._caller.thread(session_id), self._caller.thread(fork_id)
+        try:
+            await fork_session(self._host.saver, thread, fork, seq)
+        except InputError as error:
+            raise ProblemError("conflict", str(error).replace(repr(thread), repr(session_id)), param="seq") from None
+        return fork_id
+
+    async def delete(self, session_id: str) -> None:
+        """Delete a session and those of its background tasks.
+
+        Raises:
+            ProblemError: If there is no such session, or one of them is running.
+        """
+        # Imported here: it loads the code of exports.
+        from graph_agent.session.importing import lock_for_removal
+
+        await self._check(session_id)
+        thread = self._caller.thread(session_id)
+        try:
+            async with lock_for_removal(self._host.saver, thread) as removed:
+                # Its unread notes must not reach a later session of the same name: those sent before go first, as the
+                # process may be killed in between.
+                inbox = await inbox_of(self._host.saver, self._host.kept.store)
+                for each in removed:
+                    await inbox.forget(each, [note.key for note in await inbox.read(each)])
+                    await self._host.saver.adelete_thread(each)
+                    await inbox.forget(each, [note.key for note in await inbox.read(each)])
+        except SessionBusyError as busy:
+            running = "" if repr(thread) in str(busy) else " has a background task that"
+            raise ProblemError("conflict", f"The session {session_id!r}{running} is running; abort it first.") from None
+        for each in removed:
+            self._host.notifier.notify(each)
+
+    async def _check(self, session_id: str) -> None:
+        """Raise `ProblemError` if there is no such session; reads one row."""
+        if await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}}) is None:
+            raise _unknown(session_id)
+
+    async def _state(self, session_id: str) -> Any:
+        thread = self._caller.thread(session_id)
+        state = await self._host.kept.aget_state({"configurable": {"thread_id": thread}})
+        if not state.values and not state.next:
+            raise _unknown(session_id)
+        return state
+
+
+def _unknown(session_id: str) -> ProblemError:
+    return ProblemError("not_found", f"There is no session {session_id!r}.")
+
+
+_ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
+_SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
+
+router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    _clean = model_validator(mode="before")(clean_body)
+
+
+class SessionMessage(_Body):
+    """A user message for a session."""
+
+    text: str = Field(min_length=1, pattern=r"\S")
+
+
+class Answer(_Body):
+    """An answer to a session's open interrupts."""
+
+    answer: Any = Field(None, description="The answer, or interrupt id → answer; absent after a stop or a crash.")
+
+
+class ForkPoint(BaseModel):
+    """The end of a step of a session."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    seq: int = Field(ge=0, le=2**31, description="Index of the last event of the step.")
+
+
+def sessions(sender: Sender, server: Server) -> Sessions:
+    """Return the sessions of the request's caller; a dependency of routes."""
+    return Sessions(server.chat.runs, sender)
+
+
+_CallerSessions = Annotated[Sessions, Depends(sessions)]
+
+
+@router.get("/memory/sessions")
+async def list_sessions(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[
+        int | None, Query(ge=1, le=10_000, description="Maximum number of sessions; all by default.")
+    ] = None,
+    after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
+) -> models.SessionIds:
+    """List the sessions, newest first."""
+    return models.SessionIds(sessions=await caller_sessions.ids(limit, after))
+
+
+@router.get(
+    "/memory/sessions/{session_id}/events",
+    response_model=models.EventList,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def get_events(
+    session_id: _SessionId,
+    caller_sessions: _CallerSessions,
+    sender: Sender,
+    server: Server,
+    type: Annotated[list[str] | None, Query(description="Types of events; all by default.")] = None,
+    after: Annotated[int, Query(ge=-1, le=2**31, description="Only events with a higher seq.")] = -1,
+    follow: Annotated[
+        bool,
+        Query(
+            description="Stream new events as SSE after the stored ones, up to an `end` event; the message of an input "
+            "comes before its first model call has ended."
+        ),
+    ] = False,
+    live: Annotated[
+        bool, Query(description="With `follow`: stream the output of runs before it is stored, as `live` events.")
+    ] = False,
+) -> Any:
+    """Return a session's history, oldest event first."""
+    if not follow:
+        events, position = await caller_sessions.events_to_follow(session_id, type or [], after)
+        return models.EventList(events=events, after=position)
+    keepalive_s = server.chat.runs.host.settings.keepalive_s
+    frames = await caller_sessions.follow(session_id, type or [], after, keepalive_s, live=live)
+    return server.followed(sender, frames)
+
+
+@router.get("/memory/summaries")
+async def list_summaries(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of sessions to read.")] = 50,
+    after: Annotated[str | None, Query(description="Read only the sessions after this one, which must exist.")] = None,
+    search: Annotated[str, Query(description="Text of the session's id or title; all by default.")] = "",
+) -> models.SessionSummaries:
+    """List the sessions with title, age and activity, newest first; reads two checkpoints of each."""
+    found, next_after = await caller_sessions.summaries(limit, after, search)
+    return models.SessionSummaries(sessions=found, next=next_after)
+
+
+@router.get("/sessions")
+async def list_session_states(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of sessions.")] = 20,
+    after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
+) -> models.SessionList:
+    """List the sessions with their states, newest first; `waiting` is set for those that wait."""
+    return models.SessionList(
+        sessions=[models.SessionInfo(**info) for info in await caller_sessions.infos(limit, after)]
+    )
+
+
+@router.get("/sessions/{session_id}")
+async def get_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.SessionInfo:
+    """Return a session's state."""
+    return models.SessionInfo(**await caller_sessions.info(session_id))
+
+
+@router.delete("/sessions/{session_id}", status_code=204)
+async def delete_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Response:
+    """Delete a session."""
+    await caller_sessions.delete(session_id)
+    return Response(status_code=204)
+
+
+@router.post("/sessions/{session_id}/steer", status_code=202)
+async def steer_session(
+    session_id: _SessionId, body: SessionMessage, caller_sessions: _CallerSessions
+) -> models.Accepted:
+    """Steer a running session with a user message, which the model reads before the next plan."""
+    await (await caller_sessions.session(session_id)).steer(body.text)
+    return models.Accepted(accepted=True)
+
+
+@router.post("/sessions/{session_id}/follow_up", status_code=202)
+async def follow_up_session(
+    session_id: _SessionId,
+    body: SessionMessage,
+    caller_sessions: _CallerSessions,
+    request: Request,
+    sender: Sender,
+    server: Server,
+) -> models.Accepted:
+    """Queue a session's next input, to run after the current answer; its answer is in the events."""
+    if brought := server.chat.runs.host.credentials_of(request):
+        raise InvalidRequestError(
+            f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
+            "Send it without their headers, or as a request of its own when the session is idle."
+        )
+    # Counted as an input against the rate only: its run follows the current one of the session, so that the number of
+    # concurrent runs does not grow.
+    server.chat.limits.count(sender.name)
+    await (await caller_sessions.session(session_id)).follow_up(body.text)
+    return models.Accepted(accepted=True)
+
+
+@router.post("/sessions/{session_id}/abort", status_code=202)
+async def abort_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.Accepted:
+    """Abort a session's current run; `accepted` is false if there is none."""
+    return models.Accepted(accepted=await (await caller_sessions.session(session_id)).abort())
+
+
+@router.post("/sessions/{session_id}/fork", status_code=201)
+async def fork_session(
+    session_id: _SessionId, body: ForkPoint, caller_sessions: _CallerSessions
+) -> models.ForkedSession:
+    """Copy a session up to the end of a step to a new session, which can be resumed or get another input."""
+    return models.ForkedSession(id=await caller_sessions.fork(session_id, body.seq))
+
+
+@router.post("/sessions/{session_id}/resume")
+async def resume_session(
+    session_id: _SessionId,
+    caller_sessions: _CallerSessions,
+    sender: Sender,
+    server: Server,
+    request: Request,
+    body: Answer | None = None,
+) -> models.SessionInfo:
+    """Resume a session: with an answer to its open interrupts, or after a stop or a crash."""
+    with ExitStack() as resources:
+        resources.enter_context(server.chat.limits.slot(sender.name))
+        credentials = server.chat.runs.host.credentials_of(request)
+        answer = body.answer if body else None
+        return models.SessionInfo(
+            **await caller_sessions.resume(session_id, answer, credentials=credentials, resources=resources)
+        )

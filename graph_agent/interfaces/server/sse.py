@@ -1,0 +1,166 @@
+"""Streams server-sent events, until completion, disconnect, or a send timeout.
+
+sse-starlette is not used: it ends every stream when the server stops, before a final event can be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from graph_agent.base._internal.text import json_line
+
+T = TypeVar("T")
+
+
+def frame(data: Any, event: str | None = None) -> str:
+    """Format one event: its name, if any, and its data as JSON on one line."""
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {json_line(json.dumps(data, ensure_ascii=False, separators=(',', ':')))}\n\n"
+
+
+def with_json_lines(send: Send) -> Send:
+    """Return a `send` that makes each event of an SDK's event stream one line, as `frame` does."""
+    is_stream = False
+
+    async def send_lines(message: Message) -> None:
+        nonlocal is_stream
+        if message["type"] == "http.response.start":
+            is_stream = Headers(scope=message).get("content-type", "").startswith(EventStream.media_type)
+        elif is_stream and not message.get("body", b"").isascii():
+            message = {**message, "body": json_line(message["body"].decode()).encode()}
+        await send(message)
+
+    return send_lines
+
+
+def comment(text: str) -> str:
+    """Format a comment of one line, which clients skip."""
+    return f": {text}\n\n"
+
+
+def progress_comment(progress: Mapping[str, Any]) -> str:
+    """Format progress as a comment in JSON."""
+    return comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
+
+
+HEAD = "is_head"
+"""Key of a request's state that is set if the request has the method HEAD, which is served as GET."""
+
+
+class EventStream(Response):
+    """A response that streams frames to a client, which may leave a frame unread for `send_timeout_s`.
+
+    `close` is called when the stream has ended for any reason, and before its last byte; it may be called twice.
+    `after` is called after its last byte, or when it has ended before.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[str, None],
+        *,
+        send_timeout_s: float,
+        close: Callable[[], Awaitable[None]] | None = None,
+        after: Callable[[], Awaitable[None]] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
+        self._frames = frames
+        self._send_timeout_s = send_timeout_s
+        self._close = close
+        self._after = after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the frames until they end or the client disconnects."""
+        try:
+            # uvicorn closes the connection of an incomplete response.
+            with suppress(TimeoutError):
+                await unless_disconnected(receive, self._stream(send, is_head=HEAD in scope.get("state", ())))
+        finally:
+            try:
+                await self._frames.aclose()
+                await self._release()
+            finally:
+                if self._after is not None:
+                    await self._after()
+
+    async def _stream(self, send: Send, *, is_head: bool) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if not is_head:
+            async for text in self._frames:
+                async with asyncio.timeout(self._send_timeout_s):
+                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await self._release()
+        async with asyncio.timeout(self._send_timeout_s):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _release(self) -> None:
+        if self._close is not None:
+            await self._close()
+
+
+class WholeAnswer(Response):
+    """A response that is sent as a whole; `close` is called when it was sent."""
+
+    close: Callable[[], Awaitable[None]] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self.close is not None:
+                await self.close()
+
+
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of some work; None if the client of a request disconnects before it, which cancels the work.
+
+    The request's body must have been read.
+    """
+
+    async def disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(disconnect())
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+    return None if working.cancelled() else working.result()
+
+
+ANTHROPIC_HEADER = "request-id"
+OPENAI_HEADER = "x-request-id"
+
+
+def new_request_id() -> str:
+    """Return a unique request id."""
+    return f"req_{uuid.uuid4().hex}"
+
+
+def with_request_id(send: Send) -> Send:
+    """Return a `send` that sets both headers to the response's existing request id, or to a new one."""
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
+        await send(message)
+
+    return send_with_id

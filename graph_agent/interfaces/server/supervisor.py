@@ -1,0 +1,279 @@
+"""Supervises worker processes: replaces dead and stalled ones, and forwards a second stop signal."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import SIGNALS, Process
+
+from graph_agent.base.errors import ConfigError
+from graph_agent.interfaces.server.admission.worker_folder import stop_at_once, warn_of_folder
+
+logger = logging.getLogger("graph_agent.server.supervisor")
+
+_POLL_S = 0.1
+_PAUSE_S = 1.0
+"""Most seconds that one check may add to the time without progress: a suspended machine is no stalled worker."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A forked worker has the imports of its supervisor. The system libraries of macOS do not work in a forked process.
+_FORKS = sys.platform == "linux"
+_PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
+
+
+class Worker(Process):
+    """A worker process, forked from its supervisor where the platform allows it.
+
+    `others` are connections to its other workers, which a forked process inherits.
+    """
+
+    process: BaseProcess  # type: ignore[assignment]  # uvicorn's is a `SpawnProcess`
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], others: Iterable[Connection] = ()) -> None:
+        super().__init__(config, sockets)
+        self.process = _PROCESSES.Process(target=self.target, args=(sockets,))
+        self.ready = False
+        """Whether the server had started at the last answer."""
+        self._inherited = list(others) if _FORKS else []
+        self._supervisor = os.getpid()
+        self._asked = False
+        self._cpu_s = 0.0
+        self._checked = time.monotonic()
+        self._stalled_s = 0.0
+
+    def start(self) -> None:
+        """Start the process; called by the supervisor."""
+        super().start()
+        # An end that stays open here would hide the death of the process.
+        self.child_conn.close()
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve; called in the worker process."""
+        for connection in (self.parent_conn, *self._inherited):
+            connection.close()
+        for number in SIGNALS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        # Created here, because the thread of `always_pong` may come first and create a second one.
+        assert not self.server.started
+        with contextlib.suppress(KeyboardInterrupt):
+            super().target(sockets)
+
+    def always_pong(self) -> None:
+        """Answer health checks, and stop this worker when its supervisor has ended; called in a thread of the worker.
+
+        A killed supervisor cannot stop its workers, which would otherwise keep the port.
+        """
+        with contextlib.suppress(OSError, EOFError):
+            super().always_pong()
+        # A supervisor that stops closes the connection too.
+        while os.getppid() == self._supervisor:
+            time.sleep(_POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stalled_s(self) -> float:
+        """Return the seconds without progress: an answer to a health check or, before the start is complete, CPU time.
+
+        Never blocks. A slow start is progress, however long it takes.
+        """
+        now = time.monotonic()
+        progress = self._has_answered()
+        if not self.ready and (cpu_s := _cpu_s(self.pid)) != self._cpu_s:
+            self._cpu_s, progress = cpu_s, True
+        self._stalled_s = 0.0 if progress else self._stalled_s + min(now - self._checked, _PAUSE_S)
+        self._checked = now
+        return self._stalled_s
+
+    def _has_answered(self) -> bool:
+        answered = False
+        with contextlib.suppress(OSError, EOFError):
+            while self.parent_conn.poll():
+                self.ready = self.parent_conn.recv()
+                answered, self._asked = True, False
+            if not self._asked:
+                self.parent_conn.send(b"ping")
+                self._asked = True
+        return answered
+
+
+class Supervisor(Multiprocess):
+    """uvicorn's supervisor, with other workers, another health check, and a second stop signal that is forwarded.
+
+    A terminal or an init system signals the workers as well as this process, which signals them again. Only this
+    process can count the requests to stop; the workers read its decision with `is_to_stop_at_once`.
+
+    Args:
+        shared: The folder that this process shares with its workers; None if none could be created. Without it, every
+            second signal stops a worker at once, also one from this process.
+        timeout_s: Seconds without progress after which a worker is ended and replaced.
+    """
+
+    processes: list[Worker]  # type: ignore[assignment]  # uvicorn's are `Process`
+
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path | None, timeout_s: float
+    ) -> None:
+        super().__init__(config, sockets)
+        self._shared = shared
+        self._timeout_s = timeout_s
+        self._stop_requests = 0
+
+    def handle_int(self) -> None:
+        """Count the signal; called by uvicorn."""
+        self._stop_requests += 1
+        super().handle_int()
+
+    def handle_term(self) -> None:
+        """Count the signal; called by uvicorn."""
+        self._stop_requests += 1
+        super().handle_term()
+
+    def handle_ttin(self) -> None:
+        """Add a worker; called by uvicorn."""
+        self.processes_num += 1
+        self.processes.append(self._start())
+
+    def init_processes(self) -> None:
+        """Start the workers; called by uvicorn."""
+        for _ in range(self.processes_num):
+            self.processes.append(self._start())
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace dead and stalled workers; called by uvicorn twice a second."""
+        for index, worker in enumerate(self.processes):
+            if self.should_exit.is_set():
+                return
+            if not self._is_lost(worker):
+                continue
+            worker.kill()
+            worker.join()
+            if worker.exitcode == STARTUP_FAILURE:
+                # Every new worker would fail in the same way.
+                logger.error("Worker process %s could not start; the server stops.", worker.pid)
+                self.should_exit.set()
+                return
+            logger.warning("Worker process %s has ended; a new one replaces it.", worker.pid)
+            self.processes[index] = self._start()
+
+    def restart_all(self) -> None:
+        """Replace each worker once its successor has started; called by uvicorn on SIGHUP."""
+        for index, worker in enumerate(self.processes):
+            new = self._start()
+            while not new.ready:
+                if self._is_lost(new) or any(number in _STOP_SIGNALS for number in self.signal_queue):
+                    new.kill()
+                    new.join()
+                    logger.error("Worker process %s has not started; the restart ends here.", new.pid)
+                    return
+                time.sleep(_POLL_S)
+            self.processes[index] = new
+            worker.terminate()
+            worker.join()
+
+    def join_all(self) -> None:
+        """Wait until the workers have stopped; called by uvicorn after it has signalled them."""
+        # With the sockets open here, new clients would wait forever instead of being refused.
+        for listener in self.sockets:
+            listener.close()
+        forwarded = False
+        while any(worker.process.is_alive() for worker in self.processes):
+            self._stop_requests += sum(number in _STOP_SIGNALS for number in self.signal_queue)
+            self.signal_queue.clear()
+            if self._stop_requests > 1 and not forwarded:
+                forwarded = True
+                self._stop_at_once()
+            time.sleep(_POLL_S)
+        super().join_all()
+
+    def _start(self) -> Worker:
+        worker = Worker(self.config, self.sockets, [worker.parent_conn for worker in self.processes])
+        worker.start()
+        return worker
+
+    def _is_lost(self, worker: Worker) -> bool:
+        if not worker.process.is_alive():
+            return True
+        if worker.stalled_s() < self._timeout_s:
+            return False
+        logger.error(
+            "Worker process %s made no progress for %g s and is ended; 'worker_timeout_s' sets this time.",
+            worker.pid,
+            self._timeout_s,
+        )
+        return True
+
+    def _stop_at_once(self) -> None:
+        if self._shared is not None:
+            with contextlib.suppress(OSError):
+                stop_at_once(self._shared)
+        for worker in self.processes:
+            if worker.pid is not None and worker.exitcode is None:
+                os.kill(worker.pid, signal.SIGTERM)
+
+
+def _cpu_s(process: int | None) -> float:
+    """Return the CPU seconds that a process has used; elsewhere than on Linux the time, as if always at work."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return time.monotonic()
+    # The name of the program, in parentheses, may contain spaces.
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+_MEMORY = ("/dev/shm",)
+"""Fallback locations of the folder if the default ones are full or not writable; on Linux this one is in memory."""
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable that makes prometheus_client use files shared by processes; read when it is imported."""
+
+
+def check_workers(workers: int, db: str) -> None:
+    """Check that a number of processes can share a database: not one in memory."""
+    if workers > 1 and db == "memory:":
+        raise ConfigError(
+            f"--workers {workers} with db='memory:': each process would have sessions of its own. Use one process, or "
+            "a database that they share, e.g. --db sqlite:///graph_agent.db."
+        )
+
+
+@contextmanager
+def sharing(workers: int) -> Iterator[Path | None]:
+    """Create the shared folder of the processes started within the context.
+
+    Yields None for a single process, which needs none, and, with a warning, if no folder can be created.
+    """
+    folder = _temporary_folder() if workers > 1 else None
+    if folder is None:
+        yield None
+        return
+    with folder:
+        os.environ[_METRICS] = folder.name
+        yield Path(folder.name)
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
+    first_error: OSError | None = None
+    for place in (None, *_MEMORY):
+        try:
+            return tempfile.TemporaryDirectory(prefix="graph-agent-serve-", dir=place, ignore_cleanup_errors=True)
+        except OSError as error:
+            first_error = first_error or error
+    assert first_error is not None, "at least one location is tried"
+    warn_of_folder(None, first_error)
+    return None

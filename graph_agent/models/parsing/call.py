@@ -1,0 +1,221 @@
+"""Reads and writes calls, names calls of delegates, compares two calls, and creates ids and idempotency keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, InvalidToolCall, ToolCall
+
+from graph_agent.base._internal.text import clean, excerpt, to_json_safe
+from graph_agent.base.errors import InputError
+from graph_agent.base.types import MAX_DEPTH, Call
+
+# `json.dumps` with options creates an encoder on each call, which is most of a fingerprint's cost.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+_DELEGATION = "delegate_to_"
+"""Prefix of the call name of a delegation; the delegate's name follows."""
+
+
+def is_delegation(name: str) -> bool:
+    """Whether a call of this name is a delegation."""
+    return name.startswith(_DELEGATION)
+
+
+def delegation_name(delegate: str) -> str:
+    """Return the call name of a delegation, from the delegate's name."""
+    return _DELEGATION + delegate
+
+
+def delegate_name(call_name: str) -> str:
+    """Return the delegate's name, from the call name of a delegation; any other name is returned unchanged."""
+    return call_name.removeprefix(_DELEGATION)
+
+
+def new_call_id() -> str:
+    """Return a unique call id: ``call_`` and 32 hexadecimal digits."""
+    return f"call_{uuid.uuid4().hex}"
+
+
+def with_unique_ids(calls: Iterable[Call]) -> list[Call]:
+    """Return the calls with a new id for each one whose id is empty or taken by an earlier call."""
+    taken: set[str] = set()
+    unique: list[Call] = []
+    for call in calls:
+        id_ = call["id"] if call["id"] and call["id"] not in taken else new_call_id()
+        unique.append(call if id_ == call["id"] else {**call, "id": id_})
+        taken.add(id_)
+    return unique
+
+
+def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
+    """Serialize arguments so that equal arguments give equal strings.
+
+    Key order, ``1`` versus ``1.0`` and white space around a string do not matter; ``True`` and ``1`` differ. A string
+    that is JSON is parsed first. The result is ASCII. Values nested deeper than ``MAX_DEPTH`` levels are omitted. Never
+    raises: a value that is not JSON is compared by its ``str``.
+    """
+    value: Any = arguments
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = arguments
+    return _ENCODER.encode(_canonical(value, 0))
+
+
+def fingerprint(call: Call) -> str:
+    """Return the name and a 16-digit hash of the canonical arguments; ids and ``needs`` are ignored."""
+    digest = hashlib.sha256(canonical_arguments(call["arguments"]).encode()).hexdigest()
+    return f"{call['name']}:{digest[:16]}"
+
+
+def _canonical(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, dict | Mapping):
+        return {str(key): _canonical(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item, depth + 1) for item in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(value)
+        return int(value) if value.is_integer() else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        # The interpreter refuses to convert more than 4,300 decimal digits; hexadecimal has no limit.
+        return value if value.bit_length() < 10_000 else hex(value)
+    return str(value).strip()
+
+
+UNNAMED = "unnamed"
+"""Name of a call without a name: providers refuse a history with an empty one."""
+
+
+def known_name(name: str, tools: Set[str] | None) -> str:
+    """Return the known tool that ``name`` is a damaged form of; else ``name``.
+
+    Forms: white space around it, ``functions.`` before it, a special token behind it (``<|channel|>commentary``, from
+    gpt-oss), and a repetition, from providers that send the name in each chunk of a call.
+    """
+    if tools is None or not name or name in tools:
+        return name
+    near = name.partition("<|")[0].strip()
+    for nearby in (near, near.removeprefix("functions.")):
+        if nearby in tools:
+            return nearby
+    return next((tool for tool in tools if tool and tool * (len(name) // len(tool)) == name), name)
+
+
+def call_ids(message: BaseMessage) -> list[str]:
+    """Return the ids of a message's structured calls, empty for other messages; an id may be empty."""
+    return [call["id"] or "" for call in message.tool_calls] if isinstance(message, AIMessage) else []
+
+
+def calls_of(message: AIMessage) -> list[Call]:
+    """Return the structured calls of a message; ids may be empty or duplicate."""
+    structured = [checked_call(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
+    return [*structured, *map(_broken, message.invalid_tool_calls)]
+
+
+def canonical_calls(calls: list[Call]) -> list[ToolCall]:
+    """Convert calls to LangChain's form."""
+    return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
+
+
+def checked_call(id_: str, name: str, arguments: Any) -> Call:
+    """Build a call with its arguments as plain JSON; sets `fault` if they are unusable."""
+    read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
+    try:
+        return {**read, "arguments": to_json_safe(arguments, finite=True)}
+    except ValueError as error:
+        return {**read, "fault": f"The arguments cannot be used: {error}."}
+
+
+_EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
+
+
+def _broken(call: InvalidToolCall) -> Call:
+    """Convert a call whose arguments the client could not parse: repair them, or set `fault`."""
+    # Imported here: only a damaged call needs the parser.
+    from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, is_several_objects, parse_lenient_json
+
+    # Some proxies send the empty input with which Anthropic begins a call as a part of its arguments.
+    raw = _EMPTY_START.sub("", call["args"] or "")
+    try:
+        several = is_several_objects(raw)
+        arguments = None if several else arguments_of(parse_lenient_json(raw), WorkBudget(len(raw)), strict=True)
+    except ValueError:
+        several, arguments = False, None
+    read = checked_call(call["id"] or "", call["name"] or "", arguments or {})
+    if arguments is not None:
+        return read
+    what = "are several JSON objects" if several else "are no JSON object"
+    return {**read, "fault": f"The arguments {what}: {clean(excerpt(raw))!r}. Send one JSON object for each call."}
+
+
+_current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_current_call", default=None)
+
+
+def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
+    """Return the key of a call: the same for each run of this call in this session, different for every other call.
+
+    Inside a tool, call it without arguments:
+
+    ```python
+    @tool
+    async def charge(amount: int) -> str:
+        return await payments.post(amount, idempotency_key=idempotency_key())
+    ```
+
+    Args:
+        session_id: The session's id; None inside a tool.
+        call: The call; None inside a tool.
+        wave: Identifier of the call's wave within the session, because models repeat call ids across inputs; omitted
+            inside a tool.
+
+    Returns:
+        64 hexadecimal digits: a hash of the session's id, the wave, and the call's id, name and canonical arguments.
+
+    Raises:
+        InputError: If called without arguments outside a tool that an agent runs.
+    """
+    if session_id is None or call is None:
+        current = _current_call.get()
+        if current is None:
+            raise InputError("idempotency_key() without arguments is for the inside of a tool that an agent runs.")
+        session_id, call, wave = current
+    parts = [session_id, wave, call["id"], call["name"], canonical_arguments(call["arguments"])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def key_of_current_call() -> str | None:
+    """Return `idempotency_key()` inside a tool call of an agent; None elsewhere."""
+    return idempotency_key() if _current_call.get() is not None else None
+
+
+def running_call() -> tuple[str, Call, str] | None:
+    """Return session id, call and id of the wave inside a tool call of an agent; None elsewhere."""
+    return _current_call.get()
+
+
+@contextmanager
+def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
+    """Set the call whose key `idempotency_key()` returns inside the context."""
+    token = _current_call.set((session_id, call, wave))
+    try:
+        yield
+    finally:
+        _current_call.reset(token)

@@ -1,0 +1,128 @@
+"""Loads the prompts: jinja2 templates in YAML files, individually overridable, validated at construction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from graph_agent.base._internal.own_files import record_file
+from graph_agent.base._internal.yaml_files import parse_yaml
+from graph_agent.base.errors import ConfigError, did_you_mean
+
+VARIABLES: dict[str, frozenset[str]] = {
+    "planner": frozenset({"style", "max_calls", "answers", "schema", "text"}),
+    "text_tools": frozenset({"tools", "plan"}),
+    "finalize": frozenset({"schema", "plan"}),
+    "limit": frozenset({"reason", "limit"}),
+    "failure": frozenset({"kind", "message"}),
+    "limit_hint": frozenset({"reason", "limit"}),
+    "account": frozenset({"finished", "failed", "unknown", "skipped"}),
+    "delegate": frozenset({"name", "description"}),
+    "summary": frozenset({"conversation", "words"}),
+    "steering": frozenset({"content"}),
+    "written_call": frozenset(),
+    "edited_calls": frozenset({"edits"}),
+    "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
+}
+"""Prompt name → variables that the prompt may use."""
+
+
+class PromptTemplate:
+    """A compiled and validated template.
+
+    Args:
+        variables: The variables it may use.
+        where: Its name in errors, e.g. a file name.
+
+    Raises:
+        ConfigError: On a syntax error, or a variable that is not in `variables`.
+    """
+
+    def __init__(self, text: str, variables: frozenset[str], where: str) -> None:
+        self.where = where
+        try:
+            used = meta.find_undeclared_variables(_environment().parse(text))
+        except TemplateSyntaxError as error:
+            raise ConfigError(f"{where}: line {error.lineno}: {(error.message or '').rstrip('.')}.") from None
+        for name in sorted(used - variables):
+            raise ConfigError(f"{where}: unknown variable {name!r}; {did_you_mean(name, variables)}")
+        self._template: Template = _environment().from_string(text)
+
+    def render(self, **values: Any) -> str:
+        """Render the template, without surrounding white space."""
+        return self._template.render(**values).strip()
+
+
+class Prompts:
+    """The prompts of one agent: the defaults with overrides.
+
+    Args:
+        overrides: Prompt name → template text.
+
+    Raises:
+        ConfigError: On an unknown prompt name or an invalid template.
+    """
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        overrides = overrides or {}
+        if not isinstance(overrides, Mapping):
+            raise ConfigError(f"prompts={overrides!r}: give a mapping of prompt name → template text.")
+        for name, text in overrides.items():
+            if name not in VARIABLES:
+                raise ConfigError(f"Unknown prompt {name!r}; {did_you_mean(name, VARIABLES)}")
+            if not isinstance(text, str):
+                raise ConfigError(f"Prompt {name!r}: give a template as text, not {text!r}.")
+        self._templates = {
+            name: PromptTemplate(overrides[name], variables, f"Prompt {name!r}")
+            if name in overrides
+            else _shipped(name)
+            for name, variables in VARIABLES.items()
+        }
+
+    def render(self, prompt: str, **values: Any) -> str:
+        """Render one prompt, a key of `VARIABLES`, with a value for each of its variables."""
+        return self._templates[prompt].render(**values)
+
+
+def read_prompt_file(path: Path) -> str:
+    """Read the `template`, the only key, from a prompt's YAML file; raise `ConfigError` if that fails."""
+    record_file(path, "a prompt of this agent")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Prompt file {path}: {error.strerror}; name a YAML file with the key 'template'.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"Prompt file {path}: {error}.") from None
+    return _parse(text, str(path))
+
+
+def _parse(text: str, where: str) -> str:
+    content = parse_yaml(text, where)
+    if not isinstance(content, dict) or not isinstance(content.get("template"), str):
+        raise ConfigError(f"{where}: a prompt file has one key, 'template', with the text below it.")
+    if extra := sorted(str(key) for key in content if key != "template"):
+        raise ConfigError(f"{where}: unknown key {extra[0]!r}; a prompt file has one key, 'template'.")
+    template: str = content["template"]
+    return template
+
+
+@cache
+def _shipped(name: str) -> PromptTemplate:
+    file = resources.files("graph_agent.models.prompts") / f"{name}.yaml"
+    return PromptTemplate(_parse(file.read_text(encoding="utf-8"), file.name), VARIABLES[name], file.name)
+
+
+@cache
+def _environment() -> Environment:
+    # Sandboxed: a prompt may come from an untrusted file.
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    # The default filter escapes for HTML, which a model would read literally.
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment

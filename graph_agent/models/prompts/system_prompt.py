@@ -1,0 +1,117 @@
+"""Reads the system prompt from its source: text, or a function that is called for each request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from langchain_core.messages import BaseMessage, SystemMessage
+
+from graph_agent.base._internal.failure_log import exception_text, get_logger, log_user_error
+from graph_agent.base.errors import ConfigError
+from graph_agent.models.prompts import Prompts
+
+logger = get_logger("graph_agent.prompts.system_prompt")
+
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+
+Content: TypeAlias = str | list[str | dict[Any, Any]]
+"""Text, or content blocks."""
+
+
+def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Content | Callable[[], Content]:
+    """Return the system prompt, or a function that provides that of each request.
+
+    It is text, a `SystemMessage`, or a function that returns one, without parameters or with one, which receives the
+    running node's state. Raises `ConfigError` for anything else, or if the function fails or returns no text.
+    """
+    if (fixed := _content(given)) is not None:
+        return fixed
+    if not callable(given):
+        raise ConfigError(
+            f"system_prompt={given!r}: give text or a SystemMessage, or a function that returns one of them."
+        )
+    name = getattr(given, "__name__", repr(given))
+    if inspect.iscoroutinefunction(given):
+        raise ConfigError(f"system_prompt: {name} is a coroutine function; give a plain function that returns text.")
+    needed = _needed_parameters(given)
+    if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
+        names = ", ".join(repr(parameter.name) for parameter in needed)
+        raise ConfigError(
+            f"system_prompt: the function {name} needs {names}, and it is called with the state alone, or without "
+            "arguments; give its other parameters defaults, or pass e.g. functools.partial or a lambda."
+        )
+
+    def source() -> Content:
+        try:
+            text = given(state()) if needed else given()
+        except (Exception, SystemExit) as error:
+            log_user_error(logger, f"The system_prompt function {name}", error)
+            raise ConfigError(f"system_prompt: the function {name} failed: {exception_text(error)}") from error
+        if (content := _content(text)) is None:
+            raise ConfigError(f"system_prompt: the function {name} returned {text!r}; return text or a SystemMessage.")
+        return content
+
+    return source
+
+
+def joined(sections: Sequence[Content]) -> Content:
+    """Return the sections of a system prompt as one content, without empty ones; blocks stay as they are."""
+    given = [section for section in sections if section]
+    if all(isinstance(section, str) for section in given):
+        return "\n\n".join(section for section in given if isinstance(section, str))
+    blocks = [[{"type": "text", "text": section}] if isinstance(section, str) else section for section in given]
+    return [block for section in blocks for block in section]
+
+
+def _content(given: object) -> Content | None:
+    """Return the content of text or a `SystemMessage`; None for another object."""
+    if isinstance(given, SystemMessage):
+        return given.content
+    return given if isinstance(given, str) else None
+
+
+def _needed_parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []  # some C callables have no signature
+    return [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+
+
+M = TypeVar("M", bound=BaseMessage)
+
+
+def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, plan: bool) -> str:
+    """Render the descriptions of tools, called in structured plans with `plan`; empty without tools."""
+    if not schemas:
+        return ""
+    # A caller's function may lack these keys.
+    absent = {"description": "", "parameters": {}}
+    return prompts.render("text_tools", tools=[{**absent, **schema["function"]} for schema in schemas], plan=plan)
+
+
+def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M]:
+    """Replace the descriptions of tools, if they occur, in the system prompt of a request."""
+    return [
+        _replace_in(message, before, after) if isinstance(message, SystemMessage) else message for message in messages
+    ]
+
+
+def _replace_in(message: M, before: str, after: str) -> M:
+    content = message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": content.replace(before, after)})
+    blocks = [
+        {**block, "text": str(block.get("text", "")).replace(before, after)}
+        if isinstance(block, dict) and block.get("type") == "text"
+        else block
+        for block in content
+    ]
+    return message.model_copy(update={"content": blocks})

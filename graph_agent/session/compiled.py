@@ -1,0 +1,595 @@
+"""Defines the agent's state graph and compiled graph, which locks the session and sets the run's durability."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import GraphBubbleUp
+from langgraph.graph import StateGraph
+from langgraph.prebuilt import ToolCallTransformer
+from langgraph.stream import StreamTransformer
+from langgraph.types import Command, StateSnapshot
+from pydantic import SecretStr
+from typing_extensions import TypedDict, Unpack, is_typeddict
+
+from graph_agent.base._compat import (
+    NO_PERSISTENCE,
+    checkpointer_of,
+    inherits_durability,
+    is_nested,
+    is_resuming,
+    lacks_thread,
+    skip_unused_callbacks,
+    surrounding_context,
+)
+from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
+from graph_agent.base._internal.sync_bridge import blocking, interruptible, refuse_running_loop
+from graph_agent.base._internal.text import check_session_id, html_table
+from graph_agent.base.errors import InputError
+from graph_agent.base.settings.config import RunContext, run_context, with_credentials
+from graph_agent.base.types import ContextT, ResponseT
+from graph_agent.base.usage import name_of_model
+from graph_agent.core.approvals.requests import is_approval_request
+from graph_agent.core.runs.fence import DeferredWrites, defers_writes
+from graph_agent.core.runs.input_ids import InputStoredError
+from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.core.runs.run import NODES_HIDDEN, READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
+from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
+from graph_agent.core.state.reads import ReadAgainGraph
+from graph_agent.storage.checkpoints.format import guard_reads
+from graph_agent.storage.checkpoints.metadata import check_start, patch_metadata
+from graph_agent.storage.inputs.deduplicator import admit_input, stored_chunks
+from graph_agent.storage.locks.registry import is_dispatched, refuse_within, running, running_blocking
+
+if TYPE_CHECKING:
+    from langgraph.cache.base import BaseCache
+    from langgraph.store.base import BaseStore
+    from langgraph.types import All
+
+    from graph_agent.base.settings.context_fields import ContextFields
+    from graph_agent.core.deps import AgentDeps
+
+_MOST_THREADS = 256
+_UNNAMED = (None, "agent", "LangGraph")
+"""Names that an agent has without an argument `name`; its messages do not carry them."""
+_WHEN = ("before", "after")
+
+
+class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
+    """A compiled LangGraph graph with six differences.
+
+    1. A session has one run at a time. A second run is refused, in this process and, with an SQLite or PostgreSQL
+       database, in others. `update_state` counts as a run. A run that loses its session to another process ends with
+       `SessionLostError`.
+    2. A new checkpoint is always the newest of its thread, even if the clocks of two processes differ.
+    3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
+       also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
+       tools only read keeps LangGraph's default on other savers. Unless the run sets a durability, the package's
+       SQLite saver waits only for supersteps whose calls may write, and commits others soon (see `DeferredWrites`).
+    4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
+    5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
+    6. `graph_agent_input` in a run's `configurable` is the id of its input, as `input_id` of `Session.run`: an input
+       that has its result is not run, and its values and interrupts are the output. An answer to an interrupt that a
+       server delivers again, under the same `run_id`, is used once.
+    """
+
+    builder: AgentStateGraph  # pyright: ignore[reportIncompatibleVariableOverride]  # only its `compile` makes this
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._shown()['name']!r}>"
+
+    def _shown(self) -> dict[str, Any]:
+        """What describes the agent in a notebook, by heading."""
+        saver, model = self.checkpointer, self.builder.model
+        return {
+            "name": self.name or "agent",
+            "model": f"{type(model).__name__} {name_of_model(model)}".rstrip(),
+            "tools": ", ".join(self.builder.deps.toolbox.names) or "none",
+            "checkpointer": type(saver).__name__ if isinstance(saver, BaseCheckpointSaver) else "none",
+        }
+
+    @property
+    def input_warnings(self) -> Sequence[str]:
+        """The agent's present problems, e.g. a server that is down; each input reports them in `warning` events."""
+        return self.builder.deps.warnings()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        # LangGraph's own has an image of the graph, made by a server on the internet.
+        from graph_agent.base._internal.svg import image_html
+
+        svg = self.draw_svg()
+        return {
+            "text/plain": repr(self),
+            "text/html": self._repr_html_() + image_html(svg, "graph"),
+            "image/svg+xml": svg,
+        }
+
+    def draw_svg(self) -> str:
+        """Return a drawing of the graph as SVG, made without a network."""
+        from graph_agent.base._internal.svg import Edge, graph_svg
+
+        drawn = self.get_graph()
+        nodes = {name: node.name.strip("_") for name, node in drawn.nodes.items()}
+        edges = [Edge(each.source, each.target, str(each.data or ""), each.conditional) for each in drawn.edges]
+        return graph_svg(nodes, edges, f"Graph of the agent {self.name or 'agent'}")
+
+    def _repr_html_(self) -> str:
+        return html_table("Agent", self._shown().items())
+
+    # LangGraph's own signatures lack type arguments, which strict checkers report at each call.
+    def invoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | ContextFields | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As LangGraph's `invoke`."""
+        return super().invoke(input, _with_nodes_hidden(config, kwargs), context=context, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | ContextFields | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As LangGraph's `ainvoke`."""
+        return await super().ainvoke(input, _with_nodes_hidden(config, kwargs), context=context, **kwargs)
+
+    def stream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | ContextFields | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """As LangGraph's `stream`.
+
+        Raises:
+            RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
+            SyncInLoopError: In the thread of a running event loop.
+            InputError: When there is a checkpointer and no `thread_id`, or for decisions on an approval request of an
+                older checkpoint that has an answer.
+            SessionBusyError: When a run of the session is under way.
+            SessionLostError: When another process has taken the session over during the run.
+        """
+        refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
+        readership = ConsumerTracker()
+        kwargs = {**kwargs, "context": context}
+        return ClosingIterator(self._stream(input, _with_readership(config, readership), kwargs), readership)
+
+    def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Generator[Any]:
+        configurable = self._checked_configurable(config)
+        self._check_input(input, configurable)
+        if config is not None and self._answers_a_checkpoint(input, config):
+            _check_open(self.get_state(config))
+        kwargs = self._with_credentials(config, kwargs)
+        with running_blocking(configurable, self.checkpointer, self.store) as run:
+            run.is_unobserved = self._is_unobserved(configurable, kwargs)
+            run.agent_name = self.name if self.name not in _UNNAMED else None
+            try:
+                input = blocking(self._admit)(input, configurable, run)
+            except InputStoredError as stored:
+                yield from stored_chunks(stored.state, self.output_channels, kwargs)
+                return
+            blocking(self._check_session)(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
+            blocking(self._check_start)(configurable)
+            chunks = super().stream(
+                input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
+            )
+            held: GraphBubbleUp | None = None
+            try:
+                yield from interruptible(cast("Generator[Any]", chunks))
+            except GraphBubbleUp as stopped:
+                held = stopped
+            if run.untouched:
+                from graph_agent.core.execution.ledger import note_unstarted  # rarely needed
+
+                blocking(note_unstarted)(run, {"configurable": configurable}, self.checkpointer)
+            if held is not None:
+                raise held
+            if run.failure is not None:
+                raise run.failure
+
+    def astream(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        context: ContextT | ContextFields | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """As LangGraph's `astream`; the session's next input ends a run whose stream was left.
+
+        Raises:
+            RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
+            InputError: Same as for `stream`.
+            SessionBusyError: When a run of the session is under way.
+            SessionLostError: When another process has taken the session over during the run.
+        """
+        kwargs = {**kwargs, "context": context}
+        if READERSHIP in (config or {}).get("configurable", {}):
+            return self._astream(input, config, kwargs)
+        readership = ConsumerTracker()
+        return ClosingStream(self._astream(input, _with_readership(config, readership), kwargs), readership)
+
+    def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As LangGraph's `astream_events`; the session's next input ends a run whose stream was left."""
+        if kwargs.get("version") == "v3":
+            return super().astream_events(input, config, **kwargs)
+        readership = ConsumerTracker()
+        events = super().astream_events(input, _with_readership(config, readership), **kwargs)
+        return ClosingStream(cast("AsyncGenerator[Any]", events), readership)
+
+    async def _astream(
+        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
+        configurable = self._checked_configurable(config)
+        self._check_input(input, configurable)
+        if config is not None and self._answers_a_checkpoint(input, config):
+            _check_open(await self.aget_state(config))
+        kwargs = self._with_credentials(config, kwargs)
+        async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
+            run.is_unobserved = self._is_unobserved(configurable, kwargs)
+            run.agent_name = self.name if self.name not in _UNNAMED else None
+            try:
+                input = await self._admit(input, configurable, run)
+            except InputStoredError as stored:
+                if isinstance(run.parent, RunHandle) and run.parent.mark is not None:
+                    raise  # the surrounding program reads the result
+                for stored_chunk in stored_chunks(stored.state, self.output_channels, kwargs):
+                    yield stored_chunk
+                return
+            await self._check_session(input, configurable)
+            run.fence.claims = _may_resume(input, configurable)
+            await self._check_start(configurable)
+            if not _sets_durability(kwargs) and not inherits_durability(configurable):
+                run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
+            if kwargs.get("control") is not None:
+                kwargs["control"] = AnsweringControl(kwargs["control"], run)
+            chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
+            flushed = contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
+            held: GraphBubbleUp | None = None
+            try:
+                async with flushed, contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
+                    async for chunk in chunks:
+                        run.at_consumer = True
+                        try:
+                            yield chunk
+                        finally:
+                            run.at_consumer = False
+            # The run was drained, or as part of a parent graph stopped at a breakpoint or an interrupt.
+            except GraphBubbleUp as stopped:
+                held = stopped
+            if run.untouched:
+                from graph_agent.core.execution.ledger import note_unstarted  # rarely needed
+
+                await note_unstarted(run, {"configurable": configurable}, self.checkpointer)
+            if held is not None:
+                raise held
+            if run.failure is not None:
+                raise run.failure
+
+    def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+        """As LangGraph's `bulk_update_state`, which `update_state` calls.
+
+        Raises:
+            InputError: When there is a checkpointer and no `thread_id`.
+            SessionBusyError: When a run of the session is under way.
+        """
+        configurable = self._checked_configurable(config)
+        self._check_own_updates(supersteps)
+        refuse_within(str(configurable.get("thread_id", "")))
+        with running_blocking(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
+            blocking(self._admit)(None, configurable, run)
+            blocking(self._check_start)(configurable)
+            return super().bulk_update_state(self._with_run(config, run), supersteps)
+
+    async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+        """Behaves like `bulk_update_state`."""
+        configurable = self._checked_configurable(config)
+        self._check_own_updates(supersteps)
+        refuse_within(str(configurable.get("thread_id", "")))
+        async with running(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
+            await self._admit(None, configurable, run)
+            await self._check_start(configurable)
+            return await super().abulk_update_state(self._with_run(config, run), supersteps)
+
+    def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
+        """Whether a run answers a question of the checkpoint that its config names."""
+        return (
+            isinstance(given, Command)
+            and given.resume is not None
+            and bool(config.get("configurable", {}).get("checkpoint_id"))
+            and isinstance(self.checkpointer, BaseCheckpointSaver)
+        )
+
+    def _check_input(self, given: Any, configurable: dict[str, Any]) -> None:
+        """Refuse an input that no run can use, by an `InputError` with the right call, or with the faulty field."""
+        check_input(given, self.builder.input_schema.__annotations__, stored=self._saver_of(configurable) is not None)
+        self._check_custom_state(given)
+
+    def _check_custom_state(self, given: Any) -> None:
+        """Refuse values of own state fields that are not plain, in an input or an update."""
+        update = given.update if isinstance(given, Command) else given
+        if self.builder.own.names and isinstance(update, Mapping):
+            self.builder.own.check(update)
+
+    async def _admit(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
+        """Return the input of a run as `admit_input` decides; a run without own checkpoints has it as given."""
+        if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
+            return given
+        return await admit_input(
+            self, self.checkpointer, given, configurable, run, resumes=_resumes(given, configurable)
+        )
+
+    async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
+        """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's."""
+        own = self.builder.own
+        update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
+        fields = self.builder.input_schema.__annotations__
+        is_new = begins(given, fields, hooked=bool(self.builder.deps.hook_set))
+        reduced = isinstance(update, Mapping) and not own.reduced.keys().isdisjoint(update)
+        if is_new and not (reduced and saver):
+            return
+        address = ("thread_id", "checkpoint_ns", "checkpoint_id")
+        at: RunnableConfig = {"configurable": {name: configurable[name] for name in address if configurable.get(name)}}
+        found = await load(saver, at) if saver is not None else None
+        if found is None and not is_new:
+            raise unusable_input(given, "has no message, and there is no stored run or conversation to continue")
+        if saver is not None and isinstance(update, Mapping):
+            own.check(update, found.checkpoint["channel_values"] if found is not None else {})
+
+    def _check_own_updates(self, supersteps: Any) -> None:
+        for update in [update for superstep in supersteps for update in superstep]:
+            self._check_custom_state(update[0])
+
+    async def _check_start(self, configurable: dict[str, Any]) -> None:
+        if saver := self._saver_of(configurable):
+            await check_start(saver, configurable)
+
+    def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
+        """Return the saver of a run: a nested run uses that of the surrounding run; None if nothing is stored."""
+        if self.checkpointer is False:
+            return None
+        saver = checkpointer_of({"configurable": configurable}) or self.checkpointer
+        return saver if isinstance(saver, BaseCheckpointSaver) else None
+
+    def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a run stores nothing, and its caller does not see which node wrote what."""
+        asked = kwargs.get("stream_mode") or self.stream_mode
+        modes = {asked} if isinstance(asked, str) else set(asked)
+        hidden = {"values", "custom", "updates"} if NODES_HIDDEN in configurable else {"values", "custom"}
+        breakpoints = [kwargs.get(f"interrupt_{when}") or getattr(self, f"interrupt_{when}_nodes") for when in _WHEN]
+        return (
+            modes <= hidden
+            and self._saver_of(configurable) is None
+            and not is_nested(configurable)
+            and not any(breakpoints)
+            and not (kwargs.get("debug") or self.debug or kwargs.get("print_mode"))
+        )
+
+    def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return a run's arguments with the agent's own credentials added."""
+        builder = self.builder
+        context, user = kwargs.get("context"), builder.user_context
+        if user is not None:
+            inherited = surrounding_context(config) if context is None else None
+            if isinstance(user, type) and not is_typeddict(user) and isinstance(inherited, user):
+                context = inherited
+            if context is not None:
+                context = run_context(context, user)
+                kwargs = {**kwargs, "context": context}
+        if not builder.credentials:
+            return kwargs
+        context = with_credentials(context, builder.credentials, config, builder.deps.context_schema)
+        return {**kwargs, "context": context}
+
+    def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
+        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config.
+
+        Raises `InputError` if the result must name a session by Unicode text and does not.
+        """
+        configurable = {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
+        if lacks_thread(self.checkpointer, configurable):
+            raise InputError(
+                "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "
+                'config={"configurable": {"thread_id": "s1"}}, or use Session(graph, "s1").'
+            )
+        check_session_id(str(configurable.get("thread_id", "")))
+        return configurable
+
+    def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
+        if isinstance(self.checkpointer, BaseCheckpointSaver):
+            _prepare(self.checkpointer)
+        nothing = NO_PERSISTENCE if self.checkpointer is False else {}
+        configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
+        return {**(config or {}), "configurable": configurable}
+
+    def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
+        if _sets_durability(kwargs):
+            return kwargs
+        if not self.checkpointer and not self._keeps_with_its_parent(configurable):
+            return kwargs
+        # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
+        if not self.builder.deps.toolbox.may_write and not defers_writes(self._saver_of(configurable)):
+            return kwargs
+        return {**kwargs, "durability": "sync"}
+
+    def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
+        """Whether it stores its supersteps in the checkpoints of a surrounding run that sets no durability."""
+        if self.checkpointer is False or inherits_durability(configurable):
+            return False
+        return checkpointer_of({"configurable": configurable}) is not None
+
+
+def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
+    """Make a saver fence what runs store, and adapt its metadata; a program or a server may have supplied it."""
+    # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
+    if "langgraph.checkpoint.postgres.aio" in sys.modules:
+        from graph_agent.storage.checkpoints.postgres_fence import fence_writes
+
+        fence_writes(saver)
+    patch_metadata(saver)
+    guard_reads(saver)
+
+
+def _with_nodes_hidden(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
+    """Return the config of a run of which LangGraph gives only the result to the caller."""
+    if kwargs.get("stream_mode", "values") != "values":
+        return config
+    return {**(config or {}), "configurable": {**(config or {}).get("configurable", {}), NODES_HIDDEN: True}}
+
+
+def _with_readership(config: RunnableConfig | None, readership: ConsumerTracker) -> RunnableConfig:
+    """Return the config of a run with the state of its stream."""
+    configurable = {**(config or {}).get("configurable", {}), READERSHIP: readership}
+    return {**(config or {}), "configurable": configurable}
+
+
+def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
+    return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
+
+
+def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
+    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
+    return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
+
+
+def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
+    """Whether a run resumes, or may: LangGraph resumes a dispatched run if its checkpoint has the run's id."""
+    return _resumes(given, configurable) or is_dispatched(configurable)
+
+
+def _check_open(state: StateSnapshot) -> None:
+    """Refuse decisions on calls of a checkpoint whose requests all have an answer.
+
+    LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
+    """
+    asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
+    if asked and all(task.result is not None for task in asked):
+        checkpoint = state.config["configurable"].get("checkpoint_id")
+        raise InputError(
+            f"The approval request of the checkpoint {checkpoint!r} has been answered, and its answer would be used "
+            "again. To ask again from there, run `ainvoke(None, config)` with this checkpoint, and resume without a "
+            "checkpoint_id."
+        )
+
+
+def _with_threads(config: RunnableConfig) -> RunnableConfig:
+    """Set `max_concurrency` of a blocking run to one thread for each call of a large wave.
+
+    LangGraph uses `max_concurrency` as the size of its thread pool; the default is a few threads per core. The loop
+    itself bounds the calls in flight by `max_parallel_calls`.
+    """
+    if ensure_config(config).get("max_concurrency") is not None:
+        return config
+    return {**config, "max_concurrency": _MOST_THREADS}
+
+
+class PushedMessages(StreamTransformer):
+    """Makes the text that nodes stream themselves a message of `run.messages`, which ignores chunks."""
+
+    before_builtins = True
+    required_stream_modes = ("messages",)
+
+    def __init__(self, scope: tuple[str, ...] = ()) -> None:
+        super().__init__(scope)
+        self._whole: set[str | None] = set()
+        """Ids of the messages of models that do not stream, which LangGraph has reported."""
+
+    def init(self) -> dict[str, Any]:
+        """Return no projection."""
+        return {}
+
+    def process(self, event: Any) -> bool:
+        """Replace a pushed chunk by a whole message, unless the message has been reported."""
+        if event["method"] != "messages":
+            return True
+        data = event["params"]["data"]
+        if type(data[0]) is AIMessage:
+            self._whole.add(data[0].id)
+        elif isinstance(data[0], PushedText):
+            if data[0].id in self._whole:
+                return False
+            whole = AIMessage(data[0].content, id=data[0].id, response_metadata=data[0].response_metadata)
+            event["params"]["data"] = (whole, *data[1:])
+        return True
+
+
+class CompileOptions(TypedDict, total=False):
+    """Arguments of LangGraph's `compile`."""
+
+    store: BaseStore | None
+    cache: BaseCache[Any] | None
+    interrupt_before: All | list[str] | None
+    interrupt_after: All | list[str] | None
+    debug: bool
+    transformers: Sequence[Any] | None
+    name: str | None
+
+
+class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
+    """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
+
+    mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
+    """Returns, for each MCP server of the tools, whether it can be called now; None if unknown."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of `build_graph` except the model, with which the same agent is built again for another model."""
+    credentials: Mapping[str, SecretStr] = MappingProxyType({})
+    """Credentials of every run; a run's own credentials of the same names win."""
+
+    def __init__(self, deps: AgentDeps, context_schema: type[Any], transformers: Sequence[Any], *, asks: bool) -> None:
+        """`asks` is whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
+        own = self.own = deps.toolbox.own
+        super().__init__(
+            own.state_schema,
+            context_schema=context_schema,
+            input_schema=own.input_schema,
+            output_schema=own.output_schema,
+        )
+        self.deps = deps
+        self.config, self.response, self.writes = deps.config, deps.response, deps.toolbox.writes
+        # A class of the user; None for `AgentContext` and its subclasses.
+        self.user_context = context_schema if deps.context_schema is RunContext else None
+        self.transformers = transformers
+        self.asks = asks
+        self.edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
+        """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
+
+    @property
+    def model(self) -> BaseChatModel:
+        """The default chat model of a run."""
+        return self.deps.models.first.client.model
+
+    def compile(
+        self, checkpointer: BaseCheckpointSaver[Any] | bool | None = None, **options: Unpack[CompileOptions]
+    ) -> CompiledAgentGraph:
+        """As LangGraph's `compile`."""
+        transformers = [ToolCallTransformer, PushedMessages, *self.transformers, *(options.get("transformers") or ())]
+        # By identity: factories may be unhashable.
+        options["transformers"] = list({id(each): each for each in transformers}.values())
+        compiled = super().compile(checkpointer, **options)
+        skip_unused_callbacks(compiled)
+        # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
+        compiled.__class__ = CompiledAgentGraph
+        assert isinstance(compiled, CompiledAgentGraph)
+        if isinstance(compiled.checkpointer, BaseCheckpointSaver):
+            _prepare(compiled.checkpointer)
+        return compiled

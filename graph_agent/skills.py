@@ -1,0 +1,11 @@
+"""Reads Agent Skills (agentskills.io): folders of instructions that the model loads when a task needs them.
+
+`create_graph_agent(..., skills=["skills"])`, or `skills: [skills]` in an agent file, adds them to an agent.
+"""
+
+from __future__ import annotations
+
+from graph_agent.core.skills.catalog import SkillSet, open_skills
+from graph_agent.core.skills.front_matter import Skill, read_skill
+
+__all__ = ["Skill", "SkillSet", "open_skills", "read_skill"]

@@ -1,0 +1,1 @@
+"""Savers, pruning, locks of sessions, and inputs that run once."""

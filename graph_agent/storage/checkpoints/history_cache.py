@@ -1,0 +1,260 @@
+"""Keeps histories of delta channels that were read, so that a session's next input reads only the newer writes.
+
+A history is kept as pickled chunks: each read returns objects of its own, so no mutation of a message reaches another
+run, and the size is exact. It extends only by writes read from the database, never by the state of a run. A checkpoint
+with ancestors never changes, except that `import --replace` may store other content under the same ids. Imported
+checkpoints have the id of their import in their metadata, which is compared.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.base._compat.checkpoints import copied_list, delta_snapshot, replay_delta
+from graph_agent.base._internal.garbage import paused_collection
+from graph_agent.core.state.channels import MessagesChannel
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+
+    History = Mapping[str, DeltaChannelHistory]
+
+IMPORT_ID = "graph_agent_import"
+"""Key of the import's id in the metadata of an imported checkpoint."""
+MOST_BYTES = 128 * 2**20
+"""Maximum bytes of all kept histories of one saver; the least recently used are dropped first."""
+FEWEST_ENTRIES = 200
+"""Number of writes and list entries from which a history is kept; a shorter one is read as fast."""
+_MOST_STEPS = 600
+"""Maximum checkpoints read one by one before the whole history is read instead, if that is short."""
+_BYTES_A_STEP = 50_000
+"""Bytes of a kept history whose reading takes as long as that of one checkpoint; a long history permits more steps."""
+_CHUNK = 2000
+"""Entries from which a chunk is full; other threads wait while one is pickled, about 5 ms."""
+
+Chunks = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """Address, parent and origin of a checkpoint."""
+
+    thread_id: str
+    namespace: str
+    id: str
+    parent_id: str | None
+    import_id: str | None
+    """Id of the import that stored it; None if a run did."""
+
+    @classmethod
+    def of(cls, found: CheckpointTuple) -> _Checkpoint:
+        """Return it for a checkpoint as a saver returns it."""
+        at, parent = found.config["configurable"], (found.parent_config or {}).get("configurable", {})
+        import_id = found.metadata.get(IMPORT_ID)
+        return cls(
+            str(at["thread_id"]),
+            at.get("checkpoint_ns", ""),
+            found.checkpoint["id"],
+            parent.get("checkpoint_id"),
+            import_id if isinstance(import_id, str) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """The pickled history of one channel."""
+
+    copy: Chunks | None
+    """The last full copy, in parts; None if there is none."""
+    writes: Chunks
+    """The values written after it, oldest first."""
+    last: int
+    """Number of entries in the last chunk; 0 without chunks."""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return sum(map(len, (*(self.copy or ()), *self.writes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The histories of some channels at a checkpoint."""
+
+    id: str
+    import_id: str | None
+    channels: Mapping[str, _Channel]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return sum(channel.size for channel in self.channels.values())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHistory:
+    """A kept history, and the writes after it up to the checkpoint that is read."""
+
+    at: _Checkpoint
+    kept: _Kept
+    newer: Mapping[str, Sequence[Any]]
+    """Channel → values written, oldest first."""
+
+
+class HistoryCache:
+    """The kept histories of one saver, `most_bytes` at most. Thread-safe."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[tuple[str, str, tuple[str, ...]], _Kept] = OrderedDict()
+        self._guard = threading.Lock()
+        self.size = 0
+        """Bytes of all kept histories."""
+
+    def find(
+        self, target: CheckpointTuple, channels: Sequence[str]
+    ) -> Generator[str, CheckpointTuple | None, KnownHistory | None]:
+        """Find the kept history of an ancestor, and the writes since; None if the whole history must be read.
+
+        Yields ids of checkpoints of the same thread and namespace, to be loaded and sent; None if one does not exist.
+        Of the target, only id, address, parent and metadata are used.
+        """
+        at = _Checkpoint.of(target)
+        with self._guard:
+            kept = self._kept.get(_key(at, channels))
+        if kept is None:
+            return None
+        batches: list[list[tuple[str, Any]]] = []
+        id_, parent_id, import_id, names = at.id, at.parent_id, at.import_id, frozenset(channels)
+        for _ in range(max(_MOST_STEPS, kept.size // _BYTES_A_STEP)):
+            if id_ == kept.id:
+                if import_id != kept.import_id:
+                    return None
+                newer = [write for batch in reversed(batches) for write in batch]
+                return KnownHistory(
+                    at, kept, {name: [value for channel, value in newer if channel == name] for name in channels}
+                )
+            # The ids of a checkpoint's ancestors are lower than its own.
+            if parent_id is None or parent_id < kept.id:
+                return None
+            found = yield parent_id
+            if found is None:
+                return None
+            before = _Checkpoint.of(found)
+            id_, parent_id, import_id = before.id, before.parent_id, before.import_id
+            if id_ != kept.id and not names.isdisjoint(found.checkpoint["channel_values"]):
+                return None  # the history begins at this full copy
+            batches.append([(name, value) for _, name, value in found.pending_writes or () if name in names])
+        return None
+
+    def restore(self, known: KnownHistory) -> History:
+        """Return a history of `find` as the saver returns it, and keep it with the newer writes."""
+        with paused_collection():
+            return self._restore(known)
+
+    def _restore(self, known: KnownHistory) -> History:
+        extended: dict[str, _Channel] = {}
+        history: dict[str, DeltaChannelHistory] = {}
+        for name, channel in known.kept.channels.items():
+            newer, chunks = known.newer[name], [_unpickled(chunk) for chunk in channel.writes]
+            if newer:
+                is_full = not chunks or channel.last >= _CHUNK
+                sealed, last = (channel.writes, []) if is_full else (channel.writes[:-1], chunks[-1])
+                tail, left = _pickled([*last, *newer])
+                channel = _Channel(channel.copy, (*sealed, *tail), left)  # noqa: PLW2901 - its newer version
+            extended[name] = channel
+            values = [value for chunk in (*chunks, newer) for value in chunk]
+            history[name] = {"writes": [("", name, value) for value in values]}
+            if channel.copy is not None:
+                history[name]["seed"] = delta_snapshot([entry for part in channel.copy for entry in _unpickled(part)])
+        self._put(known.at, _Kept(known.at.id, known.at.import_id, extended))
+        return history
+
+    @staticmethod
+    def count(history: History) -> dict[str, int]:
+        """Return the number of entries in the full copy and the writes of each channel."""
+        return {
+            name: len(copied_list(each.get("seed")) or ())
+            + sum(len(value) if isinstance(value, list) else 1 for _, _, value in each["writes"])
+            for name, each in history.items()
+        }
+
+    @classmethod
+    def is_whole(cls, history: History, lengths: Mapping[str, int]) -> bool:
+        """Whether each channel has as many entries as were stored; a channel without a length is whole."""
+        for name, number in cls.count(history).items():
+            if number == lengths.get(name, number):
+                continue
+            # Messages may have been replaced or removed, which only their replay shows.
+            if name != "messages" or len(replay_delta(MessagesChannel(), history[name])) != lengths[name]:
+                return False
+        return True
+
+    @staticmethod
+    def is_long(history: History) -> bool:
+        """Whether a history is long enough to be kept."""
+        entries = sum(len(each["writes"]) + len(copied_list(each.get("seed")) or ()) for each in history.values())
+        return entries >= FEWEST_ENTRIES
+
+    def keep(self, target: CheckpointTuple, history: History) -> None:
+        """Keep a history that the saver has read completely.
+
+        Values that cannot be pickled are not kept, nor is a history of an older checkpoint than the kept one.
+        """
+        at = _Checkpoint.of(target)
+        with self._guard:
+            kept = self._kept.get(_key(at, history))
+        if kept is not None and kept.id > at.id:
+            return
+        channels: dict[str, _Channel] = {}
+        for name, each in history.items():
+            copied = copied_list(each["seed"]) if "seed" in each else []
+            if copied is None:
+                return
+            values = [value for _, _, value in each["writes"]]
+            try:
+                copy = _pickled(copied)[0] if "seed" in each else None
+                writes, last = _pickled(values)
+            except (pickle.PicklingError, TypeError, AttributeError):
+                return
+            channels[name] = _Channel(copy, writes, last)
+        self._put(at, _Kept(at.id, at.import_id, channels))
+
+    def _put(self, at: _Checkpoint, new: _Kept) -> None:
+        key = _key(at, new.channels)
+        with self._guard:
+            before = self._kept.pop(key, None)
+            if before is not None and before.id > new.id:
+                new = before  # another thread has read a newer checkpoint
+            self.size += new.size - (before.size if before is not None else 0)
+            self._kept[key] = new
+            while self.size > self._most_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self.size -= dropped.size
+
+
+def _key(at: _Checkpoint, channels: Iterable[str]) -> tuple[str, str, tuple[str, ...]]:
+    return at.thread_id, at.namespace, tuple(sorted(channels))
+
+
+def _pickled(values: Sequence[Any]) -> tuple[Chunks, int]:
+    """Return values in chunks, and the number of entries in the last one; a write of pruning has many entries."""
+    chunks: list[list[Any]] = []
+    entries = 0
+    for value in values:
+        if not chunks or entries >= _CHUNK:
+            chunks.append([])
+            entries = 0
+        chunks[-1].append(value)
+        entries += len(value) if isinstance(value, list) else 1
+    return tuple(pickle.dumps(chunk, 5) for chunk in chunks), entries
+
+
+def _unpickled(chunk: bytes) -> list[Any]:
+    values: list[Any] = pickle.loads(chunk)  # made by this process, and never stored
+    return values

@@ -1,0 +1,416 @@
+"""Implements and opens the saver and the Store in PostgreSQL; needs the extra `postgres`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal, LiteralString
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import Op, PutOp, Result
+
+from graph_agent.base._compat import stop_batching
+from graph_agent.base._internal.extras import missing_extra
+from graph_agent.base._internal.sync_bridge import await_uninterrupted
+from graph_agent.base.errors import ConfigError
+from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
+from graph_agent.core.runs.run import deferred_of, fence_of
+from graph_agent.storage.checkpoints.fenced_writes import at_of
+from graph_agent.storage.checkpoints.session_index import (
+    POSTGRES_INDEX,
+    POSTGRES_INPUT_INDEX,
+    postgres_input_checkpoint,
+    postgres_threads,
+)
+from graph_agent.storage.checkpoints.urls import redact_passwords, without_password
+from graph_agent.storage.checkpoints.write_probe import PROBE_BYTES
+
+try:
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from langgraph.store.postgres.aio import AsyncPostgresStore
+    from psycopg import AsyncConnection, Error
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.rows import DictRow, dict_row
+    from psycopg_pool import AsyncConnectionPool
+
+    from graph_agent.storage.checkpoints.postgres_fence import (
+        FencedPostgresSaver,
+        Recorder,
+        Share,
+        SharedTransactions,
+        Write,
+        WriteQueue,
+        execute,
+    )
+    from graph_agent.storage.locks.postgres import is_readable
+except ImportError as missing:
+    raise missing_extra("A database in PostgreSQL", "postgres", missing) from None
+
+SAVER_CONNECTIONS, STORE_CONNECTIONS = 8, 4
+"""Maximum connections of one process for the saver, and for the Store."""
+CONNECT_S = 10
+"""Seconds to wait for a connection, unless the URL sets `connect_timeout`."""
+
+_LIMITS = {
+    "connect_timeout": CONNECT_S,
+    # A run that loses the database fails after seconds, not after the system default of about 15 minutes.
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""Default connection options, unless the URL sets them: seconds, but milliseconds for `tcp_user_timeout`."""
+
+_CREATE_LOCK = 0x6772617068
+"""Key of the advisory lock that is held while tables are created."""
+_CREATE_S = 60
+"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`: the process is
+paused."""
+_LIMIT_PAUSES = (
+    "SELECT set_config(name, %s, false) FROM pg_settings"
+    " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
+)
+_INVALID = (
+    "SELECT format('REINDEX INDEX CONCURRENTLY %I.%I', current_schema(), i.relname) AS repair FROM pg_index x"
+    " JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid"
+    " WHERE NOT x.indisvalid AND t.relnamespace = current_schema()::regnamespace"
+    " AND t.relname IN ('checkpoints', 'checkpoint_blobs', 'checkpoint_writes', 'store')"
+)
+"""The statements that repair the indexes whose concurrent creation was killed; no query uses such an index."""
+_READ_COMMITTED = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_PAUSE_S = 0.05
+"""Seconds between two attempts to acquire `_CREATE_LOCK`."""
+_STORE_PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
+_UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
+
+Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
+
+
+@asynccontextmanager
+async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
+    """Open a saver, create its tables if they are missing, and close it on exit; raise `ConfigError` if that fails."""
+
+    async def make(connection: AsyncConnection[DictRow]) -> None:
+        await AsyncPostgresSaver(connection, serde=serde).setup()
+        await connection.execute(POSTGRES_INDEX)
+        await connection.execute(POSTGRES_INPUT_INDEX)
+
+    await make_tables(url, make)
+    async with _pool(url, SAVER_CONNECTIONS) as pool:
+        saver = SharedPostgresSaver(pool, serde)
+        try:
+            yield saver
+        finally:
+            await saver.aclose()
+
+
+@asynccontextmanager
+async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
+    """Open the Store of a database, create its tables if they are missing, and close it on exit; errors as above."""
+    await make_tables(url, lambda connection: AsyncPostgresStore(connection).setup())
+    async with _pool(url, STORE_CONNECTIONS) as pool:
+        store = SharedPostgresStore(pool)
+        try:
+            yield store
+        finally:
+            await stop_batching(store)
+
+
+class SharedPostgresStore(AsyncPostgresStore):
+    """The Store; cancellation does not interrupt its operations, and it accepts text with NUL characters."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self._pool = pool
+
+    async def is_empty(self, namespace: tuple[str, ...]) -> bool:
+        """Whether a namespace, not a prefix, has no items; one query, cheaper than a search. The caller shields it."""
+        async with self._pool.connection() as connection:
+            return await (await connection.execute(_UNDER, [".".join(namespace)])).fetchone() is None
+
+    async def aprobe(self) -> None:
+        """Check with a write that is rolled back that the database accepts writes; raise `psycopg.Error` if not."""
+        async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
+            await connection.execute(_STORE_PROBE, ['"' + os.urandom(PROBE_BYTES // 2).hex() + '"'])
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Execute operations as one batch; a cancellation takes effect after the batch."""
+        return await await_uninterrupted(super().abatch([_storable(op) for op in ops]))
+
+
+async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
+    """Create tables under a lock, since concurrent creation by two processes would fail; `ConfigError` if it fails."""
+    try:
+        async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
+            await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
+            # Polled: CREATE INDEX CONCURRENTLY would wait for sessions that wait for the lock in the server.
+            query, key = "SELECT pg_try_advisory_lock(%s) AS acquired", [_CREATE_LOCK]
+            while (row := await (await connection.execute(query, key)).fetchone()) and not row["acquired"]:  # noqa: ASYNC110 - no event: another process holds it
+                await asyncio.sleep(_PAUSE_S)
+            await make(connection)
+            for row in await (await connection.execute(_INVALID)).fetchall():
+                await connection.execute(row["repair"])
+    except Error as error:
+        reason = redact_passwords(url, " ".join(str(error).split()))
+        raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {reason}") from None
+
+
+@asynccontextmanager
+async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
+    async def check(connection: AsyncConnection[DictRow]) -> None:
+        try:
+            await _check_connection(connection)
+        except Error:
+            # After a restart of the database, every idle connection is dead. The pool waits 1, 2, 4, … seconds after
+            # each dead one that a caller meets, so the others are replaced now.
+            await pool.check()
+            raise
+
+    async def configure(connection: AsyncConnection[DictRow]) -> None:
+        # The fence of a run relies on it (see `READS_COMMITTED`).
+        await connection.execute(_READ_COMMITTED)
+
+    pool: Pool = AsyncConnectionPool(
+        url,
+        connection_class=AsyncConnection[DictRow],
+        kwargs={**_options(url), "row_factory": dict_row},
+        min_size=1,
+        max_size=size,
+        open=False,
+        configure=configure,
+        check=check,
+    )
+    async with pool:
+        yield pool
+
+
+async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
+    """Check a pooled connection before use; a dead one, e.g. after a database restart, is replaced.
+
+    A server that ends a connection sends data, so a query is needed only if there is data to read.
+    """
+    if connection.pgconn.pipeline_status:
+        # A cancelled transaction has left the mode on, in which several statements at once are an error.
+        await connection.close()
+    if connection.closed or is_readable(connection.fileno(), 0):
+        await Pool.check_connection(connection)
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Return the options of a connection, except those that the URL sets; `psycopg.ProgrammingError` for a bad URL."""
+    chosen = conninfo_to_dict(url)
+    limits = {name: value for name, value in _LIMITS.items() if name not in chosen}
+    return {"autocommit": True, "prepare_threshold": 0, **limits}
+
+
+def _storable(op: Op) -> Op:
+    """Replace NUL characters, which PostgreSQL cannot store, in an operation's value."""
+    if isinstance(op, PutOp) and op.value is not None:
+        return op._replace(value=_without_nul(op.value))
+    return op
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    return value
+
+
+_PROBE: LiteralString = (
+    "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
+    " VALUES ('/ready', '', '', '', 0, '', '', %s)"
+)
+
+
+class _NoLock(asyncio.Lock):
+    """A lock that any number of tasks hold at the same time."""
+
+    async def acquire(self) -> Literal[True]:
+        """Return at once."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+class SharedPostgresSaver(FencedPostgresSaver):
+    """The saver; a run's writes and the check that the run may write are one transaction.
+
+    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after the
+    queued writes of its threads have ended. The pool's connections are in autocommit mode, with rows as mappings.
+    """
+
+    defers_writes = True
+    """See `graph_agent.core.runs.fence.SupportsDeferral`."""
+
+    def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], serde: SerializerProtocol) -> None:
+        super().__init__(pool, serde=serde)
+        # The lock of the base class admits one reader at a time, as readers could share a connection. With a pool, each
+        # has its own.
+        self.lock = _NoLock()
+        self._pool = pool
+        self._queues: dict[DeferredWrites, WriteQueue] = {}
+        self._shared = SharedTransactions(self._pipeline)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return a checkpoint; a run that resumes is recorded as its owner."""
+        await self._flush(at_of(config)[0])
+        return await super().aget_tuple(config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """List checkpoints like LangGraph's saver, after the queued writes of their threads."""
+        await self._flush(at_of(config)[0] if config is not None else None)
+        async for found in super().alist(config, filter=filter, before=before, limit=limit):
+            yield found
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return the history like LangGraph's saver, after the queued writes of its thread."""
+        await self._flush(at_of(config)[0])
+        return await super().aget_delta_channel_history(config=config, channels=channels)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; a run that defers its writes may commit it later. Errors as in the base class."""
+        deferred = self._deferred(config)
+        if deferred is None:
+            await self._flush(at_of(config)[0])
+            return await super().aput(config, checkpoint, metadata, new_versions)
+        recorder = Recorder(self.serde)
+        stored = recorder.put(config, checkpoint, metadata, new_versions)
+        self._queue(config, deferred, recorder, checkpoint["id"])
+        if deferred.waits(metadata.get("source")):
+            await deferred.flush()
+        return stored
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store a task's writes; a run that defers its writes may commit them later. Errors as in the base class."""
+        deferred = self._deferred(config)
+        if deferred is None:
+            await self._flush(at_of(config)[0])
+            await super().aput_writes(config, writes, task_id, task_path)
+            return
+        recorder = Recorder(self.serde)
+        recorder.put_writes(config, writes, task_id, task_path)
+        # The superstep's checkpoint follows and is committed with them.
+        self._queue(config, deferred, recorder)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all checkpoints and writes of a thread."""
+        await self._flush(thread_id)
+        await super().adelete_thread(thread_id)
+
+    def _deferred(self, config: RunnableConfig) -> DeferredWrites | None:
+        """Return the queued writes of a run; None if a write must not be queued, as on another event loop."""
+        return deferred_of(config) if asyncio.get_running_loop() is self.loop else None
+
+    def _queue(
+        self, config: RunnableConfig, deferred: DeferredWrites, recorded: Recorder, new_id: str | None = None
+    ) -> None:
+        queue = self._queues.get(deferred)
+        if queue is None:
+            fence = fence_of(config)
+            assert fence is not None  # a run that defers its writes has one
+            queue = WriteQueue(deferred, partial(self._commit, fence), partial(self._forget, deferred))
+            self._queues[deferred] = queue
+        queue.add(Write(*at_of(config), recorded.statements, new_id))
+
+    def _forget(self, deferred: DeferredWrites) -> None:
+        del self._queues[deferred]
+
+    async def _commit(self, fence: CheckpointFence, batch: Sequence[Write]) -> None:
+        """Commit writes of a run in their order: one transaction for consecutive writes of one namespace."""
+        for at, group in groupby(batch, key=lambda write: (write.thread_id, write.namespace)):
+            writes = [*group]
+            new_ids = [one.new_id for one in writes if one.new_id is not None]
+            own = fence.own_newest(*at, new_ids) if self.supports_pipeline else []
+            if own and await self._shared.commit(Share((*at, own[0], own[1], fence.owner), writes)):
+                for new_id in new_ids:
+                    fence.store(*at, new_id)
+                continue
+
+            async def write(saver: FencedPostgresSaver, writes: Sequence[Write] = writes) -> None:
+                async with saver._cursor(pipeline=True) as cursor:
+                    await execute(cursor, writes)
+
+            await self._write(fence, at, write, new_ids)
+
+    @asynccontextmanager
+    async def _pipeline(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        async with self._connection() as connection, connection.pipeline():
+            yield connection
+
+    async def _flush(self, thread_id: str | None = None) -> None:
+        """Wait until the queued writes of a thread, or of all threads, have ended; on the saver's event loop only."""
+        if asyncio.get_running_loop() is not self.loop:
+            return
+        for queue in [*self._queues.values()]:
+            if thread_id is None or thread_id in queue.threads:
+                await queue.flush()
+
+    async def aclose(self) -> None:
+        """Commit the queued writes."""
+        await self._flush()
+
+    async def aprobe(self) -> None:
+        """Check with a write that is rolled back that the database accepts writes; raise `psycopg.Error` if not."""
+        async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
+            await connection.execute(_PROBE, [os.urandom(PROBE_BYTES)])
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
+        return await postgres_threads(self._pool, group, after, limit)
+
+    async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
+        """Return the newest checkpoint of an input by its id (see `inputs.deduplicator`); None if there is none."""
+        await self._flush(thread_id)
+        newest = await postgres_input_checkpoint(self._pool, thread_id, input_id)
+        if newest is None:
+            return None
+        return await self.aget_tuple(
+            {"configurable": {"thread_id": thread_id, "checkpoint_ns": newest[0], "checkpoint_id": newest[1]}}
+        )
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads, see `graph_agent.persistence.prune`; or `delete` the threads.
+
+        Raises `SessionBusyError` if a run of a thread is under way.
+        """
+        # Imported here: few processes prune.
+        from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
+        from graph_agent.storage.checkpoints.pruning.threads import prune_to_newest
+
+        await prune_to_newest(PostgresTables(self._pool), self, thread_ids, strategy)

@@ -1,0 +1,306 @@
+"""Runs jobs on one SQLite connection in a thread, in order of arrival, with one commit per batch of queued jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from graph_agent.core.runs.fence import DeferredWrites
+from graph_agent.storage.checkpoints.fenced_writes import StatementRecorder
+
+T = TypeVar("T")
+
+MAX_DELAY_S = 0.005
+"""Maximum seconds between the deferral of a job and the start of its batch."""
+_MAX_BATCH = 64
+"""Maximum jobs per commit, to limit the delay of the first job."""
+
+
+class Recorder(StatementRecorder, SqliteSaver):
+    """LangGraph's saver, which records the statements of a write."""
+
+    def cursor(self, transaction: bool = True) -> Any:
+        """Return the recorder itself."""
+        return self
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    work: Callable[[], Any]
+    writes: bool
+    future: Future[Any] | asyncio.Future[Any] | None
+    """Receives the result; None for a deferred job."""
+    group: DeferredWrites | None
+    """The run whose writes fail from this one on if it fails; None if there is none."""
+    committed: Callable[[], None] | None
+    """Called on the thread after the commit; None for nothing."""
+    result: Any = None
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        if self.group is not None and self.group.error is not None:
+            raise self.group.error
+        self.result = self.work()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        if self.group is not None:
+            self.group.fail(error)
+
+
+class _TransactionLostError(Exception):
+    """SQLite has rolled back the whole transaction, as it does on a full disk."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Writer:
+    """Runs jobs on a thread that lives from the first job to `aclose`.
+
+    The lock is held during each batch, as by all users of the connection; `prepare` is called before it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, lock: threading.Lock, prepare: Callable[[], None]) -> None:
+        self._connection = connection
+        self._lock = lock
+        self._prepare = prepare
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._urgent = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
+        self._closed = False
+        self._begin_error: sqlite3.Error | None = None
+        self.transaction = 0
+        """Changes whenever a transaction begins or a part of it is undone; a job may cache what it reads until then."""
+
+    @property
+    def is_writer_thread(self) -> bool:
+        """Whether the current thread is the writer's thread."""
+        return threading.current_thread() is self._thread
+
+    async def run(
+        self,
+        job: Callable[[], T],
+        *,
+        writes: bool = True,
+        group: DeferredWrites | None = None,
+        committed: Callable[[], None] | None = None,
+    ) -> T:
+        """Run a job on the thread and commit its writes; a job that is cancelled before its start does not run.
+
+        It may run twice, if another job of its batch fails. One that `writes` needs a transaction from its start.
+        `committed` is called on the thread after the commit.
+
+        Raises `sqlite3.Error` if the transaction fails or the writer is closed, the job's own error, or that of an
+        earlier job of its `group`, the run that writes; nothing of the job is then stored.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._submit(_Job(job, writes, future, group, committed))
+        return await future
+
+    def run_blocking(
+        self, job: Callable[[], T], *, writes: bool = True, committed: Callable[[], None] | None = None
+    ) -> T:
+        """Behaves like `run`, but blocks; callable from any thread."""
+        if self.is_writer_thread:
+            return job()
+        future: Future[T] = Future()
+        self._submit(_Job(job, writes, future, None, committed))
+        return future.result()
+
+    def defer(self, job: Callable[[], Any], group: DeferredWrites, committed: Callable[[], None] | None = None) -> None:
+        """Queue a job that writes, and return; its batch starts with the next other job, or after `MAX_DELAY_S`.
+
+        The `group` receives its error. Raises `sqlite3.Error` if the writer is closed, or the error of an earlier job
+        of the group.
+        """
+        group.queue(self.flush)
+        self._submit(_Job(job, True, None, group, committed))
+
+    async def flush(self) -> None:
+        """Wait until all jobs that were queued before have ended."""
+        await self.run(_nothing, writes=False)
+
+    async def aclose(self) -> None:
+        """Finish the queued jobs and end the thread; later jobs are refused."""
+        self._closed = True
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._urgent.set()
+            await asyncio.to_thread(self._thread.join)
+
+    def _submit(self, job: _Job) -> None:
+        if self._closed:
+            raise sqlite3.ProgrammingError("The database is closed, since its saver was closed. Open a new saver.")
+        self._jobs.put(job)
+        # After `put`: the thread clears the event before it takes the queue's jobs.
+        if job.future is not None or self._jobs.qsize() >= _MAX_BATCH:
+            self._urgent.set()
+        if self._thread is None:
+            with self._start_lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run_thread, name="graph-agent sqlite", daemon=True)
+                    self._thread.start()
+
+    def _run_thread(self) -> None:
+        while (first := self._next()) is not None:
+            self._urgent.clear()
+            batch = [first]
+            while len(batch) < _MAX_BATCH and not self._jobs.empty():
+                following = self._jobs.get()
+                if following is None:
+                    self._jobs.put(None)
+                    self._urgent.set()
+                    break
+                batch.append(following)
+            else:
+                if len(batch) == _MAX_BATCH:
+                    self._urgent.set()  # the rest of the queue may contain a job that waits
+            jobs = [job for job in batch if _starts(job)]
+            with self._lock:
+                self._run_batch(jobs)
+            # Futures resolve after the commit only.
+            _report(jobs)
+
+    def _next(self) -> _Job | None:
+        """Return the next job when its batch is due; None to end the thread."""
+        if not self._urgent.wait(MAX_DELAY_S) and self._jobs.empty():
+            # Idle: the next job wakes the thread. Otherwise a deferred job does not, as it waits for an urgent one.
+            first = self._jobs.get()
+            if first is not None and first.future is None:
+                self._urgent.wait(MAX_DELAY_S)
+            return first
+        return self._jobs.get()
+
+    def _run_batch(self, jobs: list[_Job]) -> None:
+        self._begin_error = None
+        try:
+            self._prepare()
+            if not self._run_together(jobs):
+                self._run_apart(jobs)
+            self._connection.commit()
+        except BaseException as error:  # noqa: BLE001 - every waiting caller must get the error, as nothing is stored
+            with suppress(sqlite3.Error):
+                self._connection.rollback()
+            for job in jobs:
+                if job.error is None:
+                    job.fail(error)
+
+    def _run_together(self, jobs: list[_Job]) -> bool:
+        """Run all jobs; if one fails, undo all and return False."""
+        try:
+            for job in jobs:
+                if job.writes and not self._connection.in_transaction:
+                    self._begin()
+                job.run()
+        except Exception as error:  # noqa: BLE001 - a job may raise anything; a batch of several is run again
+            with suppress(sqlite3.Error):
+                self._connection.rollback()
+            if len(jobs) > 1:
+                return False
+            jobs[0].fail(error)
+        return True
+
+    def _run_apart(self, jobs: list[_Job]) -> None:
+        """Run jobs such that a failed one is undone alone."""
+        done: list[_Job] = []
+        for job in jobs:
+            try:
+                self._run_job(job)
+                done.append(job)
+            except _TransactionLostError as lost:
+                # SQLite has rolled back the earlier jobs of the transaction, too.
+                for undone in (*done, job):
+                    undone.fail(lost.cause)
+                done = []
+            except Exception as error:  # noqa: BLE001 - any error of a job is that job's result only
+                job.fail(error)
+
+    def _run_job(self, job: _Job) -> None:
+        connection = self._connection
+        in_transaction = connection.in_transaction
+        try:
+            if job.writes and not in_transaction:
+                self._begin()
+                in_transaction = True
+            if job.writes:
+                connection.execute("SAVEPOINT job")
+            job.run()
+            if job.writes:
+                connection.execute("RELEASE job")
+        except Exception as error:
+            if job.writes and connection.in_transaction:
+                self._undo_job()
+            if in_transaction and not connection.in_transaction:
+                raise _TransactionLostError(error) from error
+            raise
+
+    def _undo_job(self) -> None:
+        self.transaction += 1
+        try:
+            self._connection.execute("ROLLBACK TO job")
+            self._connection.execute("RELEASE job")
+        except sqlite3.Error:
+            self._connection.rollback()
+
+    def _begin(self) -> None:
+        """Begin a transaction; wait for other processes at most once per batch."""
+        if self._begin_error is not None:
+            raise self._begin_error
+        self.transaction += 1
+        try:
+            # IMMEDIATE: a transaction that reads before it writes is refused if another process writes in between.
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._begin_error = error
+            raise
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _starts(job: _Job) -> bool:
+    """Whether to run a job: it was not cancelled in the queue, or later jobs of its group may depend on it."""
+    if job.group is not None:
+        return True
+    if isinstance(job.future, Future):
+        return job.future.set_running_or_notify_cancel()
+    return job.future is None or not job.future.cancelled()
+
+
+def _report(jobs: list[_Job]) -> None:
+    """Return the outcomes of a batch to the callers, with one call per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        if job.error is None and job.committed is not None:
+            job.committed()
+        if job.future is None:
+            if job.group is not None:
+                job.group.finish()
+        elif isinstance(job.future, Future):
+            job.future.set_result(job.result) if job.error is None else job.future.set_exception(job.error)
+        else:
+            by_loop.setdefault(job.future.get_loop(), []).append(job)
+    for loop, waiting in by_loop.items():
+        with suppress(RuntimeError):  # a closed loop has no callers left
+            loop.call_soon_threadsafe(_resolve, waiting)
+
+
+def _resolve(jobs: list[_Job]) -> None:
+    for job in jobs:
+        assert isinstance(job.future, asyncio.Future)
+        if job.future.done():
+            continue  # its caller was cancelled
+        job.future.set_result(job.result) if job.error is None else job.future.set_exception(job.error)

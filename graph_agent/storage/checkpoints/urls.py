@@ -1,0 +1,119 @@
+"""Parses URLs of databases and caches: their kind and their file; redacts their passwords."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, unquote_to_bytes
+
+from graph_agent.base.errors import ConfigError
+
+MEMORY = "memory:"
+"""URL of a database that ends with the process."""
+_SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
+_IN_AUTHORITY = re.compile(r"(?<=://)([^/@:?]*+):(.+)", re.DOTALL)
+"""Name and password in the part of a URL before its last `@`."""
+_IN_QUERY = re.compile(r"(?<=[?&])([^=&?]++)=([^&]*+)")
+_KEY_AND_VALUE = re.compile(r"(\b\w*password\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)", re.IGNORECASE)
+"""Passwords in libpq's key-value syntax: `host=… password='…'`."""
+
+
+def is_postgres(url: str) -> bool:
+    """Whether a URL is a PostgreSQL URL in libpq's syntax."""
+    return url.startswith(_POSTGRES)
+
+
+def without_password(url: str) -> str:
+    """Return a URL for messages and logs, with each password, also in the form `password=…`, replaced by `…`."""
+    if "://" not in url:
+        return _KEY_AND_VALUE.sub(r"\1…", url)
+    user, at, rest = url.rpartition("@")
+    return _IN_QUERY.sub(_redact_match, _IN_AUTHORITY.sub(r"\1:…", user) + at + rest)
+
+
+def redact_passwords(url: str, text: str) -> str:
+    """Replace the passwords of a URL in a text about it, e.g. a driver's error."""
+    for password in sorted(_passwords(url), key=len, reverse=True):
+        text = text.replace(password, "…")
+    return text
+
+
+def _passwords(url: str) -> set[str]:
+    if "://" not in url:
+        found = {value.strip("'") for _, value in _KEY_AND_VALUE.findall(url)}
+    else:
+        found = {value for _, value in _IN_AUTHORITY.findall(url.rpartition("@")[0])}
+        found |= {value for name, value in _IN_QUERY.findall(url) if _is_password(name)}
+    return {form for value in found for form in (value, unquote(value)) if form}
+
+
+def _redact_match(found: re.Match[str]) -> str:
+    return f"{found[1]}=…" if _is_password(found[1]) else found[0]
+
+
+def _is_password(name: str) -> bool:
+    return unquote(name).lower().endswith("password")
+
+
+def check_database_exists(url: str, folder: Path | None = None) -> None:
+    """Raise `ConfigError` for an SQLite file that does not exist, which is not created, or a URL of another kind."""
+    if url == MEMORY or is_postgres(url):
+        return
+    path = file_of(url, folder)
+    if not path.is_file():
+        raise ConfigError(
+            f"db={url!r}: there is no database {path}; check the path and the current folder. "
+            "The first run of an agent creates its database."
+        )
+
+
+def check_cache(url: str) -> str:
+    """Return the URL of a cache if it is valid.
+
+    Raises:
+        ValueError: If the kind of cache is unknown; the message names the known kinds.
+    """
+    if url == "memory" or (url.startswith(_SQLITE) and url != _SQLITE):
+        return url
+    raise ValueError("no such kind of cache; use 'memory' or 'sqlite:///FILE'")
+
+
+def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
+    """Return the file of an SQLite URL; percent escapes in its name are decoded.
+
+    `?mode=rw` is for a file that must exist; `folder` is the base of a relative path; `field` is the setting's name in
+    messages. Raises `ConfigError` for another kind of URL, unknown parameters, a fragment, or if the file or its folder
+    does not exist.
+    """
+    if not url.startswith(_SQLITE) or url == _SQLITE:
+        shown = without_password(url)
+        raise ConfigError(
+            f"db={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
+        )
+    address, hash_, fragment = url.removeprefix(_SQLITE).partition("#")
+    if hash_:
+        raise ConfigError(
+            f"{field}={url!r}: the address of a file has no fragment '#{fragment}'; write %23 for a '#' in its name."
+        )
+    escaped, _, query = address.partition("?")
+    try:
+        name = unquote_to_bytes(escaped).decode()
+    except UnicodeDecodeError:
+        name = "\0"
+    if "\0" in name:
+        raise ConfigError(f"{field}={url!r}: the escapes of the file's name are no UTF-8 text; correct them.")
+    if name == ":memory:":
+        raise ConfigError(f"{field}={url!r}: each connection would have a database of its own; use 'memory:'.")
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    if "?" in url and (parameters.keys() != {"mode"} or parameters["mode"] not in ("rw", "rwc")):
+        raise ConfigError(
+            f"{field}={url!r}: unknown parameters {query!r}; the only one is mode=rw, with which the file must exist "
+            "(default: mode=rwc). Write %3F for a '?' in the name of a file."
+        )
+    path = (folder or Path()) / name
+    if parameters.get("mode") == "rw" and not path.is_file():
+        raise ConfigError(f"{field}={url!r}: there is no database {path}, and mode=rw creates none.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{field}={url!r}: the folder {path.parent} does not exist; create it first.")
+    return path

@@ -1,0 +1,403 @@
+"""Decides whether an input with an id, or an answer with one, is run, resumed, or has its result already.
+
+The checkpoints of an input are found by its id. An answer to an interrupt continues a checkpoint of another id, so a
+record among the writes of that checkpoint precedes its run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from langchain_core.messages import convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.pregel import Pregel
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
+
+from graph_agent.base._internal.sync_bridge import in_blocking_run
+from graph_agent.base.errors import InputSupersededError
+from graph_agent.core.execution.ledger import wave_recovery
+from graph_agent.core.runs.input_ids import (
+    ANSWERS,
+    INPUT_ID,
+    MOST_INPUTS,
+    RECENT_INPUTS,
+    InputId,
+    InputStoredError,
+    check_input_id,
+    digest_of,
+    input_id_in,
+)
+from graph_agent.core.runs.own_checkpoint import load, put_writes
+from graph_agent.core.runs.run import RUN, Run, RunHandle
+from graph_agent.storage.locks.registry import is_dispatched, runs_until
+
+Recent = dict[str, str]
+"""Key of an input's id → its newest checkpoint, oldest input first."""
+
+
+async def find_recent(
+    saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
+) -> CheckpointTuple | None:
+    """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones."""
+    recent = await _stored(saver, newest)
+    if recent is None:
+        recent = await _scanned(saver, newest)
+    if (found := recent.get(_key(input_id))) is None:
+        return None
+    return await load(saver, _at(newest, found)) or await load(saver, _at(newest, found, ANSWERS))
+
+
+async def inputs_before(
+    saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputId | None
+) -> Mapping[str, str] | str | None:
+    """Return what a run's checkpoints store of the inputs before it (see `Run.inputs_before`)."""
+    if newest is None:
+        return {} if mark is not None else None
+    before, stored = input_id_in(newest.metadata), newest.metadata.get(RECENT_INPUTS)
+    if stored is None and mark is None:
+        return None  # such a session is searched as a whole when it gets an input with an id
+    if stored is not None and (before is None or (mark is not None and before.id == mark.id)):
+        return stored if isinstance(stored, str) else str(newest.checkpoint["id"])
+    recent = await _stored(saver, newest)
+    if recent is None:
+        recent = await _scanned(saver, newest)
+    if before is not None:
+        recent.pop(_key(before.id), None)  # the newest is last
+        recent[_key(before.id)] = newest.checkpoint["id"]
+    return dict([*recent.items()][-MOST_INPUTS:])
+
+
+async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent | None:
+    """Return the recent inputs before that of the newest checkpoint; None if they are not stored."""
+    stored = newest.metadata.get(RECENT_INPUTS)
+    if isinstance(stored, str):
+        first = await load(saver, _at(newest, stored))
+        stored = first.metadata.get(RECENT_INPUTS) if first is not None else None
+    return dict(stored) if isinstance(stored, Mapping) else None
+
+
+async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent:
+    """Return the recent inputs from all checkpoints, as of a session whose last input had no id."""
+    found: Recent = {}
+
+    def add(each: CheckpointTuple) -> None:
+        if (mark := input_id_in(each.metadata)) is not None:
+            found[_key(mark.id)] = max(found.get(_key(mark.id), ""), each.checkpoint["id"])
+
+    try:
+        if in_blocking_run.get():
+            raise NotImplementedError
+        for namespace in ("", ANSWERS):
+            async for each in saver.alist(_at(newest, None, namespace)):
+                add(each)
+    except NotImplementedError:  # a blocking run, or a saver without asynchronous methods
+        for namespace in ("", ANSWERS):
+            for each in saver.list(_at(newest, None, namespace)):
+                add(each)
+    return dict(sorted(found.items(), key=lambda item: item[1])[-MOST_INPUTS:])
+
+
+def _key(input_id: str) -> str:
+    return hashlib.sha256(input_id.encode()).hexdigest()[:16]
+
+
+def _at(newest: CheckpointTuple, checkpoint_id: str | None, namespace: str = "") -> RunnableConfig:
+    at = newest.config["configurable"]
+    named = {"checkpoint_id": checkpoint_id} if checkpoint_id is not None else {}
+    return {"configurable": {"thread_id": at["thread_id"], "checkpoint_ns": namespace, **named}}
+
+
+_LISTS = ("messages", "events")
+"""The channels of which a full copy is stored."""
+
+
+def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
+    """Return the state at the end of an input whose checkpoints were pruned, from its checkpoint among the answers.
+
+    It has the input's own messages only.
+    """
+    at, stored = answer.config["configurable"], answer.checkpoint["channel_values"]
+    values = {name: getattr(value, "value", value) if name in _LISTS else value for name, value in stored.items()}
+    config: RunnableConfig = {"configurable": {**at, "checkpoint_ns": ""}}
+    return StateSnapshot(values, (), config, answer.metadata, answer.checkpoint["ts"], None, (), ())
+
+
+def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the values of a state, and its open interrupts, by `stream`'s options; other modes have no chunks."""
+    modes = options.get("stream_mode") or "values"
+    is_list = not isinstance(modes, str)
+    keys = options.get("output_keys") or outputs
+    interrupts = tuple(asked for task in state.tasks if task.result is None for asked in task.interrupts)
+    values = {key: state.values[key] for key in ([keys] if isinstance(keys, str) else keys) if key in state.values}
+    asked = {INTERRUPT: interrupts} if interrupts else {}
+    for mode in modes if is_list else [modes]:
+        if mode not in ("values", "updates") or (mode == "updates" and not asked):
+            continue
+        payload: dict[str, Any] = {**values, **asked} if mode == "values" else asked
+        if options.get("version") == "v2":
+            fields = {"data": values, "interrupts": interrupts} if mode == "values" else {"data": payload}
+            yield {"type": mode, "ns": (), **fields}
+            continue
+        parts = [*([()] if options.get("subgraphs") else []), *([mode] if is_list else []), payload]
+        yield parts[0] if len(parts) == 1 else tuple(parts)
+
+
+ANSWER = "graph_agent_answer"
+"""Channel of the record of an answer among a checkpoint's writes; no state field has it."""
+
+FindInput = Callable[[str, str], Awaitable[CheckpointTuple | None]]
+"""Returns the newest checkpoint of an input by thread and input id."""
+ReadState = Callable[[RunnableConfig], Awaitable[StateSnapshot]]
+"""Reads the state of a checkpoint; `aget_state` of a compiled graph."""
+
+
+async def admit_input(
+    graph: Pregel[Any, Any, Any, Any],
+    saver: BaseCheckpointSaver[Any],
+    given: Any,
+    configurable: Mapping[str, Any],
+    run: Run,
+    *,
+    resumes: bool,
+) -> Any:
+    """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
+
+    `configurable` is complete; a run that `resumes` continues a checkpoint instead of storing new input. Raises
+    `InputStoredError` if the run has an input id, and the input has its result, `InputError` if it does not fit its id.
+    """
+    input_id = configurable.get(INPUT_ID)
+
+    async def read(config: RunnableConfig) -> StateSnapshot:
+        try:
+            return await graph.aget_state(config)
+        except NotImplementedError:  # a saver without asynchronous methods
+            return await asyncio.to_thread(graph.get_state, config)
+
+    admission = InputDeduplicator(saver, read, run.session_id)
+    is_nested = run.parent is not None and not isinstance(run.parent, RunHandle)
+    if is_dispatched(configurable) and not is_nested:
+        run.recent_runs = await admission.runs_before(str(configurable["run_id"]))
+    if run.mark is None and input_id is not None and given is not None and not is_nested:
+        run.mark = InputId(check_input_id(input_id), digest_of(_content(given)))
+    if run.mark is not None:
+        return await admission.admit(given, run.mark, run)
+    if resumes:
+        run.mark = await admission.inherited(configurable)
+    if index_of(saver) is None:
+        run.inputs_before = await inputs_before(saver, await load(saver, admission.thread), run.mark)
+    if is_dispatched(configurable) and isinstance(given, Command):
+        delivery = InputId(str(configurable["run_id"]), digest_of(given.resume))
+        return await admission.admit_delivery(given, delivery, run)
+    return given
+
+
+def _content(given: Any) -> Any:
+    """Return what identifies an input of a graph, with its messages in the form that `Session.run` gives them."""
+    if isinstance(given, Command):
+        return given.resume
+    if not isinstance(given, Mapping) or "messages" not in given:
+        return given
+    messages = given["messages"]
+    return {**given, "messages": convert_to_messages(messages if isinstance(messages, list) else [messages])}
+
+
+@dataclass(frozen=True, slots=True)
+class InputDeduplicator:
+    """Admits the inputs with an id of one session."""
+
+    saver: BaseCheckpointSaver[Any]
+    read: ReadState
+    thread_id: str
+
+    async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
+        """Return `given` if it is new, None to resume an input without a result; the session is locked.
+
+        Raises `InputStoredError` if it has its result, `InputConflictError` if the id belongs to a different input of
+        the session, unless that is an answer that a delegate has refused, and `InputSupersededError` if a later input
+        came before this one had its result.
+        """
+        newest = await load(self.saver, self.thread)
+        run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
+        if index_of(self.saver) is None:
+            run.inputs_before = await inputs_before(self.saver, newest, mark)
+        if newest is None:
+            return given
+        known = await self._find(mark, newest)
+        if known is not None and isinstance(run.parent, RunHandle) and run.parent.continues_at is not None:
+            return None  # the program has chosen the checkpoint, and the input that it belongs to
+        if known is not None and not await self._is_corrected(given, mark, known, newest):
+            return await self._continued(given, mark, known, newest)
+        if (stored := self._record(mark, newest)) is not None:
+            return await self._answered(given, stored, newest)
+        if isinstance(given, Command):
+            await self._note_answer(given, mark, newest, run)
+        return given
+
+    async def admit_delivery(self, given: Command[Any], delivery: InputId, run: Run) -> Any:
+        """Return the graph's input for an answer that a server dispatches; None to resume a run delivered before.
+
+        LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
+        `delivery` is the run's id in the metadata of its checkpoints. Raises `InputStoredError` if the run waits for
+        the answer to another question.
+        """
+        newest = await load(self.saver, self.thread)
+        if newest is None or given.resume is None:
+            return given
+        if newest.metadata.get("run_id") != delivery.id:
+            if (stored := self._record(delivery, newest)) is not None:
+                return await self._answered(given, stored, newest)
+            await self._note_answer(given, delivery, newest, run)
+            return given
+        state = await self.read(newest.config)
+        if any(task.interrupts and task.result is None for task in state.tasks):
+            raise InputStoredError(state)
+        return None
+
+    async def seen(self, mark: InputId) -> Literal["stored", "recorded"] | None:
+        """Return what the session has of an id: `stored` checkpoints, or a `recorded` answer; None if new."""
+        newest = await load(self.saver, self.thread)
+        if newest is None:
+            return None
+        if await self._find(mark, newest) is not None:
+            return "stored"
+        return "recorded" if self._record(mark, newest) is not None else None
+
+    async def check(self, given: Any, mark: InputId) -> None:
+        """Check, before a run begins, that it may have an input; errors as `admit`."""
+        newest = await load(self.saver, self.thread)
+        if newest is None:
+            return
+        known = await self._find(mark, newest)
+        if known is None:
+            self._record(mark, newest)
+            return
+        with suppress(InputStoredError):
+            await self._continued(given, mark, known, newest)
+
+    async def runs_before(self, run_id: str) -> tuple[str, ...]:
+        """Return the ids of the runs that a server dispatched to the session before a run.
+
+        Raises `InputSupersededError` if the run was delivered before, and a later run has followed it.
+        """
+        newest = await load(self.saver, self.thread)
+        recent = runs_until(newest.metadata) if newest is not None else ()
+        if run_id in recent[:-1]:
+            raise InputSupersededError(
+                f"The run {run_id!r} of session {self.thread_id!r} was delivered before, and later runs have followed "
+                "it. Its input is not repeated; read the session's history, and send what is still needed again."
+            )
+        return tuple(each for each in recent if each != run_id)
+
+    async def inherited(self, configurable: Mapping[str, Any]) -> InputId | None:
+        """Return the mark of the input that a run without new input continues, at its `checkpoint_id` if any."""
+        at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
+        continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
+        return input_id_in(continued.metadata) if continued is not None else None
+
+    async def _is_corrected(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
+        """Whether an answer has the id of another one that a delegate has refused, and is for the same question."""
+        stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
+        if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
+            return False
+        state = await self.read(newest.config)
+        waiting = (state.values.get("remote") or {}).get("open", {})
+        asked = [interrupt.value for _, interrupt in _addressed(given, state)]
+        return bool(asked) and all(
+            isinstance(value, Mapping) and (waiting.get(value.get("delegation")) or {}).get("refused")
+            for value in asked
+        )
+
+    async def _continued(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
+        """Return the graph's input for an id whose newest checkpoint is `known`."""
+        mark.names(input_id_in(known.metadata), self.thread_id)
+        if known.config["configurable"].get("checkpoint_ns") == ANSWERS:
+            raise InputStoredError(pruned_state(known))
+        state = await self.read(known.config)
+        if not state.tasks:
+            raise InputStoredError(state)
+        if known.checkpoint["id"] == newest.checkpoint["id"]:
+            if any(task.interrupts and task.result is None for task in state.tasks):
+                raise InputStoredError(state)
+            return None
+        asked = [task for task in state.tasks if task.interrupts]
+        # A delegate that had received the answer before a crash ends without a second record of it.
+        has_ended = bool(asked) and all(task.result is not None for task in asked)
+        if has_ended or wave_recovery(known).answer_counts:
+            # Its question was answered under another id, whose result is not this one's.
+            tasks = tuple(task._replace(result=None) if task.interrupts else task for task in state.tasks)
+            raise InputStoredError(state._replace(tasks=tasks))
+        if known.metadata.get("source") == "input":
+            return given  # LangGraph has dropped it for a later input, before anything read it
+        raise InputSupersededError(
+            f"The input {mark.id!r} of session {self.thread_id!r} has no answer: a later input came before it was "
+            "finished, and its open calls were settled then. Read the session's events, and send what is still "
+            "needed under a new id."
+        )
+
+    async def _answered(self, given: Any, stored: Mapping[str, Any], newest: CheckpointTuple) -> Any:
+        """Return the graph's input for an answer that the newest checkpoint has a record of."""
+        state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
+        waiting = {asked.id: task.id for task in state.tasks if task.result is None for asked in task.interrupts}
+        before = stored["received"]
+        lacking = {id_ for id_, task in waiting.items() if id_ in before and counts.get(task, 0) <= before[id_]}
+        if lacking:
+            if not isinstance(given, Command):
+                raise InputStoredError(state)  # the question is still open
+            answers: Any = given.resume
+            if isinstance(answers, dict) and not lacking.isdisjoint(answers):
+                answers = {id_: answer for id_, answer in answers.items() if id_ in lacking}
+            return replace(given, resume=answers)
+        if waiting.keys() - before.keys():
+            raise InputStoredError(state)  # the session waits for the answers to its other questions
+        return None
+
+    async def _note_answer(self, given: Command[Any], mark: InputId, newest: CheckpointTuple, run: Run) -> None:
+        """Record an answer, and the number of answers before it to the questions that it addresses."""
+        state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
+        received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
+        at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
+        record = {"id": mark.id, "digest": mark.digest, "received": received}
+        await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
+
+    def _record(self, mark: InputId, newest: CheckpointTuple) -> Mapping[str, Any] | None:
+        """Return the newest checkpoint's record of an answer, if any; `InputConflictError` for a different answer."""
+        for _, channel, value in newest.pending_writes or ():
+            if channel == ANSWER and mark.names(InputId(value["id"], value["digest"]), self.thread_id):
+                return dict(value)
+        return None
+
+    @property
+    def thread(self) -> RunnableConfig:
+        """The config of the session's newest checkpoint."""
+        return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
+
+    async def _find(self, mark: InputId, newest: CheckpointTuple) -> CheckpointTuple | None:
+        stored = input_id_in(newest.metadata)
+        if stored is not None and stored.id == mark.id:
+            return newest
+        if (find := index_of(self.saver)) is not None:
+            return await find(self.thread_id, mark.id)
+        return await find_recent(self.saver, newest, mark.id)
+
+
+def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:
+    """Return the open interrupts that an answer is for, each with its task."""
+    return [
+        (task, interrupt)
+        for task in state.tasks
+        if task.result is None
+        for interrupt in task.interrupts
+        if not isinstance(given.resume, dict) or interrupt.id in given.resume
+    ]
+
+
+def index_of(saver: BaseCheckpointSaver[Any]) -> FindInput | None:
+    """Return a saver's search for an input's newest checkpoint in an index; None for a saver without one."""
+    return getattr(saver, "find_input", None)

@@ -1,0 +1,206 @@
+"""Locks sessions of an SQLite database in a lock file, with one byte per session."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from graph_agent.base.errors import ConfigError, SessionLockError
+
+if sys.platform != "win32":
+    import fcntl
+
+SUFFIX = ".sessions-lock"
+"""Suffix of the lock file, added to the database's name."""
+
+HAS_LOCKS = sys.platform != "win32"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of `link` on a file system without hard links."""
+
+_FIXES: dict[int, str] = {
+    errno.EMFILE: "This process has no file descriptor left; raise its limit (ulimit -n).",
+    errno.ENFILE: "The system has no file descriptor left; raise its limit (fs.file-max).",
+    errno.EACCES: "Give this user read and write access to the file, as to the database, e.g. with chmod g+rw.",
+    errno.EPERM: "Give this user read and write access to the file, as to the database, e.g. with chmod g+rw.",
+    errno.EROFS: "A run writes to its database; keep it where this process may write.",
+    errno.ENOSPC: "Free some space on the disk.",
+    errno.EDQUOT: "Free some space within the user's quota.",
+}
+_WITHOUT_LOCKS = (
+    "The file system has no record locks, or its lock service does not answer, and without them two processes could "
+    "run one session. Keep the database on a local disk, turn the locks of the file system on, or use PostgreSQL."
+)
+_FIXES |= dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS), _WITHOUT_LOCKS)
+
+
+def check_names(database: Path) -> None:
+    """Check that a database has one name, no hard links: SQLite and this package would lock each name apart."""
+    with suppress(OSError):
+        found = os.stat(database)
+        if (names := found.st_nlink) > 1 and stat.S_ISREG(found.st_mode):
+            raise ConfigError(
+                f"db='sqlite:///{database}': the file has {names} names (hard links), and what is written through one "
+                f"is lost for the others. Keep one of them; `find . -samefile {database.name}` lists them."
+            )
+
+
+class LockFile:
+    """An open lock file: each session is one byte of it, by a hash of its id.
+
+    The system drops all locks of a process on a file when the process closes any descriptor of the file, so a process
+    must have one object per file at a time.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self.locked: set[str] = set()
+        """Ids of the sessions whose bytes this process has locked."""
+
+    @classmethod
+    def open(cls, database: Path) -> LockFile:
+        """Open the lock file of a database; create it with the database's mode and group if it is missing.
+
+        Raises `ConfigError` if the database has hard links, `SessionLockError` when it cannot be opened.
+        """
+        path = _lock_path(database)
+        check_names(database)
+        try:
+            try:
+                source = os.stat(database)
+            except FileNotFoundError:
+                source = None
+            mode = stat.S_IMODE(source.st_mode) & 0o666 if source is not None else 0o600
+            if source is not None:
+                _create(path, source, mode)
+            # No symbolic link: its target would get the database's mode.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            if source is not None:
+                _give_access(descriptor, source, mode)
+        except OSError as error:
+            _refuse(path, "opened", error)
+        return cls(path, descriptor)
+
+    @classmethod
+    def open_read_only(cls, database: Path) -> LockFile | None:
+        """Open the lock file of a database to inspect its locks; None if there is no file, and so no lock."""
+        path = _lock_path(database)
+        try:
+            return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _refuse(path, "opened", error)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its path still refers to this file: other processes do not see locks on a removed file."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def lock(self, session_id: str) -> bool:
+        """Lock a session's byte; False when another process has it. `SessionLockError` when the system call fails."""
+        if not self._set(fcntl.LOCK_EX | fcntl.LOCK_NB, session_id):
+            return False
+        self.locked.add(session_id)
+        return True
+
+    def is_free(self, session_id: str) -> bool:
+        """Whether no other process has a session's byte, which this process must not have locked."""
+        if not self._set(fcntl.LOCK_SH | fcntl.LOCK_NB, session_id):
+            return False
+        self._set(fcntl.LOCK_UN, session_id)
+        return True
+
+    def unlock(self, session_id: str) -> None:
+        """Unlock a session's byte, if it is locked."""
+        if session_id in self.locked:
+            self.locked.discard(session_id)
+            self._set(fcntl.LOCK_UN, session_id)
+
+    def close(self) -> None:
+        """Close it, which releases every lock on it."""
+        os.close(self._descriptor)
+
+    def _set(self, operation: int, session_id: str) -> bool:
+        digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).digest()
+        try:
+            fcntl.lockf(self._descriptor, operation, 1, int.from_bytes(digest[:8], "big") >> 2)
+        except (BlockingIOError, PermissionError):
+            return False  # POSIX allows either error for a lock of another process
+        except OSError as error:
+            _refuse(self._path, "locked", error)
+        return True
+
+
+def create_if_missing(database: Path) -> None:
+    """Create the lock file of a database; a failure is reported when the file is opened."""
+    with suppress(OSError):
+        found = os.stat(database)
+        _create(_lock_path(database), found, stat.S_IMODE(found.st_mode) & 0o666)
+
+
+def is_missing(database: Path) -> bool:
+    """Whether a database has no lock file yet."""
+    return HAS_LOCKS and not os.path.lexists(_lock_path(database))
+
+
+def _lock_path(database: Path) -> Path:
+    return database.with_name(database.name + SUFFIX)
+
+
+def _create(path: Path, database: os.stat_result, mode: int) -> None:
+    """Create a missing lock file with its mode and group in one step: another user may open it as soon as it exists.
+
+    The umask limits the mode of a new file. Its mode is therefore set under another name, from which it is linked.
+    Nothing is created on a file system without links.
+    """
+    if os.path.lexists(path):
+        return
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            _give_access(descriptor, database, mode)
+        finally:
+            # Before the link: to close it later would release locks that this process takes under the other name.
+            os.close(descriptor)
+        os.link(draft, path)
+    except OSError as error:
+        # Another process may have created the file meanwhile.
+        if error.errno not in (errno.EEXIST, *_NO_LINKS):
+            raise
+    finally:
+        draft.unlink()
+
+
+def _give_access(descriptor: int, database: os.stat_result, mode: int) -> None:
+    """Give a lock file of this user the database's group and mode, so that all users of the database can lock it."""
+    found = os.fstat(descriptor)
+    user = os.geteuid()
+    if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_nlink != 1 or found.st_uid != user:
+        return
+    if found.st_gid != database.st_gid or (user == 0 and database.st_uid != 0):
+        # Not permitted to a user outside the database's group; the mode is set all the same.
+        with suppress(PermissionError):
+            os.fchown(descriptor, database.st_uid if user == 0 else -1, database.st_gid)
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(descriptor, mode)
+
+
+def _refuse(path: Path, action: str, error: OSError) -> NoReturn:
+    number = error.errno or 0
+    name = errno.errorcode.get(number, str(number))
+    fix = _FIXES.get(number, "See the system's log.")
+    raise SessionLockError(
+        f"The lock file {path} could not be {action}: {os.strerror(number)} ({name}). {fix} No run was started."
+    ) from error
