@@ -130,6 +130,7 @@ style: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py
+	$(BIN)/python tests/checks/rooms.py
 	$(BIN)/python tests/checks/imports_of_tests.py
 	$(BIN)/python tests/checks/register.py
 	$(BIN)/python -m benchmarks.files_of_a_turn

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graph_agent.base._internal.inner_paths import explain_inner_paths
 from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -56,3 +57,5 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.base.types": "SessionStatus",
     },
 )
+
+explain_inner_paths()

@@ -36,7 +36,7 @@ _READ_AT_START = re.compile(r"LANG(UAGE)?$|LC_|PYTHON")
 """Names of the variables that an interpreter reads when it starts."""
 _WITHOUT_EFFECT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
 _ROOT = str(Path(__file__).parents[2])
-_READ_WHEN_IMPORTED = ("graph_agent.cli", "graph_agent.server", "prometheus_client")
+_READ_WHEN_IMPORTED = ("graph_agent.cli", "graph_agent.interfaces", "graph_agent.server", "prometheus_client")
 """Packages that workers import again: `prometheus_client` selects its storage, which workers share, at its import."""
 
 

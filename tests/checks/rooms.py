@@ -1,0 +1,119 @@
+"""Fail when the package's rooms become more tangled: more rooms, floors or arrows, or private names across rooms.
+
+A room is a folder of the package with a folder above it at most, such as `core/planning`; `base` is one room. An arrow
+is a pair of rooms with an import from the first to the second, a floor a step of the longest chain of arrows. The
+public paths at the root are not counted: they only export names. `-v` lists the private names.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "graph_agent"
+ROOMS = (
+    *("agent_file", "base", "core", "devtools", "integrations", "interfaces"),
+    *("models", "nodes", "session", "storage", "web"),
+)
+CEILINGS = {"rooms": 36, "floors": 18, "arrows": 211, "private names across rooms": 0}
+"""Greatest numbers that are accepted, which only sink."""
+OF_OTHERS = frozenset({"_agenerate", "_arun", "_astream", "_client", "_get_ls_params", "_replace", "_run"})
+"""Private names that LangChain or the standard library defines, and classes of several rooms override."""
+
+
+def room_of(module: str) -> str | None:
+    """Return the room of a module or package; None for a public path at the root."""
+    parts = module.split(".")[1:]
+    if not parts or parts[0] not in ROOMS:
+        return None
+    folders = parts if (PACKAGE.joinpath(*parts)).is_dir() else parts[:-1]
+    return "base" if parts[0] == "base" else "/".join(folders[:2])
+
+
+def shape() -> tuple[int, int, int]:
+    """Return the numbers of rooms, floors and arrows."""
+    graph = grimp.build_graph("graph_agent", exclude_type_checking_imports=True, cache_dir=None)
+    below: dict[str, set[str]] = {}
+    for module in graph.modules:
+        if (room := room_of(module)) is None:
+            continue
+        others = {room_of(each) for each in graph.find_modules_directly_imported_by(module)}
+        below.setdefault(room, set()).update(each for each in others if each not in (None, room))
+
+    @functools.cache
+    def floors(room: str, above: frozenset[str] = frozenset()) -> int:
+        lower = below.get(room, set()) - above
+        return 1 + max((floors(each, above | {room}) for each in lower), default=0)
+
+    return len(below), max(floors(room) for room in below), sum(map(len, below.values()))
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Yield each file of a room, and its room."""
+    for path in sorted([*PACKAGE.rglob("*.py"), *(ROOT / "nodes").glob("*.py")]):
+        relative = path.relative_to(ROOT).with_suffix("")
+        module = (
+            ".".join(relative.parts)
+            if relative.parts[0] == "graph_agent"
+            else ".".join(("graph_agent", *relative.parts))
+        )
+        if (room := room_of(module.removesuffix(".__init__"))) is not None:
+            yield path, room
+
+
+def private(name: str) -> bool:
+    """Whether a name is private: one underscore at its begin."""
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names() -> Iterator[str]:
+    """Yield each place that reads a private attribute, or imports a private name, that only other rooms define."""
+    defined: dict[str, set[str]] = {}
+    trees = [(path, room, ast.parse(path.read_text(encoding="utf-8"))) for path, room in files()]
+    for _, room, tree in trees:
+        for node in ast.walk(tree):
+            names: list[str] = []
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    names = [name]
+                case ast.Attribute(ctx=ast.Store(), attr=name) | ast.Name(ctx=ast.Store(), id=name):
+                    names = [name]
+            for name in filter(private, names):
+                defined.setdefault(name, set()).add(room)
+    for path, room, tree in trees:
+        if path.is_relative_to(PACKAGE / "base" / "_compat"):
+            continue  # the one place of private names of other packages
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                    continue
+                case ast.Attribute(attr=name, ctx=ast.Load()) if private(name):
+                    found = [name]
+                case ast.ImportFrom(module=str(module), names=aliases) if module.startswith("graph_agent"):
+                    found = [each.name for each in aliases if private(each.name)]
+                case _:
+                    continue
+            for name in found:
+                if name in defined.keys() - OF_OTHERS and room not in defined[name]:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {name} of {', '.join(sorted(defined[name]))}"
+
+
+def main() -> None:
+    """Print each number; exit with status 1 if one is above its ceiling."""
+    found = [*private_names()]
+    if "-v" in sys.argv[1:]:
+        sys.stdout.write("".join(f"{place}\n" for place in found))
+    numbers = dict(zip(CEILINGS, (*shape(), len(found)), strict=True))
+    sys.stdout.write(", ".join(f"{number} {name}" for name, number in numbers.items()) + "\n")
+    if worse := [name for name, number in numbers.items() if number > CEILINGS[name]]:
+        sys.exit(f"More {' and '.join(worse)} than before, at most {[CEILINGS[name] for name in worse]} may be.")
+
+
+if __name__ == "__main__":
+    main()
