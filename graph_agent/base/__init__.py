@@ -1,1 +1,1 @@
-"""Settings, types, errors and helpers that every other room uses."""
+"""Holds settings, types, errors and helpers that every other room uses."""

@@ -1,1 +1,1 @@
-"""The loop: planning, execution of calls, state, tools, approvals, hooks and runs."""
+"""Runs the loop: planning, execution of calls, state, tools, approvals, hooks and runs."""

@@ -1,1 +1,1 @@
-"""Tests, recordings, replays and evaluations of agents."""
+"""Provides tests, recordings, replays and evaluations of agents."""

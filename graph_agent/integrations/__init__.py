@@ -1,1 +1,1 @@
-"""What an agent uses: MCP servers, other agents, folders, and traces."""
+"""Connects agents with MCP servers, other agents, folders, and traces."""

@@ -1,1 +1,1 @@
-"""The ways in from outside: servers, the command line, editors and engines."""
+"""Serves agents to clients: over HTTP, on the command line, in editors and in engines."""

@@ -1,1 +1,1 @@
-"""Savers, pruning, locks of sessions, and inputs that run once."""
+"""Stores checkpoints, prunes them, locks sessions, and admits each input once."""

@@ -13,8 +13,13 @@ PACKAGE = "graph_agent"
 def main(wheel: str) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     # The nodes, which are reached through a link, and files that are not Python.
-    prompts = [f"{PACKAGE}/models/prompts/{file.name}" for file in (ROOT / PACKAGE / "models" / "prompts").glob("*.yaml")]
-    prompts += [f"{PACKAGE}/interfaces/cli/skeleton/{file.name}" for file in (ROOT / PACKAGE / "interfaces" / "cli" / "skeleton").iterdir()]
+    prompts = [
+        f"{PACKAGE}/models/prompts/{file.name}" for file in (ROOT / PACKAGE / "models" / "prompts").glob("*.yaml")
+    ]
+    prompts += [
+        f"{PACKAGE}/interfaces/cli/skeleton/{file.name}"
+        for file in (ROOT / PACKAGE / "interfaces" / "cli" / "skeleton").iterdir()
+    ]
     static = (ROOT / PACKAGE / "web" / "static").rglob("*.*")
     prompts += [file.relative_to(ROOT).as_posix() for file in static]
     missing = {f"{PACKAGE}/nodes/plan.py", f"{PACKAGE}/py.typed", f"{PACKAGE}/spec/agent.schema.json", *prompts} - held
