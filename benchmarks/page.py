@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 from benchmarks.harness import Table
-from tests.server.process import serving
+from tests.interfaces.server.process import serving
 from tests.web.conftest import TRAVEL
 from tests.web.long_session import store_long_session
 

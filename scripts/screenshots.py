@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.server.process import serving
+from tests.interfaces.server.process import serving
 from tests.web.conftest import TRAVEL
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

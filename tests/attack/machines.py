@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from tests.attack.machine_agent import AGENT, EFFECTS
-from tests.server.process import Served, serving
+from tests.interfaces.server.process import Served, serving
 
 _STARTS = 4
 _HEALTH_EVERY_S = 0.5

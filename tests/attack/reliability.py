@@ -52,7 +52,7 @@ without faults.
 - In 0.2.0, with seed 1 at scale 5, two of 233 turns on four machines were *invented*: a request sent again after a kill
   between the first two checkpoints of its input got the answer to the turn before, then its own. After the fix, the
   attack on machines was repeated; its counts above are those of the repetition, with more load and fewer turns.
-  So few turns alone do not show the fix; a test in `tests/server/test_idempotency.py` kills at that place.
+  So few turns alone do not show the fix; a test in `tests/interfaces/server/test_idempotency.py` kills at that place.
 
 ## Repeat it
 

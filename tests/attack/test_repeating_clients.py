@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from tests.attack.report import SCALE, SEED, note_faults
-from tests.server.booking import BOOKER, bookings
-from tests.server.process import Served, serving
+from tests.interfaces.server.booking import BOOKER, bookings
+from tests.interfaces.server.process import Served, serving
 
 pytestmark = pytest.mark.attack
 

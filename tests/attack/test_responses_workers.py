@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.process import Served, eventually, serving
+from tests.interfaces.server.process import Served, eventually, serving
 from tests.support.chat_client import slow_tool_orders, wait_for_slow_tool
 from tests.support.postgres_server import on_postgres
 

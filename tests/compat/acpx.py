@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server.process import ROOT
+from tests.interfaces.server.process import ROOT
 from tests.support.acp import call, calls, prepare, variables
 
 # Without the tag, npm takes the newest version for its own Node.js, which may be older.

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scripts.environments import make_environment
-from tests.server.booking import BOOKER, bookings
-from tests.server.process import ROOT, serving
+from tests.interfaces.server.booking import BOOKER, bookings
+from tests.interfaces.server.process import ROOT, serving
 
 TOOLS = ROOT / ".tools" / "coding-clis"
 MADE = "made-here"

@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.server.process import PARROT, Served, eventually, serving
+from tests.interfaces.server.process import PARROT, Served, eventually, serving
 
 _PACKAGES = [
     "@copilotkit/runtime@1.75.0",

@@ -27,8 +27,8 @@ STEPS = '!call look_up {"key": "k"}\n!then look_up {"key": "l"}'
 WAVE = '!call look_up {"key": "k"}\n!call look_up {"key": "l"}'
 AGENT = {
     "name": "parrot",
-    "model": "tests.server.parrot:make",
-    "tools": ["tests.server.parrot:look_up"],
+    "model": "tests.interfaces.server.parrot:make",
+    "tools": ["tests.interfaces.server.parrot:look_up"],
     "config": {"approve": ["look_up"]},
 }
 

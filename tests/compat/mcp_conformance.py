@@ -22,7 +22,7 @@ from mcp.server.fastmcp import Context, FastMCP
 from pydantic import AnyUrl
 
 from graph_agent.server import create_app, of_file
-from tests.server.process import PARROT, ROOT
+from tests.interfaces.server.process import PARROT, ROOT
 from tests.support.a2a_servers import serving
 
 PACKAGES = ["node@22", "@modelcontextprotocol/conformance@0.1.16", "@modelcontextprotocol/inspector@0"]

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.mcp import McpTools, open_mcp_tools
-from tests.server.process import ROOT
+from tests.interfaces.server.process import ROOT
 from tests.support.agents import asks
 
 REQUIREMENTS = ["mcp>=2", "uvicorn"]

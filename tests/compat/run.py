@@ -20,7 +20,7 @@ from typing import Any
 
 from scripts.environments import make_environment
 from tests.compat import acpx, agui, coding_clis, copilotkit, mcp_conformance, mcp_servers, open_responses, recorded
-from tests.server.process import ROOT, Served, serving
+from tests.interfaces.server.process import ROOT, Served, serving
 
 KEY = "compat-0123456789abcdef"
 _WHOLE = 100

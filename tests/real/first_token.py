@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from scripts.local_model import model_server
-from tests.server.process import serving
+from tests.interfaces.server.process import serving
 
 _WORDS = "The sea is deep and blue, and the boats are small. " * 12
 

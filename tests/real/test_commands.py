@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.process import serving
+from tests.interfaces.server.process import serving
 from tests.support.cli import run_cli
 from tests.support.terminal import leave, terminal
 from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python

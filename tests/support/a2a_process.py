@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tests.server.process import PARROT, ROOT, UP_WITHIN_S, eventually
+from tests.interfaces.server.process import PARROT, ROOT, UP_WITHIN_S, eventually
 from tests.support.warm_process import Process, start_python
 
 AGENT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.server.process import PARROT, Served, serving
+from tests.interfaces.server.process import PARROT, Served, serving
 
 CLIENT = Path(__file__).with_name("agui_client.mjs")
 NEWEST, LEGACY = "1.0.0", "0.0.59"

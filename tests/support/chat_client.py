@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.server.process import eventually
+from tests.interfaces.server.process import eventually
 
 CHAT = "/v1/chat/completions"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -1,4 +1,4 @@
-"""A process that kills itself while its session waits for approval, started by `tests/approvals/test_recovery.py`."""
+"""A process that kills itself while its session waits for approval; `tests/core/approvals/test_recovery.py` starts it."""
 
 from __future__ import annotations
 

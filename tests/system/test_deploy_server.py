@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.process import eventually
+from tests.interfaces.server.process import eventually
 from tests.support.containers import (
     DEPLOY,
     Running,

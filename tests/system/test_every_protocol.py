@@ -17,7 +17,7 @@ from anthropic import Anthropic
 from langgraph_sdk import get_client
 from openai import OpenAI
 
-from tests.server.process import PARROT, Served, eventually, serving
+from tests.interfaces.server.process import PARROT, Served, eventually, serving
 from tests.support.a2a_client import a2a_client
 from tests.support.agui import interrupts, post, resume
 from tests.support.dev_server import dev_process

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.server.process import Served, serving
+from tests.interfaces.server.process import Served, serving
 from tests.support.required import unavailable
 
 expect.set_options(timeout=60_000)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.server.process import PARROT, Served, serving
+from tests.interfaces.server.process import PARROT, Served, serving
 from tests.support.mcp_servers.running import asking
 
 

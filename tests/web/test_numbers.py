@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.server.process import PARROT, Served, serving
+from tests.interfaces.server.process import PARROT, Served, serving
 from tests.support.cli import run_cli
 from tests.support.mcp_servers.running import asking
 

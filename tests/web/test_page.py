@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from graph_agent.web.page import exported_page
-from tests.server.process import Served
+from tests.interfaces.server.process import Served
 from tests.support.cli import run_cli
 from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
 

@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.server.process import Served, serving
+from tests.interfaces.server.process import Served, serving
 from tests.support.ports import reserved_port
 from tests.web.conftest import TRAVEL
 from tests.web.travel_agent import HOSTILE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.server.process import Served, serving
+from tests.interfaces.server.process import Served, serving
 from tests.web.conftest import TRAVEL
 from tests.web.long_session import store_long_session
 

@@ -1,6 +1,6 @@
 """Imports every private name of LangGraph, LangChain and Python that this package uses; `checkpoints` has more.
 
-Each has a test in `tests/internal/test_compat*.py` that fails when it moves. No other module of the package may import
+Each has a test in `tests/base/test_compat*.py` that fails when it moves. No other module of the package may import
 a name that begins with an underscore from another distribution.
 """
 

@@ -1,6 +1,6 @@
 """Imports LangGraph's private names behind checkpoints: their ids, and the full copies of delta channels.
 
-Like those of `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
+Like those of `_compat`, each has a test that fails when it moves: `tests/base/test_compat.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Imports LangChain's private names behind the reply to a request: how a chat model generates and streams it.
 
-Like those of `_compat`, each has a test that fails when it moves: `tests/internal/test_compat.py`.
+Like those of `_compat`, each has a test that fails when it moves: `tests/base/test_compat.py`.
 """
 
 from __future__ import annotations
