@@ -45,8 +45,8 @@ _RESULTS = ("<tool_result ", "<tool_result>", "<tool_response>")
 _ECHO_BEGIN = {"", *(echoed[0] for echoed in (*_NOTICES, *_RESULTS))}
 """The first letters of an echo, which rejects most texts at low cost."""
 _ECHO = re.compile(
-    rf"\s*+(?:(?:{'|'.join(map(re.escape, _NOTICES))})(?:[^\n]++|\n(?![ \t]*+\n))*+(?:\n[ \t]*+\n|\Z)"
-    r"|<(?P<tag>tool_result|tool_response)[ >](?:[^<]++|<(?!/(?P=tag)>))*+(?:</(?P=tag)>|\Z))"
+    rf"\s*+(?:(?:{'|'.join(map(re.escape, _NOTICES))})(?>(?:[^\n]++|\n(?![ \t]*+\n))*)(?:\n[ \t]*+\n|\Z)"
+    r"|<(?P<tag>tool_result|tool_response)[ >](?>(?:[^<]++|<(?!/(?P=tag)>))*)(?:</(?P=tag)>|\Z))"
 )
 _CANDIDATE = re.compile(
     r"[{\[<◁]|\](?=<\]m|<?\Z|<\]\Z)|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\["
@@ -58,7 +58,7 @@ _BRACKET = re.compile(
     r"\[(?:TOOL_CALLS\]|unused11\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))"
 )
 _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
-_OPEN_TAG = re.compile(r"[<◁](?:[|｜A-Za-z][^>\n]*+)?+\Z")
+_OPEN_TAG = re.compile(r"[<◁](?>(?:[|｜A-Za-z][^>\n]*+)?)\Z")
 _LONGEST_TAG = 80
 """Maximum characters of a tag; a longer unclosed one is text."""
 _LONGEST_OPENING = 200

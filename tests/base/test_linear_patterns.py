@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from re import _constants, _parser  # type: ignore[attr-defined] # only the parser's tree shows what a quantifier repeats
 from types import ModuleType
 from typing import Any
 
@@ -169,6 +170,32 @@ def test_patterns_take_linear_steps_on_every_text(file: str) -> None:
     slow = {(place, use): slowest_text(pattern, use) for place, pattern, use in _by_file()[file]}
 
     assert {where: text for where, text in slow.items() if text is not None} == {}
+
+
+def _possessive_groups(pattern: str | bytes, flags: int) -> list[Any]:
+    """Return what the possessive quantifiers of a pattern repeat that is more than one character."""
+    found: list[Any] = []
+    pending: list[Any] = [_parser.parse(pattern, flags)]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, tuple) and each and each[0] is _constants.POSSESSIVE_REPEAT:
+            (_, (_, _, body)) = each
+            found += [] if len(body) == 1 and body[0][0] in _ONE_CHARACTER else [body]
+        if isinstance(each, tuple | list | _parser.SubPattern):
+            pending += list(each)
+    return found
+
+
+_ONE_CHARACTER = frozenset({_constants.IN, _constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY})
+
+
+@pytest.mark.parametrize("file", _FILES)
+def test_possessive_quantifiers_repeat_one_character(file: str) -> None:
+    # Before Python 3.11.5, a possessive quantifier behind a group that can backtrack matches too little (bpo-106052);
+    # an atomic group around a greedy one, `(?>(?:...)*)`, does not.
+    groups = {place: _possessive_groups(each.pattern, each.flags & ~re.UNICODE) for place, each, _ in _by_file()[file]}
+
+    assert {place: found for place, found in groups.items() if found} == {}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ _TO = r"(?:\\?[\"'])?\s{0,3}[=:]\s{0,3}(?:b(?=[\"']))?"
 """Separator of a name and its value: `name: `, `name=`, `'name': b`."""
 _TO_NEXT = r"\\?[\"']\s{0,3},\s{0,3}(?:b(?=[\"']))?"
 """Separator of a name and its value in a tuple: `b'name', b`."""
-_SINGLE, _DOUBLE = r"(?:[^'\\]++|\\.)++", r'(?:[^"\\]++|\\.)++'
+_SINGLE, _DOUBLE = r"(?>(?:[^'\\]++|\\.)+)", r'(?>(?:[^"\\]++|\\.)+)'
 _QUOTED = rf"(?:(?<='){_SINGLE}|(?<=\"){_DOUBLE})"
 _WORD = r"[^\s'\",;)}\]]+"
 _COOKIE = r"(?<![a-z])(?:set-)?cookie2?"
@@ -101,7 +101,7 @@ _FIXED = (
     re.compile(r"hooks\.slack\.com/services/(?P<hook>)[\w/]{8,}"),
     re.compile(
         r"-----BEGIN (?:[A-Z]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----(?P<pem>)"
-        r"(?:[^-]++|-(?!----))*+(?:-----END [^\n-]*-----)?"
+        r"(?>(?:[^-]++|-(?!----))*)(?:-----END [^\n-]*-----)?"
     ),
     re.compile(r"FlyV1 (?P<fly>)fm[\w,+/=-]{16,}"),
 )

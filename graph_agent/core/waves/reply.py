@@ -28,8 +28,8 @@ _HOLDS_A_PLAN = re.compile(
 _NAMES_A_FIELD = re.compile(r'"(?:status|tools)"\s*:')
 _FENCE = re.compile(r"\A(?:`{3,}|~{3,})[\w-]*+\s*+(?=\{)")
 _FENCE_END = re.compile(r"\A(?:`{3,}|~{3,})\s*+")
-_HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*+)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_HALF_ESCAPE = re.compile(r"(?<!\\)((?>(?:\\\\)*))\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_HALF_PAIR = re.compile(r"(?<!\\)((?>(?:\\\\)*))\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _MOST_PLANS = 20
 _decoder = json.JSONDecoder(strict=False)
 

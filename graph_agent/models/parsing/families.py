@@ -22,7 +22,7 @@ _GEMMA = re.compile(
     (?: (?P<open>[{\[]) | (?P<close>[}\]])
     | (?:<\|"\|>|<escape>)(?P<string>.*?)(?:<\|"\|>|<escape>|(?P<cut>\Z)) (?P<quoted_key>\s*+:)?
     | (?P<key>[\w.$-]++)\s*+:
-    | (?P<word>[^\s,{}\[\]<]++(?:\ ++[^\s,{}\[\]<]++)*+) )
+    | (?P<word>[^\s,{}\[\]<]++(?>(?:\ ++[^\s,{}\[\]<]++)*)) )
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -33,14 +33,14 @@ HARMONY = re.compile(
 )
 """The header of one message of gpt-oss, with the recipient of a call."""
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|(?:start|channel)\|>)")
-HARMONY_TAIL = re.compile(r"(?:\s*+<\|(?:end|call|return)\|>)?+")
+HARMONY_TAIL = re.compile(r"(?>(?:\s*+<\|(?:end|call|return)\|>)?)")
 
 KIMI_CALL = re.compile(rf"""<\|open\|>call\b[^<>]{{0,60}}?\btool="(?P<name>{TOOL_NAME})"[^<>]{{0,60}}<\|sep\|>""")
 _KIMI_ARGUMENT = re.compile(
     r"""\s*+<\|open\|>(?:argument\b[^<>]{0,80}?\bkey="(?P<key>[^"<>]{1,200})"(?P<rest>[^<>]{0,80})|(?P<json>json\b)[^<>]{0,80})<\|sep\|>"""
 )
 _KIMI_CLOSE = re.compile(r"<\|close\|>(?:argument|json)<\|sep\|>")
-_KIMI_END = re.compile(r"(?:\s*+<\|close\|>(?:call|tools|message)<\|sep\|>)*+")
+_KIMI_END = re.compile(r"(?>(?:\s*+<\|close\|>(?:call|tools|message)<\|sep\|>)*)")
 
 REASONING_BLOCKS = {
     "<|channel>": "<channel|>",

@@ -54,8 +54,8 @@ _KEYWORDS = "|".join(keyword.kwlist)
 _REFUSED = re.compile(
     rf"""
     # Strings and comments remain unchanged; an unclosed string runs to its end instead of being tried again.
-    (?P<text> \"{{3}}(?:[^"\\]++|\\.|"(?!""))*+(?:\"{{3}})? | '{{3}}(?:[^'\\]++|\\.|'(?!''))*+(?:'{{3}})?
-        | "(?:[^"\\\n]++|\\.)*+"? | '(?:[^'\\\n]++|\\.)*+'? | \#[^\n]*+ )
+    (?P<text> \"{{3}}(?>(?:[^"\\]++|\\.|"(?!""))*)(?:\"{{3}})? | '{{3}}(?>(?:[^'\\]++|\\.|'(?!''))*)(?:'{{3}})?
+        | "(?>(?:[^"\\\n]++|\\.)*)"? | '(?>(?:[^'\\\n]++|\\.)*)'? | \#[^\n]*+ )
     # A keyword in place of a name: before the equals sign of an argument, a parenthesis or a dot, or after a dot.
     | (?<!\w)(?P<keyword>{_KEYWORDS})(?=\s*+(?:=(?!=)|\()|\.[^\W\d])
     | (?<=\.)(?P<attribute>{_KEYWORDS})\b

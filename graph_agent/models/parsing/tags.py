@@ -41,11 +41,11 @@ _TOKEN = re.compile(
     rf"""
     [{{}}\[\]]
     # Possessive, and the closing quote optional: an unclosed string runs to the end instead of being tried again.
-    | "[^"\\]*+(?:\\.[^"\\]*+)*+"?
+    | "[^"\\]*+(?>(?:\\.[^"\\]*+)*)"?
     # An apostrophe opens a string only where a value may start, and closes it only where a value may end.
-    | (?<=[\s{{\[(,:=])'(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}}\])]|\Z)))*+'?
+    | (?<=[\s{{\[(,:=])'(?>(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}}\])]|\Z)))*)'?
     | (?<!:)//[^\n]*+
-    | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?
+    | /\*[^*]*+(?>(?:\*(?!/)[^*]*+)*)(?:\*/)?
     # JSON holds none of these outside strings: a tag, a fence or another turn ends a truncated value.
     | (?P<stop></?[A-Za-z|｜] | ``` | {SPEAKER_START})
     """,
@@ -275,11 +275,11 @@ _CLOSER = (
     rf"|END_ACTION|tools_suffix|python_end|end▁of▁sentence){_TOKEN_END}|<tool_call\|>|<end_function_call>"
     r"|\[unused12\])"
 )
-CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?:\s*+{_CLOSER})*+")
+CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?>(?:\s*+{_CLOSER})*)")
 """The closing tags after a call, with a surplus bracket or inner fence before them; also matches the empty string."""
 
 PARAMETER = re.compile(
-    rf"""\s*+<{_PREFIX}?param(?:eter)?(?:=|\ name=)["']?(?P<key>(?:(?!\ string=)[^<>"'\n]){{1,200}}+)"""
+    rf"""\s*+<{_PREFIX}?param(?:eter)?(?:=|\ name=)["']?(?P<key>(?>(?:(?!\ string=)[^<>"'\n]){{1,200}}))"""
     r"""["']?(?:\ string="(?P<string>true|false)")?\s*+>"""
     r"""|\s*+\]<\]minimax\[>\[\s*+<(?!invoke\b)(?P<name>[^\W\d][\w.$-]{0,200})>"""
 )

@@ -94,7 +94,7 @@ MARK = re.compile(r"[<\[\]`~\n]")
 _HARMONY_GOES_ON = "<|start|>assistant"
 """Follows `<|end|>` between two messages of one reply of gpt-oss."""
 _AFTER_GLUED = re.compile(r"[ \t]*+(?:\n|\Z|<[|｜])")
-_ONLY_ENDS = re.compile(rf"(?:\s|</s>|{_any_of(_ENDS)})*+")
+_ONLY_ENDS = re.compile(rf"(?>(?:\s|</s>|{_any_of(_ENDS)})*)")
 
 _ASSISTANT = (
     *("<|im_start|>assistant\n", "<|start_header_id|>assistant<|end_header_id|>\n\n", "<start_of_turn>model\n"),
@@ -103,7 +103,7 @@ _ASSISTANT = (
     *("<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "<|assistant_start|>", "<|assistant|>"),
 )
 """Headers of the assistant's own turn, which a model with a wrong template repeats before its reply."""
-_LEADING = re.compile(rf"(?:\s|{_any_of(_ASSISTANT)})*+")
+_LEADING = re.compile(rf"(?>(?:\s|{_any_of(_ASSISTANT)})*)")
 
 _QUOTES = {'"': '"', "“": "”", "«": "»", "`": "`"}
 _QUOTE_REACH = 400
