@@ -1,8 +1,12 @@
-"""Counts the modules of the package whose code one plain turn runs: `python -m benchmarks.files_of_a_turn [--list]`.
+"""Counts the files, functions and hops of one plain turn: `python -m benchmarks.files_of_a_turn [--list]`.
 
 A turn is one input with one native tool call and an answer, after a first one that has warmed caches. It is measured
 through `graph.ainvoke`, through a POST to chat completions and through one to Responses. Above a ceiling the program
 fails; lower a ceiling when the number falls.
+
+A function is counted once, a lambda too, a comprehension not. A hop is one call of a function from another file: the
+caller is the nearest function of the package on the stack, so that a call through LangGraph counts. A coroutine counts
+once, however often it is resumed. `--list` prints the calls of each file, those from other files first.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import httpx
 from langchain_core.tools import tool
@@ -28,8 +33,22 @@ from graph_agent.interfaces.server.settings import ServerSettings
 
 PACKAGE = Path(graph_agent.__file__).parent
 NODES = PACKAGE.parent / "nodes"
-CEILINGS = {"graph.ainvoke": 58, "POST /v1/chat/completions": 81, "POST /v1/responses": 98}
-"""Modules at most, by way into the agent."""
+
+
+class Counts(NamedTuple):
+    """Figures of one turn."""
+
+    files: int
+    functions: int
+    hops: int
+
+
+CEILINGS = {
+    "graph.ainvoke": Counts(58, 447, 561),
+    "POST /v1/chat/completions": Counts(81, 647, 721),
+    "POST /v1/responses": Counts(98, 787, 1078),
+}
+"""Figures at most, by way into the agent."""
 
 
 @tool
@@ -47,17 +66,56 @@ def agent() -> CompiledAgentGraph:
     return create_graph_agent(ScriptedChatModel([call, "Found a."], cycle=True), tools=[look_up])
 
 
-async def names_in(turn: Callable[[], Awaitable[object]]) -> set[str]:
-    """Return the file names of all code that the second of two equal turns runs."""
-    seen: set[str] = set()
+class Turn:
+    """Records the calls of the package's functions, while it is the profile function of all threads."""
 
-    def record(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            seen.add(frame.f_code.co_filename)
+    def __init__(self) -> None:
+        self._frames: set[FrameType] = set()
+        """All frames so far: held, so that no later frame has the identity of an earlier one."""
+        self._paths: dict[str, str | None] = {}
+        self.functions: set[CodeType] = set()
+        self.calls: Counter[str] = Counter()
+        """Path of a file → calls of its functions."""
+        self.hops: Counter[str] = Counter()
+        """Path of a file → calls of its functions from other files."""
 
+    @property
+    def counts(self) -> Counts:
+        """The figures so far."""
+        return Counts(len(self.calls), len(self.functions), self.hops.total())
+
+    def record(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Count a frame at its first start; a profile function."""
+        path = self._path_of(frame) if event == "call" else None
+        # A coroutine and a generator start again each time they are resumed.
+        if path is None or frame in self._frames:
+            return
+        self._frames.add(frame)
+        self.calls[path] += 1
+        if not frame.f_code.co_name.startswith("<") or frame.f_code.co_name == "<lambda>":
+            self.functions.add(frame.f_code)
+        caller = frame.f_back
+        while caller is not None and self._path_of(caller) is None:
+            caller = caller.f_back
+        if caller is not None and self._path_of(caller) != path:
+            self.hops[path] += 1
+
+    def _path_of(self, frame: FrameType) -> str | None:
+        """Return the path of a frame's file below the checkout; None for a file outside the package."""
+        name = frame.f_code.co_filename
+        if name not in self._paths:
+            path = Path(name).resolve()
+            is_own = not name.startswith("<") and (path.is_relative_to(PACKAGE) or path.is_relative_to(NODES))
+            self._paths[name] = str(path.relative_to(NODES.parent)) if is_own else None
+        return self._paths[name]
+
+
+async def recorded(turn: Callable[[], Awaitable[object]]) -> Turn:
+    """Record the calls of the second of two equal turns."""
+    seen = Turn()
     await turn()
-    threading.setprofile(record)
-    sys.setprofile(record)
+    threading.setprofile(seen.record)
+    sys.setprofile(seen.record)
     try:
         await turn()
     finally:
@@ -66,20 +124,13 @@ async def names_in(turn: Callable[[], Awaitable[object]]) -> set[str]:
     return seen
 
 
-def modules_in(seen: set[str]) -> list[str]:
-    """Return the paths of the package's modules among file names."""
-    paths = {Path(name).resolve() for name in seen if not name.startswith("<")}
-    own = [path for path in paths if path.is_relative_to(PACKAGE) or path.is_relative_to(NODES)]
-    return sorted(str(path.relative_to(NODES.parent)) for path in own)
-
-
-async def of_graph() -> list[str]:
+async def of_graph() -> Turn:
     """Measure a turn through the compiled graph."""
     graph = agent()
-    return modules_in(await names_in(lambda: graph.ainvoke({"messages": [("user", "find a")]})))
+    return await recorded(lambda: graph.ainvoke({"messages": [("user", "find a")]}))
 
 
-async def of_post(path: str, body: dict[str, Any]) -> list[str]:
+async def of_post(path: str, body: dict[str, Any]) -> Turn:
     """Measure a turn through one POST, in process.
 
     Args:
@@ -101,11 +152,11 @@ async def of_post(path: str, body: dict[str, Any]) -> list[str]:
         async def turn() -> None:
             (await http.post(path, json=body)).raise_for_status()
 
-        return modules_in(await names_in(turn))
+        return await recorded(turn)
 
 
-async def measure() -> dict[str, list[str]]:
-    """Return the modules of a turn, by way into the agent."""
+async def measure() -> dict[str, Turn]:
+    """Return the calls of a turn, by way into the agent."""
     chat = {"model": "agent", "messages": [{"role": "user", "content": "find a"}]}
     return {
         "graph.ainvoke": await of_graph(),
@@ -115,14 +166,16 @@ async def measure() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print the number of modules for each way, with `--list` also their paths; exit with an error above a ceiling."""
-    found = asyncio.run(measure())
-    for way, modules in found.items():
-        for path in modules if "--list" in sys.argv else ():
-            print(path)
-        print(f"{way}: {len(modules)} files, at most {CEILINGS[way]}")
-    if any(len(modules) > CEILINGS[way] for way, modules in found.items()):
-        sys.exit("A turn runs code of more modules than before: let a step join the module of its idea.")
+    """Print the figures of each way, with `--list` also those of each file; exit with an error above a ceiling."""
+    above = False
+    for way, turn in asyncio.run(measure()).items():
+        for path, calls in sorted(turn.calls.items()) if "--list" in sys.argv else ():
+            print(f"{turn.hops[path]:5} {calls:5} {path}")
+        for name, found, most in zip(Counts._fields, turn.counts, CEILINGS[way], strict=True):
+            print(f"{way}: {found} {name}, at most {most}")
+            above = above or found > most
+    if above:
+        sys.exit("A turn takes a longer way through the package than before: join what belongs together.")
 
 
 if __name__ == "__main__":
