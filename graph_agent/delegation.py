@@ -11,7 +11,6 @@ from graph_agent.core.delegation import (
     DelegationResult,
     LateDelegate,
 )
-from graph_agent.core.delegation import FOREGROUND as FOREGROUND
 from graph_agent.core.delegation import BackgroundDelegate as BackgroundDelegate
 from graph_agent.core.delegation import started_in_background as started_in_background
 

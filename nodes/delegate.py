@@ -20,7 +20,6 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX, Call, Usage
 from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 from graph_agent.core.delegation import (
     DEPTH_LEFT,
-    FOREGROUND,
     AskingDelegate,
     ContinuingDelegate,
     Delegation,
@@ -37,7 +36,7 @@ from graph_agent.core.execution.delegate_call import (
     waiting_task,
 )
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
-from graph_agent.core.runs.run import WATCHED
+from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.call_events import CallResult, fault_result
 from graph_agent.core.state.channels import RemoteState
 from graph_agent.core.state.messages import CONTEXT_MARK, without_failure_report
@@ -136,6 +135,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
 async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, tally: UsageTally) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
     deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
+    handle = handle_of(configurable)
     remote: RemoteState | None = task.state.get("remote")
     if "fault" in (checked := deps.toolbox.checked(call)):
         return DelegationResult(checked["fault"], "invalid")
@@ -158,8 +158,8 @@ async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, 
         report_progress=progress,
         background=call["arguments"].get("background") is True
         and getattr(delegate, "background", False)
-        and FOREGROUND not in configurable,
-        watch=progress.pass_on if configurable.get(WATCHED) else None,
+        and not handle.in_foreground,
+        watch=progress.pass_on if handle.is_watched else None,
         record_usage=tally,
     )
     if (waiting := waiting_task(remote, call)) is None:

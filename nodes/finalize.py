@@ -36,7 +36,8 @@ from graph_agent.core.planning.plan_edits import handoff_command
 from graph_agent.core.planning.requests import ModelRequests
 from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.core.planning.update import PlanUpdate, limit_event
-from graph_agent.core.runs.run import ReceivedNotes, WorkStoppedError, listen
+from graph_agent.core.runs.inbox import ReceivedNotes, listen
+from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import account
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
 from graph_agent.core.state.events import StoredEvent, event
@@ -512,8 +513,8 @@ class AnswerUpdate:
 
         An answer that was streamed stays in the history; any other answer is dropped and composed again.
         """
-        replaceable = "draft" not in self.outcome or "shown" in self.outcome
-        if self.reason != "completed" or self.answer is None or not replaceable or self._limited():
+        replaceable = self.answer is not None and ("draft" not in self.outcome or "shown" in self.outcome)
+        if self.active_run.inbox is None or self.reason != "completed" or not replaceable or self._limited():
             return False
         self.steering = await listen(self.active_run, self.loop, ["steer"], self.step)
         return bool(self.steering.messages)

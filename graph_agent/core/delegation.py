@@ -15,8 +15,6 @@ from graph_agent.core.state.call_events import CallResult
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.core.state.events import StoredEvent
 
-FOREGROUND = "__graph_agent_foreground"
-"""Key of `configurable` of a run whose session ends with its answer: no delegation of it goes on in the background."""
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""
 

@@ -234,9 +234,10 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
 
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
-        run_of(config).check_held()
+        active_run = run_of(config)
+        active_run.check_held()
         update = await node(state, config, *args, **kwargs)
-        run_of(config).check_held()
+        active_run.check_held()
         stream_messages(config, lambda: results_in(update))
         return update
 

@@ -42,7 +42,7 @@ from graph_agent.core.approvals.requests import is_approval_request
 from graph_agent.core.runs.fence import DeferredWrites, defers_writes
 from graph_agent.core.runs.input_ids import InputStoredError
 from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import NODES_HIDDEN, READERSHIP, RUN, AnsweringControl, Run, RunHandle, observed
+from graph_agent.core.runs.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, observed, with_handle
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.core.state.reads import ReadAgainGraph
 from graph_agent.storage.checkpoints.format import guard_reads
@@ -135,7 +135,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         **kwargs: Any,
     ) -> Any:
         """As LangGraph's `invoke`."""
-        return super().invoke(input, _with_nodes_hidden(config, kwargs), context=context, **kwargs)
+        return super().invoke(input, _of_result(config, kwargs), context=context, **kwargs)
 
     async def ainvoke(
         self,
@@ -146,7 +146,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         **kwargs: Any,
     ) -> Any:
         """As LangGraph's `ainvoke`."""
-        return await super().ainvoke(input, _with_nodes_hidden(config, kwargs), context=context, **kwargs)
+        return await super().ainvoke(input, _of_result(config, kwargs), context=context, **kwargs)
 
     def stream(
         self,
@@ -169,7 +169,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
         readership = ConsumerTracker()
         kwargs = {**kwargs, "context": context}
-        return ClosingIterator(self._stream(input, _with_readership(config, readership), kwargs), readership)
+        return ClosingIterator(self._stream(input, _with_fields(config, readership=readership), kwargs), readership)
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Generator[Any]:
         configurable = self._checked_configurable(config)
@@ -188,9 +188,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             blocking(self._check_session)(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             blocking(self._check_start)(configurable)
-            chunks = super().stream(
-                input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
-            )
+            config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable)
+            chunks = super().stream(input, _with_threads(config), **kwargs)
             held: GraphBubbleUp | None = None
             try:
                 yield from interruptible(cast("Generator[Any]", chunks))
@@ -222,17 +221,17 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             SessionLostError: When another process has taken the session over during the run.
         """
         kwargs = {**kwargs, "context": context}
-        if READERSHIP in (config or {}).get("configurable", {}):
+        if config is not None and handle_of(config.get("configurable", {})).readership is not None:
             return self._astream(input, config, kwargs)
         readership = ConsumerTracker()
-        return ClosingStream(self._astream(input, _with_readership(config, readership), kwargs), readership)
+        return ClosingStream(self._astream(input, _with_fields(config, readership=readership), kwargs), readership)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """As LangGraph's `astream_events`; the session's next input ends a run whose stream was left."""
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)
         readership = ConsumerTracker()
-        events = super().astream_events(input, _with_readership(config, readership), **kwargs)
+        events = super().astream_events(input, _with_fields(config, readership=readership), **kwargs)
         return ClosingStream(cast("AsyncGenerator[Any]", events), readership)
 
     async def _astream(
@@ -261,7 +260,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
             if kwargs.get("control") is not None:
                 kwargs["control"] = AnsweringControl(kwargs["control"], run)
-            chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
+            config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable)
+            chunks = super().astream(input, config, **kwargs)
             flushed = contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
             held: GraphBubbleUp | None = None
             try:
@@ -298,7 +298,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             run.updates_only = True
             blocking(self._admit)(None, configurable, run)
             blocking(self._check_start)(configurable)
-            return super().bulk_update_state(self._with_run(config, run), supersteps)
+            return super().bulk_update_state(self._with_run(config, configurable, run), supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """Behaves like `bulk_update_state`."""
@@ -309,7 +309,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             run.updates_only = True
             await self._admit(None, configurable, run)
             await self._check_start(configurable)
-            return await super().abulk_update_state(self._with_run(config, run), supersteps)
+            return await super().abulk_update_state(self._with_run(config, configurable, run), supersteps)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
         """Whether a run answers a question of the checkpoint that its config names."""
@@ -375,7 +375,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         """Whether a run stores nothing, and its caller does not see which node wrote what."""
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)
-        hidden = {"values", "custom", "updates"} if NODES_HIDDEN in configurable else {"values", "custom"}
+        hidden = {"values", "custom", "updates"} if handle_of(configurable).hides_nodes else {"values", "custom"}
         breakpoints = [kwargs.get(f"interrupt_{when}") or getattr(self, f"interrupt_{when}_nodes") for when in _WHEN]
         return (
             modes <= hidden
@@ -406,7 +406,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
         Raises `InputError` if the result must name a session by Unicode text and does not.
         """
-        configurable = {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
+        surrounding, given = ensure_config(self.config)["configurable"], (config or {}).get("configurable", {})
+        configurable = merge_handles(surrounding, given) if surrounding else {**given}
         if lacks_thread(self.checkpointer, configurable):
             raise InputError(
                 "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "
@@ -415,12 +416,12 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         check_session_id(str(configurable.get("thread_id", "")))
         return configurable
 
-    def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
+    def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
             _prepare(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
-        configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
-        return {**(config or {}), "configurable": configurable}
+        own = {**(config or {}).get("configurable", {}), **nothing}
+        return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
 
     def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
         if _sets_durability(kwargs):
@@ -450,17 +451,15 @@ def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
     guard_reads(saver)
 
 
-def _with_nodes_hidden(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
+def _of_result(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
     """Return the config of a run of which LangGraph gives only the result to the caller."""
-    if kwargs.get("stream_mode", "values") != "values":
-        return config
-    return {**(config or {}), "configurable": {**(config or {}).get("configurable", {}), NODES_HIDDEN: True}}
+    return config if kwargs.get("stream_mode", "values") != "values" else _with_fields(config, hides_nodes=True)
 
 
-def _with_readership(config: RunnableConfig | None, readership: ConsumerTracker) -> RunnableConfig:
-    """Return the config of a run with the state of its stream."""
-    configurable = {**(config or {}).get("configurable", {}), READERSHIP: readership}
-    return {**(config or {}), "configurable": configurable}
+def _with_fields(config: RunnableConfig | None, **fields: Any) -> RunnableConfig:
+    """Return a config whose handle has other values in some fields."""
+    config = config or {}
+    return {**config, "configurable": with_handle(config.get("configurable", {}), **fields)}
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:

@@ -16,15 +16,15 @@ from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus, with_fields_of
-from graph_agent.core.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
+from graph_agent.core.runs.inbox import ControlMessage, Inbox, NoteKind, checked_fields, new_note
 from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
-from graph_agent.core.runs.run import Run, checked_fields
+from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.core.state.call_events import OUTCOMES
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
-from graph_agent.storage.locks.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
+from graph_agent.storage.locks.registry import POLL_S, find_run, inbox_of, is_idle, sees_other_processes
 
 if TYPE_CHECKING:
     from graph_agent.core.execution.ledger import WaveRecovery
@@ -176,7 +176,9 @@ class SessionControl(SessionCommands):
 
     async def settle(self) -> bool:
         """Abort a session that no program runs, which settles its calls; return whether its input was aborted."""
-        config: RunnableConfig = {"configurable": {**self._thread["configurable"], ABORTED: True}}
+        handle = RunHandle()
+        handle.abort()
+        config: RunnableConfig = {"configurable": with_handle(self._thread["configurable"], AgentHandle(handle))}
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def next_follow_up(self) -> ControlMessage | None:

@@ -22,9 +22,10 @@ from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.errors import InputError, SessionBusyError
 from graph_agent.base.settings.config import checked_context, effective_config
 from graph_agent.base.types import SessionStatus
+from graph_agent.core.runs.inbox import ControlMessage, message_of
 from graph_agent.core.runs.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import NODES_HIDDEN, READERSHIP, RUN, WATCHED, Run, RunHandle, message_of
+from graph_agent.core.runs.run import Run, RunHandle, handle_of, with_handle
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from langgraph.types import StreamMode
 
     from graph_agent.base._internal.closing_stream import ConsumerTracker
-    from graph_agent.core.runs.inbox import ControlMessage
     from graph_agent.session.interrupts import AutoApproval, OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.stream_parts import StreamParts
@@ -259,7 +259,7 @@ class RunDriver:
         surrounding run reaches. `note` is the follow-up that the input is.
         """
         if handle is None:
-            parent = self._configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
+            parent = handle_of(self._configurable).run or handle_of(ensure_config()["configurable"]).run
             before = partial(self.control.check_next, note) if note is not None else None
             handle = RunHandle(parent=parent, before=before, mark=mark)
         run = InputRun(handle)
@@ -274,12 +274,11 @@ class RunDriver:
         without a checkpointer, only the stream knows the end. Errors as of `parts`.
         """
         modes, mark = options.modes, run.handle.mark
-        configurable = {**self._configurable, RUN: run.handle, STRICT_RESUME: True}
-        if options.readership is not None:
-            configurable |= {READERSHIP: options.readership, WATCHED: True}
         stores, values = self._graph.checkpointer is not None, dict[str, Any]()
-        if not stores:
-            configurable[NODES_HIDDEN] = True
+        handle = replace(handle_of(self._configurable), run=run.handle, hides_nodes=not stores)
+        if options.readership is not None:
+            handle = replace(handle, readership=options.readership, is_watched=True)
+        configurable = {**with_handle(self._configurable, handle), STRICT_RESUME: True}
         if run.handle.continues_at is not None:
             configurable["checkpoint_id"] = run.handle.continues_at
         config: RunnableConfig = {"configurable": configurable}

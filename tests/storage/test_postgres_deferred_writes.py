@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from graph_agent.core.runs.fence import DeferredWrites
-from graph_agent.core.runs.run import RUN, Run
+from graph_agent.core.runs.run import AgentHandle, Run, with_handle
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver, strict_serializer
 from graph_agent.storage.checkpoints import postgres_fence
@@ -102,7 +102,8 @@ class Writer:
     def __init__(self, saver: AsyncPostgresSaver, thread_id: str, *, defers: bool = True) -> None:
         self._saver = saver
         self.run = Run(session_id=thread_id, deferred=DeferredWrites(must_commit=False) if defers else None)
-        self._config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", RUN: self.run}}
+        at = {"thread_id": thread_id, "checkpoint_ns": ""}
+        self._config: Any = {"configurable": with_handle(at, AgentHandle(self.run))}
 
     async def put(self) -> None:
         """Queue a checkpoint, and a write of it."""

@@ -125,13 +125,18 @@ def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> Runnab
     return {**config, "configurable": {**configurable, _RUNTIME: runtime.override(context=context)}}
 
 
+def names_checkpoint(configurable: Mapping[str, Any]) -> bool:
+    """Whether a run names its own thread or checkpoint, so that LangGraph passes nothing of a surrounding run's on."""
+    return any(configurable.get(name) for name in _COORDINATES)
+
+
 def surrounding_context(config: RunnableConfig | None) -> Any:
     """Return the context that a nested run inherits; None without a surrounding run.
 
     A run that names its own thread or checkpoint inherits nothing from the caller.
     """
     given = (config or {}).get("configurable", {})
-    if _RUNTIME not in given and not any(given.get(name) for name in _COORDINATES):
+    if _RUNTIME not in given and not names_checkpoint(given):
         given = ensure_config().get("configurable", {})
     return getattr(given.get(_RUNTIME), "context", None)
 

@@ -39,7 +39,7 @@ from graph_agent.core.runs.own_checkpoint import (
     put_writes,
     running_checkpoint,
 )
-from graph_agent.core.runs.run import RUN, Run
+from graph_agent.core.runs.run import AgentHandle, Run, with_handle
 from graph_agent.core.state.schema import INITIAL_LOOP, PlanState
 
 Write = tuple[str, Any]
@@ -215,7 +215,7 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
     configurable = config["configurable"]
     thread = {"thread_id": configurable.get("thread_id", ""), "checkpoint_ns": configurable.get("checkpoint_ns", "")}
     if (newest := await load(saver, {"configurable": thread})) is not None:
-        stopped_at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
+        stopped_at: RunnableConfig = {"configurable": with_handle(newest.config["configurable"], AgentHandle(run))}
         await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
 
 

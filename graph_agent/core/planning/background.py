@@ -18,8 +18,8 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.inbox import NoteKind
-from graph_agent.core.runs.run import WorkStoppedError, listen
+from graph_agent.core.runs.inbox import NoteKind, listen
+from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
 from graph_agent.core.state.events import event, stored_value
 from graph_agent.core.tools.output import fenced, source_of
@@ -41,14 +41,16 @@ async def receive_for_session(update: PlanUpdate, kinds: Sequence[NoteKind]) -> 
 
     Results of background tasks are received where steering is, but replace no reply of this pass.
     """
-    changed = update.loop.get("config_overrides")
-    notes = await listen(update.run, update.loop, kinds, update.loop["step"], update.check_change)
-    update.events += notes.events
-    for message in notes.messages:
-        update.add_message(message)
-    if update.loop.get("config_overrides") is not changed:
-        update.settings = update.task.settings_with(update.loop)
-    steered = bool(notes.messages)
+    steered = False
+    if update.run.inbox is not None:
+        changed = update.loop.get("config_overrides")
+        notes = await listen(update.run, update.loop, kinds, update.loop["step"], update.check_change)
+        update.events += notes.events
+        for message in notes.messages:
+            update.add_message(message)
+        if update.loop.get("config_overrides") is not changed:
+            update.settings = update.task.settings_with(update.loop)
+        steered = bool(notes.messages)
     if (
         "steer" in kinds
         and update.newest_reply is None

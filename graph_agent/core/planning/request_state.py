@@ -239,14 +239,14 @@ class RequestState:
         agent = agent.without(self.loop.get("withheld", ()))
         self.deps = agent if request is None else _with_patch(agent, request)
         """The agent with the current model, without withheld tools."""
+        self._choose_mode()
         self._warn_of_unsupported_options()
 
-    @property
-    def mode(self) -> Mode:
-        """How the current model is asked for calls."""
+    def _choose_mode(self) -> None:
         mode = self.deps.mode(self.settings)
         in_text = self._text_mode or self.model.name in self.loop["text_tools"]
-        return "text" if mode == "native" and in_text else mode
+        self.mode: Mode = "text" if mode == "native" and in_text else mode
+        """How the current model is asked for calls."""
 
     @property
     def window(self) -> int | None:
@@ -323,14 +323,17 @@ class RequestState:
     def text_mode(self) -> Iterator[None]:
         """Send native requests in text mode inside the block."""
         self._text_mode = True
+        self._choose_mode()
         try:
             yield
         finally:
             self._text_mode = False
+            self._choose_mode()
 
     def use_text_tools(self) -> None:
         """Ask the current model for calls in text from now on."""
         self.loop = {**self.loop, "text_tools": [*self.loop["text_tools"], self.model.name]}
+        self._choose_mode()
 
     def record_native_call(self) -> None:
         """Record that a model whose profile does not state it has called a tool natively."""

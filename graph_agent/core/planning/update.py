@@ -17,13 +17,12 @@ from graph_agent.base.usage import LOGGED, LimitMet, add_usage, budget_met, fres
 from graph_agent.core.deps import Task, spent
 from graph_agent.core.execution.delegate_call import waiting_task
 from graph_agent.core.execution.open_calls import result_without_output, settle
+from graph_agent.core.runs.inbox import seconds_since_sent, take_follow_ups
 from graph_agent.core.runs.run import (
-    WATCHED,
     EarlyEvents,
     RunHandle,
     WorkStoppedError,
-    seconds_since_sent,
-    take_follow_ups,
+    handle_of,
 )
 from graph_agent.core.state.call_events import (
     announce,
@@ -124,15 +123,16 @@ class PlanUpdate:
         self.reset_counters()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             for message in users:
-                content, waited_s = to_json_safe(message.content), seconds_since_sent(message)
-                if waited_s is None:
-                    waited_s = queued_s
+                content, waited_s = to_json_safe(message.content), queued_s
+                if self.run.inbox is not None and (age_s := seconds_since_sent(message)) is not None:
+                    waited_s = age_s
                 self.events.append(event("user_message", 0, content=content, queued_s=waited_s))
             if not self.loop["last_input_id"] or "inputs" in self.loop:
                 self.loop["inputs"] = self.loop.get("inputs", 0) + len(users)
             self.loop["last_input_id"] = users[-1].id or ""
             log_fields.set({**log_fields.get({}), "input_id": self.loop["last_input_id"], "step": 0})
-            await take_follow_ups(self.run, self.loop, users)
+            if self.run.inbox is not None:
+                await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
@@ -193,7 +193,7 @@ class PlanUpdate:
         handle = self.run.parent
         if isinstance(handle, RunHandle) and handle.begun is not None:
             handle.begun(len(self.state.get("events", ())), [*self.events])
-        if WATCHED in self.task.config["configurable"]:
+        if handle_of(self.task.config["configurable"]).is_watched:
             self.task.runtime.stream_writer(EarlyEvents([*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:

@@ -55,16 +55,17 @@ class CheckpointFence:
         """Whether the run resumes from the checkpoint that it loads, and is recorded as its owner at once."""
         self._branches: dict[tuple[str, str], _Branch] = {}
         self._expected: dict[str, str | None] = {}
-        self._why_lost = ""
+        self.why_lost = ""
+        """Why the fence was closed; empty while it is open."""
 
     def close(self, why: str) -> None:
         """Refuse all further writes, because the run's process lost the session; `why` is for the input's sender."""
-        self._why_lost = why
+        self.why_lost = why
 
     def check_open(self) -> None:
         """Raise `SessionLostError` if the fence was closed, before the database is queried."""
-        if self._why_lost:
-            raise SessionLostError(self._why_lost)
+        if self.why_lost:
+            raise SessionLostError(self.why_lost)
 
     def has_loaded(self, thread_id: str, namespace: str) -> bool:
         """Whether the run has loaded its checkpoint of a namespace."""

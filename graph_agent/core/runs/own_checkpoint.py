@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import (
 from langgraph.runtime import Runtime
 
 from graph_agent.base._internal.sync_bridge import in_blocking_run
-from graph_agent.core.runs.run import RUN, deferred_of, run_of
+from graph_agent.core.runs.run import AgentHandle, deferred_of, run_of, with_handle
 
 BY_A_PERSON = ("update", "fork")
 """Sources of the checkpoints created by `update_state` and by going back in time."""
@@ -28,14 +28,12 @@ def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> Runnabl
     info = runtime.execution_info
     if info is None or info.thread_id is None:
         return None
-    return {
-        "configurable": {
-            "thread_id": info.thread_id,
-            "checkpoint_ns": config["configurable"].get("checkpoint_ns", "").rpartition("|")[0],
-            "checkpoint_id": info.checkpoint_id,
-            RUN: run_of(config),
-        }
+    at = {
+        "thread_id": info.thread_id,
+        "checkpoint_ns": config["configurable"].get("checkpoint_ns", "").rpartition("|")[0],
+        "checkpoint_id": info.checkpoint_id,
     }
+    return {"configurable": with_handle(at, AgentHandle(run_of(config)))}
 
 
 async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:

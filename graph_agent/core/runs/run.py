@@ -1,8 +1,4 @@
-"""Represents a run in progress: its cancellation, its working time, and the notes that it receives.
-
-Each note is processed once, in order, also across a crash: the state holds the keys of processed notes, which are
-removed from the inbox only after a later run has read that state back, which proves that it was stored.
-"""
+"""Represents a run in progress: its cancellation, its working time, and what its config passes to it."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -25,43 +20,89 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 
-from graph_agent.base._compat import inherits_durability
+from graph_agent.base._compat import inherits_durability, names_checkpoint
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, result_of, start
-from graph_agent.base.errors import ConfigError, HookError, RunFailedError
-from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
+from graph_agent.base.errors import HookError, RunFailedError
 from graph_agent.core.runs.fence import CheckpointFence
-from graph_agent.core.runs.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
-from graph_agent.core.state.events import StoredEvent, event
-from graph_agent.core.state.messages import STEERING_MARK
+from graph_agent.core.state.events import StoredEvent
 
 if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker
     from graph_agent.core.runs.fence import DeferredWrites
+    from graph_agent.core.runs.inbox import ControlMessage, Inbox
     from graph_agent.core.runs.input_ids import InputId
-    from graph_agent.core.state.schema import LoopState
     from graph_agent.models.stream_watch import Forwarder
 
 T = TypeVar("T")
 
-RUN = "__graph_agent_run"
-"""Key of the `Run` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
-_NOTE = "note-"
-"""Prefix of the ids of messages made from notes."""
-READERSHIP = "__graph_agent_readership"
-"""Key of the `ConsumerTracker` of a run's stream in its `configurable`."""
-WATCHED = "__graph_agent_watched"
-"""Key in a run's `configurable`: whether its custom stream has the parts of delegates' runs, and `EarlyEvents`."""
-NODES_HIDDEN = "__graph_agent_nodes_hidden"
-"""Key in a run's `configurable`: whether its caller does not use the node names of its `updates` stream."""
+_HANDLE = "__graph_agent_run"
+"""Key of the `AgentHandle` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHandle:
+    """What this package passes to a run of an agent, and from there to the runs inside it, in their `configurable`.
+
+    It is one object under one key: `handle_of` reads it, and `with_handle` writes it.
+    """
+
+    run: Run | None = None
+    """Inside a run, the run itself; before its start, its parent. None for neither."""
+    readership: ConsumerTracker | None = None
+    """State of the run's stream; None if the run has no stream, or it is unknown."""
+    is_watched: bool = False
+    """Whether the run's custom stream has the parts of delegates' runs, and `EarlyEvents`."""
+    hides_nodes: bool = False
+    """Whether the caller does not use the node names of the run's `updates` stream."""
+    in_foreground: bool = False
+    """Whether the session ends with the run's answer, so that none of its delegations goes on in the background."""
+
+
+_NO_HANDLE = AgentHandle()
+
+
+def handle_of(configurable: Mapping[str, Any]) -> AgentHandle:
+    """Return the handle in a `configurable`; an empty one if it belongs to no agent's run."""
+    handle: AgentHandle = configurable.get(_HANDLE, _NO_HANDLE)
+    return handle
+
+
+def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = None, **fields: Any) -> dict[str, Any]:
+    """Return a `configurable` with another handle.
+
+    Args:
+        handle: The handle; None for the one that `configurable` has.
+        fields: Values that replace those of the handle.
+    """
+    return {**configurable, _HANDLE: replace(handle or handle_of(configurable), **fields)}
+
+
+def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the complete `configurable` of a run that starts inside another one.
+
+    Args:
+        surrounding: That of the other run.
+        given: That of the run itself, whose values come first.
+    """
+    merged, outer, own = {**surrounding, **given}, handle_of(surrounding), handle_of(given)
+    if outer is _NO_HANDLE or own is _NO_HANDLE or own is outer:
+        return merged
+    # LangGraph passes nothing else of the outer run to one that names its own checkpoint.
+    passed_on = _NO_HANDLE if names_checkpoint(given) else outer
+    return with_handle(
+        merged,
+        run=own.run or outer.run,
+        is_watched=own.is_watched or passed_on.is_watched,
+        in_foreground=own.in_foreground or passed_on.in_foreground,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +258,8 @@ class Run:
 
     def check_held(self) -> None:
         """Raise `SessionLostError` if a loss of the session's lock was recorded."""
-        self.fence.check_open()
+        if self.fence.why_lost:
+            self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 
@@ -345,7 +387,7 @@ async def observed(run: Run, name: str) -> AsyncIterator[None]:
 
 @dataclass(eq=False, repr=False)
 class RunHandle(Run):
-    """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
+    """Parent of one run, passed by a program in its `AgentHandle` to abort the run and to hook into it.
 
     Runs nested in that run, such as a delegate's, do not inherit the hooks.
     """
@@ -394,15 +436,15 @@ class _Interruptible:
 
 def fence_of(config: RunnableConfig) -> CheckpointFence | None:
     """Return the fence of the run that a saver request belongs to; None if it belongs to no agent's run."""
-    run = config["configurable"].get(RUN)
-    return run.fence if isinstance(run, Run) else None
+    run = handle_of(config["configurable"]).run
+    return run.fence if run is not None else None
 
 
 def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
     """Return the queued writes of the run that a saver request belongs to; None if the request must not be deferred."""
     configurable = config["configurable"]
-    run = configurable.get(RUN)
-    if not isinstance(run, Run) or run.deferred is None:
+    run = handle_of(configurable).run
+    if run is None or run.deferred is None:
         return None
     is_own = configurable.get("checkpoint_ns", "") == run.deferred.namespace
     return run.deferred if is_own or not inherits_durability(configurable, "sync") else None
@@ -410,14 +452,13 @@ def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
 
 def is_running(config: RunnableConfig) -> bool:
     """Whether a config belongs to a run; False for `update_state`."""
-    run = config["configurable"].get(RUN)
-    return isinstance(run, Run) and not run.updates_only
+    run = handle_of(config["configurable"]).run
+    return run is not None and not run.updates_only
 
 
 def run_of(config: RunnableConfig) -> Run:
     """Return the run a node belongs to; a new one for a node that is called outside a compiled agent."""
-    run = config["configurable"].get(RUN)
-    return run if isinstance(run, Run) else Run()
+    return handle_of(config["configurable"]).run or Run()
 
 
 class AnsweringControl(RunControl):
@@ -446,128 +487,3 @@ class AnsweringControl(RunControl):
     def drain_reason(self) -> str | None:
         """The reason of the caller's request; None without one."""
         return self._control.drain_reason
-
-
-@dataclass(slots=True)
-class ReceivedNotes:
-    """Messages and events of the notes that were processed."""
-
-    messages: list[HumanMessage] = field(default_factory=list)
-    """The user's messages, as stored in the history."""
-    events: list[StoredEvent] = field(default_factory=list)
-
-
-async def listen(
-    run: Run,
-    loop: LoopState,
-    kinds: Collection[NoteKind],
-    step: int,
-    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
-) -> ReceivedNotes:
-    """Process the new notes of some kinds, which change the loop state; aborts are always processed.
-
-    Other notes stay in the inbox. `check` raises `ConfigError` for an impossible configuration; the change is then left
-    out, with a warning.
-    """
-    received = ReceivedNotes()
-    for note in await _new_notes(run, loop):
-        if note.kind not in kinds:
-            continue
-        if note.kind == "configure":
-            try:
-                received.events += await _reconfigure(run, loop, note, step, check)
-            except WorkStoppedError:
-                break
-        else:
-            received.messages.append(message_of(note))
-            received.events.append(event("steering", step, content=_content(note), queued_s=_age_s(note.sent_ns)))
-        loop["consumed_notes"] = [*loop.get("consumed_notes", []), note.key]
-    return received
-
-
-async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
-    """Record in the loop state the follow-ups among new input as processed."""
-    keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
-    if keys:
-        # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
-        await listen(run, loop, (), 0)
-        loop["consumed_notes"] = [*loop.get("consumed_notes", []), *keys]
-
-
-def seconds_since_sent(message: BaseMessage) -> float | None:
-    """Return the seconds since the sending of the note that a message was made from, of the wall clock; else None."""
-    if not message.id or not message.id.startswith(_NOTE):
-        return None
-    return _age_s(ControlMessage(message.id.removeprefix(_NOTE), "follow_up").sent_ns)
-
-
-def _age_s(sent_ns: int) -> float:
-    # The sender's clock may be ahead of this one.
-    return max(0.0, round((time.time_ns() - sent_ns) / 1e9, 6))
-
-
-async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
-    """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
-    if run.inbox is None:
-        return []
-    if isinstance(run.inbox, MemoryInbox):
-        return await _read_notes(run, run.inbox, loop)
-    try:
-        return await run.stoppable(_read_notes(run, run.inbox, loop), "The Store")
-    except WorkStoppedError:
-        return []
-
-
-async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
-    notes = await inbox.read(run.session_id)
-    obsolete = run.process_aborts(notes)
-    taken = set(loop.get("consumed_notes", ()))
-    if taken and not run.has_read_inbox:
-        obsolete += [note.key for note in notes if note.key in taken]
-        loop.pop("consumed_notes", None)
-    run.has_read_inbox = True
-    if obsolete:
-        await inbox.forget(run.session_id, obsolete)
-    return [note for note in notes if note.key not in taken and note.kind != "abort"]
-
-
-def message_of(note: ControlMessage) -> HumanMessage:
-    """Return a note as a user message, with an id derived from the note's key."""
-    marks = {STEERING_MARK: True} if note.kind == "steer" else {}
-    return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
-
-
-def _content(note: ControlMessage) -> Any:
-    # Content blocks if it holds more than text, such as an image.
-    return note.content if isinstance(note.content, list) else str(note.content)
-
-
-async def _reconfigure(
-    run: Run,
-    loop: LoopState,
-    note: ControlMessage,
-    step: int,
-    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
-) -> list[StoredEvent]:
-    try:
-        changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}
-        if check is not None:
-            await run.stoppable(check({**loop, "config_overrides": changed}), "Building the model")
-    except ConfigError as error:
-        return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
-    loop["config_overrides"] = changed
-    return []
-
-
-def checked_fields(fields: Any) -> dict[str, Any]:
-    """Return changes of a session's configuration as plain JSON; `ConfigError` for bad ones, and for credentials."""
-    if not isinstance(fields, dict):
-        raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
-    if "credentials" in fields:
-        raise ConfigError("credentials belong to one run's context; a session may not store them.")
-    try:
-        context = AgentContext(**fields)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("context (AgentContext): ", "configure: ")) from None
-    LoopConfig().with_values(set_fields(context))
-    return context.model_dump(mode="json", exclude_unset=True, exclude_none=True)

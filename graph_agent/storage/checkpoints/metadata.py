@@ -26,7 +26,7 @@ from graph_agent.base._compat.checkpoints import loads_older_checkpoint, raise_c
 from graph_agent.base.errors import InputError
 from graph_agent.core.runs.input_ids import RECENT_INPUTS
 from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import RUN, Run
+from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.lengths import entries_of, with_lengths
 from graph_agent.storage.checkpoints.format import with_format
 from graph_agent.storage.locks.registry import RECENT_RUNS
@@ -40,7 +40,7 @@ def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []
-    if own and checkpointer_of({"configurable": {**configurable}}) is not None and RUN not in configurable:
+    if own and checkpointer_of({"configurable": {**configurable}}) is not None and handle_of(configurable).run is None:
         parts = own.split("|")
         found += ["|".join(parts[:count]) for count in range(len(parts))]
     return found
@@ -82,14 +82,14 @@ def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
     def storing(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        return put(_without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions)
+        config, metadata = _as_stored(config, metadata, checkpoint["id"])
+        return put(config, checkpoint, metadata, new_versions)
 
     async def astoring(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        return await aput(
-            _without_configurable(config), checkpoint, _marked(metadata, config, checkpoint["id"]), new_versions
-        )
+        config, metadata = _as_stored(config, metadata, checkpoint["id"])
+        return await aput(config, checkpoint, metadata, new_versions)
 
     # Patched in place: `database_identity` reads the saver's connection, which a wrapper would hide.
     saver.put = storing  # type: ignore[method-assign]
@@ -97,36 +97,31 @@ def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
     setattr(saver, _METADATA_PATCHED, True)
 
 
-def bare(config: RunnableConfig) -> RunnableConfig:
-    """Return a config whose `configurable` has the checkpoint's address and keys that LangGraph never stores."""
-    configurable = config.get("configurable", {})
-    kept = {name: value for name, value in configurable.items() if name in _ADDRESS or name.startswith("__")}
-    return {**config, "configurable": kept}
+def _as_stored(
+    config: RunnableConfig, metadata: CheckpointMetadata, checkpoint_id: str
+) -> tuple[RunnableConfig, CheckpointMetadata]:
+    """Return the config and the metadata with which a saver stores a checkpoint.
 
-
-def _without_configurable(config: RunnableConfig) -> RunnableConfig:
-    return bare(config) if RUN in config.get("configurable", {}) else config
-
-
-def _marked(metadata: CheckpointMetadata, config: RunnableConfig, checkpoint_id: str) -> CheckpointMetadata:
-    """Return the metadata of a checkpoint with its format, and with the mark of its run's input.
-
-    Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it, and a run in a saver
-    without an index of input ids those of the inputs before it.
+    For an agent's run, the config has no value of the program, and the metadata has the format and the mark of the
+    run's input. Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it, and a run
+    in a saver without an index of input ids those of the inputs before it.
     """
     configurable = config.get("configurable", {})
     entries, metadata = entries_of(metadata), with_lengths(metadata)
-    if RUN not in configurable:
-        return metadata
-    numbered, run = with_format(metadata), configurable[RUN]
-    if isinstance(run, Run) and entries:
+    if (run := handle_of(configurable).run) is None:
+        return config, metadata
+    # Checkpoints hold their address, and the keys that LangGraph never stores.
+    kept = {name: value for name, value in configurable.items() if name in _ADDRESS or name.startswith("__")}
+    at: RunnableConfig = {**config, "configurable": kept}
+    numbered = with_format(metadata)
+    if entries:
         run.stored_lists = checkpoint_id, entries
-    if not isinstance(run, Run) or configurable.get("checkpoint_ns"):
-        return numbered
+    if configurable.get("checkpoint_ns"):
+        return at, numbered
     mark = run.mark.metadata if run.mark is not None else {}
     recent = {RECENT_RUNS: list(run.recent_runs)} if run.recent_runs else {}
     inputs: dict[str, Any] = {}
     if run.inputs_before is not None and RECENT_INPUTS not in metadata:  # `aput` of some savers calls `put`
         inputs = {RECENT_INPUTS: run.inputs_before}
         run.inputs_before = checkpoint_id if isinstance(run.inputs_before, Mapping) else run.inputs_before
-    return cast("CheckpointMetadata", {**numbered, **mark, **recent, **inputs})
+    return at, cast("CheckpointMetadata", {**numbered, **mark, **recent, **inputs})

@@ -35,7 +35,7 @@ from graph_agent.core.runs.input_ids import (
     input_id_in,
 )
 from graph_agent.core.runs.own_checkpoint import load, put_writes
-from graph_agent.core.runs.run import RUN, Run, RunHandle
+from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.storage.locks.registry import is_dispatched, runs_until
 
 Recent = dict[str, str]
@@ -362,7 +362,7 @@ class InputDeduplicator:
         """Record an answer, and the number of answers before it to the questions that it addresses."""
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
-        at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
+        at: RunnableConfig = {"configurable": with_handle(newest.config["configurable"], AgentHandle(run))}
         record = {"id": mark.id, "digest": mark.digest, "received": received}
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
 

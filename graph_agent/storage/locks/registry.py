@@ -26,7 +26,7 @@ from graph_agent.base._internal.polling import poll_forever
 from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
 from graph_agent.core.runs.inbox import Inbox, MemoryInbox, StoreInbox
-from graph_agent.core.runs.run import READERSHIP, RUN, Run, RunHandle
+from graph_agent.core.runs.run import Run, RunHandle, handle_of
 from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
 from graph_agent.storage.locks.locks import SessionLocks, database_key, database_key_blocking, guards_processes
 
@@ -98,8 +98,6 @@ class Maintenance:
 
 
 logger = logging.getLogger("graph_agent.runs.registry")
-ABORTED = "__graph_agent_aborted"
-"""Key in a run's `configurable` that aborts it at its start: it settles open calls, and ends."""
 POLL_S = 0.25
 """Seconds between two polls of the Store for an abort from another process."""
 _ENDING_S = 10.0
@@ -134,7 +132,7 @@ def use_daemon_threads_of_own_loop() -> None:
 
 def _is_within_a_run() -> bool:
     config = var_child_runnable_config.get() or {}
-    return RUN in config.get("configurable", {})
+    return handle_of(config.get("configurable", {})).run is not None
 
 
 def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:
@@ -207,7 +205,7 @@ async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
 
 def refuse_within(session_id: str) -> None:
     """Raise `SessionBusyError` inside the session's own run, such as from one of its tools."""
-    run: Run | None = ensure_config().get("configurable", {}).get(RUN)
+    run = handle_of(ensure_config()["configurable"]).run
     while run is not None:
         if run.session_id == session_id:
             raise _busy(session_id)
@@ -323,13 +321,11 @@ def running_blocking(
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
-    parent: Run | None = configurable.get(RUN)
-    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent)
-    run.readership = configurable.get(READERSHIP)
+    handle = handle_of(configurable)
+    parent = handle.run
+    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, readership=handle.readership)
     if isinstance(parent, RunHandle):
         run.mark, run.warnings = parent.mark, parent.warnings
-    if configurable.get(ABORTED):
-        run.abort()
     return run
 
 

@@ -15,7 +15,7 @@ from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
 from graph_agent.calls import Call
-from graph_agent.core.runs.run import RUN, Run
+from graph_agent.core.runs.run import AgentHandle, Run, with_handle
 from graph_agent.core.state.channels import RemoteTask
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.session.assembly import after_plan
@@ -470,7 +470,7 @@ async def test_a_delegation_denied_by_a_person_withdraws_its_open_question(as_no
 async def test_the_edge_reads_no_messages_while_a_run_is_under_way() -> None:
     call: Call = {"id": "1", "name": "write", "arguments": {}}
     # Without a way to read the state: what `plan` has made ready is all that counts.
-    config: Any = {"configurable": {RUN: Run()}}
+    config: Any = {"configurable": with_handle({}, AgentHandle(Run()))}
 
     routes = [await after_plan({"ready": ready}, config) for ready in ([call], [])]
 

@@ -37,7 +37,7 @@ from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.approvals.requests import request_of
 from graph_agent.core.runs.input_ids import InputId, as_input_id
-from graph_agent.core.runs.run import RUN, RunHandle
+from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.core.state.messages import CONTEXT_MARK
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_of, read_budget, text_of_parts
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
@@ -67,10 +67,6 @@ _REPLACED = (
     "The message {id!r} has no answer: a later message came before it was finished. Read the conversation, and send "
     "what is still needed with a new id."
 )
-
-REQUEST = "__graph_agent_a2a"
-"""Key in a run's `configurable` with the request's `task_id`, `context_id` and `message_id`; not stored."""
-
 
 STEERING = "urn:graph-agent:steering:1"
 """URI of the extension whose messages steer a conversation, and begin no task."""
@@ -332,12 +328,10 @@ class GraphExecutor(AgentExecutor):
             await session.driver.control.settle()
 
     def _session(self, context: RequestContext, scope: RunHandle) -> Session:
-        task_id, context_id = _ids(context)
+        _, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
-        message_id = context.message.message_id if context.message is not None else ""
-        ids = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
-        configurable = {**read_budget(metadata), REQUEST: ids, RUN: scope}
+        configurable = with_handle(read_budget(metadata), AgentHandle(scope))
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(

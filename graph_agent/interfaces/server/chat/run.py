@@ -22,10 +22,9 @@ from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S, TextCoal
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.delegation import FOREGROUND
 from graph_agent.core.runs.input_ids import input_id_in
 from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import WATCHED
+from graph_agent.core.runs.run import AgentHandle, with_handle
 from graph_agent.core.state.call_events import is_progress
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.messages import new_user_messages
@@ -164,9 +163,8 @@ class ServerRun:
         on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
         self.spec = spec
-        configurable: dict[str, Any] = {} if spec.session_id else {FOREGROUND: True}
-        configurable |= {WATCHED: True} if spec.shows_delegates else {}
-        self.driver = RunDriver(spec.graph, spec.thread, configurable=configurable)
+        handle = AgentHandle(is_watched=spec.shows_delegates, in_foreground=not spec.session_id)
+        self.driver = RunDriver(spec.graph, spec.thread, configurable=with_handle({}, handle))
         self.input = self.driver.input_run(spec.scope)
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None if there is none."""

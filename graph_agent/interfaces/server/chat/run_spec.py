@@ -28,9 +28,9 @@ from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.core.approvals.requests import calls_of_request, is_single_call, request_of, requests_of
 from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.runs.inbox import ControlMessage
+from graph_agent.core.runs.inbox import ControlMessage, message_of
 from graph_agent.core.runs.input_ids import InputId, check_input_id, digest_of
-from graph_agent.core.runs.run import RUN, RunHandle, message_of
+from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.core.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.history import continued_input
@@ -91,7 +91,8 @@ class RunSpec:
     @property
     def config(self) -> Any:
         """The run's config."""
-        return {"configurable": {"thread_id": self.thread, RUN: self.scope, STRICT_RESUME: True}}
+        at = {"thread_id": self.thread, STRICT_RESUME: True}
+        return {"configurable": with_handle(at, AgentHandle(self.scope))}
 
     @property
     def question_token(self) -> str | None:
