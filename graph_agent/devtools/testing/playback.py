@@ -1,275 +1,330 @@
-"""Plays one input of a recording: gives its replies, results, decisions and steering in their places."""
+"""Plays a script: gives its replies, results, steering and stops in their places.
+
+This is the only playback. A replay, the fixture `recorded`, and exported tests play their recordings with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
+from unittest.mock import patch
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt, interrupt
 
-from graph_agent.base._internal.text import text_of
-from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.devtools.testing import script
-from graph_agent.devtools.testing.input_differences import ABSENT, Difference, DifferenceKind
-from graph_agent.devtools.testing.recording import (
-    RecordedInput,
-    RecordedReply,
-    RecordedResult,
-    RecordedStep,
-    decision_in,
-)
-from graph_agent.devtools.testing.stand_ins import RecordedCalls
-from graph_agent.models.errors import ModelErrorKind
+from graph_agent.base.errors import RunFailedError, ScriptError
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.core.tools.output import Cause
+from graph_agent.devtools.testing.input_differences import shown_values, value_differences
+from graph_agent.devtools.testing.recording import RecordedResult
+from graph_agent.devtools.testing.script import Content, Failure, Reply, Result, Script, Steering, Stop
+from graph_agent.models.parsing.call import canonical_arguments
+from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.session import Session
 
-_ABORTED = ("skipped", "unknown")
-"""Statuses of the results of calls that an abort stopped."""
-_RESULTS_S = 5.0
-"""Seconds that an abort waits for the results of other calls, which are ready."""
+_EVENT_S = 5.0
+"""Seconds to wait for the event of a call that has started or has its result; it is already on its way."""
+_SLOWER = 50
+"""Times that the clock of an input with a deadline is slower than the real one."""
+_FAR_S = 1e6
+"""Seconds after any deadline."""
+_Key = tuple[str, str]
+"""Name and canonical arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A request or a call that the script has nothing for."""
+
+    text: str
+    """What is missing, in one sentence."""
+    call: str = ""
+    """Id of the call; empty for a request."""
+    name: str = ""
+    """Name of the tool or delegate; empty for a request."""
+    arguments: Mapping[str, Any] | None = None
+    """The arguments of the call; None for a request."""
+    tool: BaseTool | None = None
+    """The tool of the call; None for a delegation or a request."""
 
 
 class Playback:
-    """The recorded parts of one input, taken in order; replies from `first_step` on.
+    """Plays scripts in the place of the models and the calls of a session.
+
+    `play` runs an input, and stops it at a fault. Where a test runs the inputs itself, a fault raises `ScriptError`
+    from its request or call, and from each later request.
 
     With `runs_reading_tools`, a tool marked as reading runs for a call without a recorded result.
     """
 
     def __init__(
-        self, recorded: RecordedInput, session: Session, *, runs_reading_tools: bool = False, first_step: int = 0
+        self, script: Script | None = None, session: Session | None = None, *, runs_reading_tools: bool = False
     ) -> None:
-        self._recorded = recorded
-        self._session = session
         self._runs_reading_tools = runs_reading_tools
-        self._replies = deque(_repeated_replies(recorded, first_step))
-        self._repeats: list[tuple[RecordedStep, RecordedReply]] = []
-        """The newest reply, once for each further request that the same node may make."""
+        self.load(script or Script(), session)
+
+    def load(self, script: Script, session: Session | None, *, step: int = 0) -> None:
+        """Load a script in place of the one before; `step` is the number of steps before its first one.
+
+        Without a session, the test that runs the inputs steers and aborts them.
+        """
+        self._script, self.session, self._at, self._first = script, session, 0, step
+        self._ended_by: Stop | Failure | None = None
+        """The newest stop or failure of the input; it counts for further requests, too."""
+        self._calls = RecordedCalls(script.results)
+        self._repeats = 0
+        """Number of further requests of the same node that the newest reply answers, too."""
         self._task = ""
         """The task of the graph that made the newest request."""
-        self._served = 0
-        self._steering = _steering(recorded)
-        self._calls = RecordedCalls(call for step, call in recorded.calls if step >= first_step)
-        self._decisions = [entry for entry in recorded.events if entry["type"] == "approval_decision"]
+        self._newest = AIMessage("")
+        self.step = step
+        """Number of the newest step that was requested."""
+        self.fault: Fault | None = None
+        """The first fault."""
+        self.waits_for = ""
+        """Name of a call that waits because its result is not recorded; empty if there is none."""
+        self._halted: asyncio.Future[Fault] | None = None
+        """Set at the first fault while `play` runs an input; None where a test does."""
+        self._seen: set[str] = set()
+        """Ids of the calls that an event has named."""
         self._ended: set[str] = set()
         """Ids of the calls that have a result."""
-        self._call_ended = asyncio.Event()
-        self.step = max(0, first_step - 1)
-        """Number of plans that were requested, counted from the first of the input."""
-        self.stopped: asyncio.Future[tuple[str, Difference | None]] = asyncio.get_running_loop().create_future()
-        """Why the replay cannot go on, and the difference that is the reason; None if the recording ends there."""
-        self._without_result = ""
-        """Name of a call that waits because the recording ends before its result; empty if there is none."""
-        self.open_step: int | None = None
-        """The step that was unfinished when the replay stopped; None if all steps were finished."""
-        self.unknown_call: str = ""
-        """Id of the call without a recorded result that stopped the replay; empty if none did."""
+        self._event = asyncio.Event()
+        self._began, self._ahead_s = time.monotonic(), 0.0
+        self._has_clock = False
 
-        self.waits = False
-        """Whether the input waits for a person, as it did when it was recorded."""
+    def clock(self) -> AbstractContextManager[Any]:
+        """Return a context in which the monotonic clock shows the recorded times, so that deadlines are repeated."""
+        if all(getattr(each, "at_s", None) is None for each in (*self._script.items, *self._script.results)):
+            return nullcontext()
+        self._has_clock = True
+        read, start = time.monotonic, time.monotonic()
+        # A slow machine must not reach the deadline before the recorded time.
+        return patch.object(time, "monotonic", lambda: start + (read() - start) / _SLOWER + self._ahead_s)
 
-    async def start(self) -> None:
-        """Send the steering that came before the first reply."""
-        for text in self._steering.get(0, ()):
-            await self._session.steer(text)
+    @property
+    def left(self) -> list[Reply | Steering | Failure]:
+        """The items that were not played; a stop may not be needed."""
+        return [item for item in self._script.items[self._at :] if not isinstance(item, Stop)]
+
+    @property
+    def _item(self) -> Reply | Steering | Stop | Failure | None:
+        return self._script.items[self._at] if self._at < len(self._script.items) else None
+
+    async def play(
+        self,
+        contents: Sequence[Content],
+        answers: Callable[[Sequence[Interrupt]], dict[str, Any] | None],
+        on_event: Callable[[StoredEvent], Any] | None = None,
+        *,
+        resumes: bool = False,
+    ) -> None:
+        """Run one input to its end, or to its first fault.
+
+        Args:
+            contents: The user's messages.
+            answers: Returns the answers to open interrupts, by id; None to end the input there.
+            on_event: Receives each event; an asynchronous function, which ends the input by returning True.
+            resumes: Whether to resume the session in place of the input.
+        """
+        assert self.session is not None, "use it in a `with` statement"
+        # The run ends here at a fault, where a request waits for a reply that does not come.
+        self._halted, self._event = asyncio.get_running_loop().create_future(), asyncio.Event()
+        driving = asyncio.create_task(self._drive(self.session, contents, answers, on_event, resumes=resumes))
+        futures: set[asyncio.Future[Any]] = {driving, self._halted}
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        if not self._halted.done():
+            await driving
+            return
+        if (call := self._halted.result().call) != "":
+            await self._until(lambda: call in self._seen)
+        driving.cancel()
+        with suppress(asyncio.CancelledError):
+            await driving
+
+    async def _drive(
+        self,
+        session: Session,
+        contents: Sequence[Content],
+        answers: Callable[[Sequence[Interrupt]], dict[str, Any] | None],
+        on_event: Callable[[StoredEvent], Any] | None,
+        *,
+        resumes: bool,
+    ) -> None:
+        self._calls, self.step, self._began = RecordedCalls(self._script.results), self._first, time.monotonic()
+        self._ended_by = None
+        await self._steer()
+        given: Any = [HumanMessage(content) for content in contents]
+        parts = session.stream_resume() if resumes else session.stream(given)
+        while True:
+            interrupts: Sequence[Interrupt] = ()
+            try:
+                async with aclosing(parts):
+                    async for part in parts:
+                        if isinstance(part, EventAdded):
+                            entry: StoredEvent = dict(part.event)
+                            self._note(entry)
+                            if on_event is not None and await on_event(entry):
+                                return
+                        elif isinstance(part, Done):
+                            interrupts = part.result.interrupts
+                            break
+            except RunFailedError:
+                return
+            if not interrupts or not (given := answers(interrupts)):
+                return
+            parts = session.stream_resume(given)
+
+    def _note(self, entry: StoredEvent) -> None:
+        id_ = str(entry.get("id", ""))
+        self._seen.add(id_)
+        if entry["type"] in ("tool_result", "delegation_response"):
+            self._ended.add(id_)
+        elif entry["type"] == "plan":
+            self._seen |= {str(call["id"]) for call in entry["calls"]}
+        self._event.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for events until a condition holds, for some seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EVENT_S):
+                while not condition():
+                    self._event.clear()
+                    await self._event.wait()
 
     async def reply(self) -> AIMessage:
         """Return the next reply of a model."""
         task, self._task = self._task, str(get_config()["configurable"].get("checkpoint_ns", ""))
         if self._repeats and task == self._task:  # a hook asks again; its first reply is not recorded
-            return message_of(*self._repeats.pop())
-        if not self._replies:
-            if self._recorded.status == SessionStatus.ABORTED:
-                await self._abort()
-            if (failure := _failure_of(self._recorded)) is not None:
-                raise failure
-            await self._stop_at_request()
-        step, reply, repeats = self._replies.popleft()
-        self._repeats = [(step, reply)] * repeats
-        self._served += 1
-        self.step = max(self.step, step.number)
-        for text in self._steering.get(self._served, ()):
-            await self._session.steer(text)
-        return message_of(step, reply)
+            self._repeats -= 1
+            return self._newest
+        if self.fault is not None:
+            await self._halt(self.fault)
+        item = self._item
+        if item is None or (isinstance(self._ended_by, Failure) and self._ended_by.repeats):
+            item = replace(self._ended_by, at_s=None) if isinstance(self._ended_by, Stop) else self._ended_by
+        else:
+            self._at += 1
+        match item:
+            case Reply():
+                self.step = self.step + 1 if item.step is None else max(self.step, item.step)
+                self._newest, self._repeats = item.message, item.repeats
+                self._pass_time(item.at_s)
+                await self._steer()
+                return self._newest
+            case Stop() if item.cause == "abort" or self._has_clock:
+                self._ended_by = item
+                await self._stop(item.cause, item.at_s)
+            case Failure():
+                self._ended_by = item
+                raise item.error
+        return await self._halt(Fault("The model is asked for a reply that is not recorded."))
 
-    async def _stop_at_request(self) -> NoReturn:
-        ended = self._recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING) or is_late(self._recorded)
-        found = None if ended else self._difference("model", "", "a further request")
-        await self._stop("The model is asked for a reply that is not recorded.", found)
+    async def _steer(self) -> None:
+        while isinstance(item := self._item, Steering):
+            self._at += 1
+            if self.session is not None:
+                await self.session.steer(item.text)
 
-    def end_call(self, id_: str) -> None:
-        """Record that a call has a result."""
-        self._ended.add(id_)
-        self._call_ended.set()
-
-    async def _abort(self) -> NoReturn:
-        """Abort the session once the calls that had a result then have one."""
-        before = {
-            call.id
-            for step, call in self._recorded.calls
-            if step == self.step and call.result and call.result.status not in _ABORTED
-        }
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_RESULTS_S):
-                while not before <= self._ended:
-                    self._call_ended.clear()
-                    await self._call_ended.wait()
-        await self._session.abort()
-        await asyncio.Event().wait()  # The abort cancels this run.
+    async def _stop(self, cause: Cause, at_s: float | None) -> NoReturn:
+        if cause == "abort":
+            assert self.session is not None
+            await self.session.abort()
+        else:
+            self._pass_time(_FAR_S if at_s is None else at_s)
+        await asyncio.Event().wait()  # the abort or the deadline cancels this run
         raise AssertionError
 
-    async def _stop(self, why: str, found: Difference | None) -> NoReturn:
-        if not self.stopped.done():
-            self.stopped.set_result((why, found))
-        await asyncio.Event().wait()  # The replay cancels this run.
+    async def _halt(self, fault: Fault) -> NoReturn:
+        self.fault = self.fault or fault
+        if self._halted is None:
+            raise ScriptError(fault.text)
+        if not self._halted.done():
+            self._halted.set_result(fault)
+        await asyncio.Event().wait()  # `play` cancels this run
         raise AssertionError
+
+    def _pass_time(self, at_s: float | None) -> None:
+        if at_s is not None:
+            self._ahead_s += max(0.0, self._began + at_s - time.monotonic())
 
     async def result(
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
-        """Return the recorded result of a call; None if the tool itself may run."""
-        if (found := self._calls.take(id_, name, arguments)) is not None:
-            result = found.result
-            stopped = result is None or result.status in _ABORTED
-            if stopped and self._recorded.status == SessionStatus.ABORTED:
-                await self._abort()
-            if result is None and self._recorded.status != SessionStatus.RUNNING:
-                await self._stop(f"The recording ends before the result of {name}.", None)
-            if result is None:
-                self._without_result = name
-                interrupt(f"The recording has no result of {name}.")
-            return result
-        reads = tool is not None and (tool.metadata or {}).get("effect") == "read"
-        if reads and self._runs_reading_tools:
-            return None
-        self.unknown_call, self.open_step = id_, self.step
-        what = "reads" if reads else "may write, so it never runs in a replay"
-        why = f"The call {name} has no recorded result; it {what}."
-        return await self._stop(why, self._difference("call", name, dict(arguments)))
-
-    def _difference(self, kind: DifferenceKind, name: str, now: Any) -> Difference:
-        """Return the difference of something that the recording does not have."""
-        return Difference(input=self._recorded.number, step=self.step, kind=kind, name=name, recorded=ABSENT, now=now)
-
-    def answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
-        """Return the recorded answers to open interrupts, by id.
-
-        If one has none, return None; unless an abort followed, the replay is then stopped.
-        """
-        answers: dict[str, Any] = {}
-        for each in interrupts:
-            calls = calls_of_request(request) if (request := request_of(each)) is not None else []
-            decisions = [self._decision(call) for call in calls]
-            if not decisions or None in decisions:
-                if self._recorded.status == SessionStatus.ABORTED:
-                    return None
-                name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", each.value)
-                self.waits = is_end = self._recorded.status == SessionStatus.RUNNING
-                found = None if is_end else self._difference("approval", name, asked)
-                self.open_step = self.step
-                why = "The agent asks a person, and no answer is recorded."
-                if self._without_result:
-                    why = f"The recording ends before the result of {self._without_result}."
-                self.stopped.set_result((why, found))
+        """Return the recorded result of a call; None if the tool itself may run. `tool` is None for a delegation."""
+        if (found := self._calls.take(id_, name, arguments)) is None:
+            if self._runs_reading_tools and tool is not None and (tool.metadata or {}).get("effect") == "read":
                 return None
-            answers[each.id] = {"decisions": decisions}
-        return answers
+            await self._halt(Fault(self._missing(id_, name, arguments), id_, name, arguments, tool))
+        if self.session is not None and (found.stops == "abort" or (found.stops is not None and self._has_clock)):
+            await self._until(lambda: id_ in self._seen and self._siblings() <= self._ended)
+            await self._stop(found.stops, found.at_s)
+        self._pass_time(found.at_s)
+        try:
+            for question in found.questions:
+                interrupt(question)
+            if found.waits:
+                self.waits_for = name
+                interrupt(f"The recording has no result of {name}.")
+        except GraphInterrupt:
+            self._calls.put_back(found)
+            raise
+        return found.result
 
-    def _decision(self, call: HeldCall) -> dict[str, Any] | None:
-        same = [entry for entry in self._decisions if entry["name"] == call["name"]]
-        found = next((entry for entry in same if entry["id"] == call["id"]), same[0] if same else None)
+    def _siblings(self) -> set[str]:
+        """Return the ids of the planned calls that have a result, not stopped and not waiting."""
+        return {each.id for each in self._script.results if each.stops is None and not each.waits} & self._seen
+
+    def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
+        near = [each for each in self._script.results if each.name == name]
+        near.sort(key=lambda each: (each.id != id_, not self._calls.is_left(each)))
+        if not near:
+            return f"Step {self.step}, call {id_!r} ({name}): no result of {name} is recorded."
+        place = f"Step {near[0].step}, call {id_!r} ({name})"
+        found = next(value_differences(near[0].arguments, arguments, "$.arguments"), None)
         if found is None:
-            return None
-        self._decisions.remove(found)
-        return {**decision_in(found), "decided_by": found["decided_by"]}
+            return f"{place}: its recorded result was used before."
+        recorded, now = shown_values(found.recorded, found.now)
+        return f"{place} {found.path}: the recorded result is for {recorded}, and the call has {now}."
 
 
-def stored_replies(recorded: RecordedInput, first_step: int = 0) -> Iterator[tuple[RecordedStep, RecordedReply]]:
-    """Yield the replies that the session has; requests that a hook or a retry repeated have none."""
-    for step in recorded.steps:
-        if step.number >= first_step:
-            yield from ((step, reply) for reply in step.replies if reply.is_stored)
+class RecordedCalls:
+    """Finds the result of a call. Each is found once, but again for a call that middleware repeats."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._left: dict[_Key, list[Result]] = defaultdict(list)
+        self._found: dict[tuple[str, _Key], Result] = {}
+        for each in results:
+            self._left[_key(each)].append(each)
+
+    def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> Result | None:
+        """Return the result of the call with equal arguments, that of the same id first; None if none is left."""
+        key = name, canonical_arguments(arguments)
+        fitting = self._left[key]
+        same_id = next((each for each in fitting if each.id == id_), None)
+        found = same_id or self._found.get((id_, key)) or next(iter(fitting), None)
+        if found is not None:
+            self._found[id_, key] = found
+        if found in fitting:
+            fitting.remove(found)
+        return found
+
+    def put_back(self, taken: Result) -> None:
+        """Let a result that was taken be found again, before others of its arguments."""
+        self._left[_key(taken)].insert(0, taken)
+
+    def is_left(self, each: Result) -> bool:
+        """Whether a result was not taken yet."""
+        return each in self._left[_key(each)]
 
 
-class RecordedFailureError(Exception):
-    """A model's error that is classified as the recorded one was; its message has the HTTP status if there was one."""
-
-    def __init__(self, kind: ModelErrorKind, message: str) -> None:
-        super().__init__(_WORDINGS[kind])
-        status = re.search(r"\bHTTP (\d{3})\b", message)
-        self.status_code = int(status[1]) if status else None
-        self.retry_after = 0
-        """Seconds; retries need no pause."""
-
-
-_WORDINGS: dict[ModelErrorKind, str] = {
-    "transient": "service_unavailable",
-    "auth": "invalid_api_key",
-    "permission": "insufficient_quota",
-    "unknown_model": "model_not_found",
-    "context_overflow": "context_length_exceeded",
-    "content_filter": "content_filter",
-    "tools_rejected": "tools are not supported",
-    "other": "recorded failure",
-}
-"""Kind → words by which an error is classified so."""
-
-
-def _failure_of(recorded: RecordedInput) -> RecordedFailureError | None:
-    """Return the model's error that ended an input; None if another one did, or none."""
-    newest = next((entry for entry in reversed([*recorded.events]) if entry["type"] == "error"), None)
-    if recorded.status != SessionStatus.FAILED or newest is None or newest["kind"] not in _WORDINGS:
-        return None
-    return RecordedFailureError(newest["kind"], newest["message"])
-
-
-def _repeated_replies(recorded: RecordedInput, first_step: int) -> Iterator[tuple[RecordedStep, RecordedReply, int]]:
-    """Yield the replies that the session has, each with the number of those before it that a hook replaced.
-
-    After a deadline, only the plans: the time of a replay is another.
-    """
-    repeats = 0
-    for step in recorded.steps:
-        for reply in step.replies if step.number >= first_step else ():
-            if not reply.is_stored:
-                repeats += not reply.error
-            elif reply.purpose != "answer" or not is_late(recorded):
-                yield step, reply, repeats
-                repeats = 0
-
-
-def is_late(recorded: RecordedInput) -> bool:
-    """Whether a deadline stopped an input, which no replay repeats."""
-    return recorded.stop_reason == "deadline"
-
-
-def _steering(recorded: RecordedInput) -> dict[int, list[str]]:
-    """Return the texts of steering, by the number of stored replies before it."""
-    found: dict[int, list[str]] = defaultdict(list)
-    served = 0
-    for entry in recorded.events:
-        if entry["type"] == "steering":
-            found[served].append(text_of(entry["content"]))
-            continue
-        calls = entry.get("model_calls", ())
-        served += sum(call["purpose"] == "summary" and "error" not in call for call in calls)
-        served += entry["type"] == "plan" or (entry["type"] == "agent_response" and bool(calls))
-    return found
-
-
-def message_of(step: RecordedStep, reply: RecordedReply) -> AIMessage:
-    """Return a reply as a model's message; a structured plan is the JSON that the planner parses."""
-    options: dict[str, Any] = {"tokens": reply.usage or (0, 0), "finish_reason": reply.finish_reason}
-    calls = [script.call(**each) for each in reply.tool_calls]
-    if reply.purpose == "plan" and (fields := step.plan_fields) is not None:
-        return script.plan(*calls, **fields, **options).message
-    content = reply.content
-    if reply.purpose == "answer" and isinstance(content, str) and any(each["type"] == "limit" for each in step.events):
-        content = content.partition("\n\n")[2] or content  # the agent has put its sentence on the limit before it
-    return script.reply(content, *calls, **options).message
+def _key(each: Result) -> _Key:
+    return each.name, canonical_arguments(each.arguments)

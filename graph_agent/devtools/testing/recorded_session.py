@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from unittest.mock import ANY, patch
+from unittest.mock import ANY
 
-from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import interrupt
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from graph_agent.base._internal.text import visible_json
@@ -25,22 +22,19 @@ from graph_agent.core.approvals.requests import calls_of_request, request_of
 from graph_agent.core.delegation import Delegation, DelegationResult
 from graph_agent.core.state.events import SUCCESSES
 from graph_agent.devtools.testing.input_differences import ABSENT, value_differences
-from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedResult, read_recording
-from graph_agent.devtools.testing.script import Cause, Content, Failure, Reply, Result, ScriptItem, Steering, Stop
-from graph_agent.devtools.testing.stand_ins import RecordedCalls, RecordedModel, rebuild
+from graph_agent.devtools.testing.playback import Playback
+from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, read_recording
+from graph_agent.devtools.testing.script import Content, Result, Script, ScriptItem
+from graph_agent.devtools.testing.stand_ins import RecordedModel, rebuild
 from graph_agent.models.parsing.call import canonical_arguments, delegate_name, is_delegation
 from graph_agent.session.agent import create_graph_agent
 from graph_agent.session.session import Session
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
+    from langgraph.types import Interrupt
 
     from graph_agent.session.compiled import CompiledAgentGraph
-
-_SLOWER = 50
-"""Times that the clock of an input with a deadline is slower than the real one."""
-_FAR_S = 1e6
-"""Seconds after any deadline."""
 
 
 class Steps(dict[int, dict[str, Any]]):
@@ -164,7 +158,8 @@ class RecordedSession:
         hooks: bool = True,
         recursion_limit: int | None = None,
     ) -> None:
-        self._source = _Source(replies, results)
+        self._script = Script(replies, results)
+        self._playback = Playback(self._script)
         self._given = agent
         self._tools = dict(tools or {})
         self._config = dict(config or {})
@@ -172,20 +167,20 @@ class RecordedSession:
         self._has_hooks = hooks
         self._limit = recursion_limit
         self._saver = InMemorySaver()
-        self._graph: CompiledAgentGraph | None = None
         self._stack = ExitStack()
-        self._count = 0
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._source.clock())
-        self._graph = asyncio.run(self._build())
-        self._source.session = Session(self._graph, "recorded")
+        self._stack.enter_context(self._playback.clock())
+        self._playback.session = Session(asyncio.run(self._build()), "recorded")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
-        if kind is None:
-            self._source.assert_spent()
+        if kind is None and (left := self._playback.left):
+            raise ScriptError(
+                f"The script has {len(self._script.items)} entries, and the last {len(left)} were not asked for. "
+                "Remove what is not needed, or find out why the run ended early."
+            )
 
     def run(self, *contents: Content, approvals: Mapping[str, Any] | None = None) -> RecordedRun:
         """Run one input to its end, or until it waits for a person without a decision.
@@ -212,26 +207,28 @@ class RecordedSession:
 
     @property
     def _session(self) -> Session:
-        assert self._source.session is not None, "use it in a `with` statement"
-        return self._source.session
+        assert self._playback.session is not None, "use it in a `with` statement"
+        return self._playback.session
 
     async def _run(self, contents: Sequence[Content], approvals: Mapping[str, Any]) -> RecordedRun:
-        await self._source.begin()
         left = {id_: [*given] if isinstance(given, list) else [given] for id_, given in approvals.items()}
-        try:
-            ended = await self._session.run([HumanMessage(each) for each in contents])
-            while ended.waiting == "approval":
-                answers: dict[str, Any] = {}
-                for interrupt in ended.interrupts:
-                    request = request_of(interrupt)
-                    held = [] if request is None else calls_of_request(request)
-                    if decided := {each["id"]: left[each["id"]].pop(0) for each in held if left.get(each["id"])}:
-                        answers[interrupt.id] = {"decisions": decided}
-                if not answers:
-                    break
-                ended = await self._session.resume(answers)
-        finally:
-            self._source.check()
+
+        def answers(interrupts: Sequence[Interrupt]) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for each in interrupts:
+                held = calls_of_request(request) if (request := request_of(each)) is not None else []
+                if decided := {call["id"]: left[call["id"]].pop(0) for call in held if left.get(call["id"])}:
+                    found[each.id] = {"decisions": decided}
+            return found
+
+        await self._playback.play(contents, answers)
+        if (fault := self._playback.fault) is not None and fault.name:
+            raise AssertionError(fault.text)
+        if fault is not None:
+            raise ScriptError(
+                f"The script has {len(self._script.items)} entries, and the model was asked once more, in step "
+                f"{self._playback.step + 1}. Add a reply, or find out why."
+            )
         return await self._recorded()
 
     async def _recorded(self) -> RecordedRun:
@@ -242,7 +239,7 @@ class RecordedSession:
         arguments = dict(graph.builder.arguments)
         config: LoopConfig = arguments.get("config") or LoopConfig()
         arguments["config"] = config.with_values(self._config)
-        names = [*self._tools, *dict.fromkeys(each.name for each in self._source.results)]
+        names = [*self._tools, *dict.fromkeys(each.name for each in self._script.results)]
         known = {getattr(tool, "name", getattr(tool, "__name__", "")) for tool in arguments.get("tools") or ()}
         delegates = {delegate.name for delegate in arguments.get("delegates") or ()}
         stubs = [self._stub(name) for name in dict.fromkeys(names) if name not in known and not is_delegation(name)]
@@ -255,11 +252,11 @@ class RecordedSession:
         if not self._has_hooks:
             arguments |= {"hooks": (), "middleware": ()}
         graph.builder.arguments = arguments
-        built = rebuild(graph, source=self._source, real={}, checkpointer=self._saver)
+        built = rebuild(graph, playback=self._playback, real={}, checkpointer=self._saver)
         return built if self._limit is None else built.with_config({"recursion_limit": self._limit})
 
     async def _agent(self) -> CompiledAgentGraph:
-        model = RecordedModel(self._source)
+        model = RecordedModel(self._playback)
         if self._given is None:
             return create_graph_agent(model, name="recorded")
         if not isinstance(self._given, str | Path):
@@ -289,7 +286,7 @@ class RecordedSession:
         """Return a schema that refuses the arguments of a tool that are recorded as invalid; None if none are."""
         refused = {
             canonical_arguments(each.arguments): str(each.result.content)
-            for each in self._source.results
+            for each in self._script.results
             if each.name == name and each.result.status == "invalid"
         }
 
@@ -311,128 +308,3 @@ class _StubDelegate:
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         raise AssertionError("a stub never runs")
-
-
-@dataclass(slots=True)
-class _Source:
-    """Gives the items of the script and the recorded results in their places."""
-
-    script: Sequence[ScriptItem]
-    results: Sequence[Result]
-    session: Session | None = None
-    _at: int = 0
-    _step: int = 0
-    _calls: RecordedCalls[Result] = field(default_factory=lambda: RecordedCalls(()))
-    _faults: list[Exception] = field(default_factory=list)
-    _began: float = 0.0
-    _stopped: bool = False
-    _ahead_s: float = 0.0
-
-    def clock(self) -> AbstractContextManager[Any]:
-        """Return a context in which the monotonic clock shows the recorded times."""
-        read, start = time.monotonic, time.monotonic()
-        if all(getattr(each, "at_s", None) is None for each in (*self.script, *self.results)):
-            return nullcontext()
-        # A slow machine must not reach the deadline before the recorded time.
-        return patch.object(time, "monotonic", lambda: start + (read() - start) / _SLOWER + self._ahead_s)
-
-    async def begin(self) -> None:
-        """Begin an input."""
-        self._step, self._calls, self._began = 0, RecordedCalls(self.results), time.monotonic()
-        await self._send_steering()
-
-    def check(self) -> None:
-        """Raise the first fault so far."""
-        if self._faults:
-            raise self._faults[0]
-
-    def assert_spent(self) -> None:
-        """Check that the whole script was used."""
-        left = [item for item in self.script[self._at :] if not isinstance(item, Stop)]
-        if left:
-            raise ScriptError(
-                f"The script has {len(self.script)} entries, and the last {len(left)} were not asked for. Remove what "
-                "is not needed, or find out why the run ended early."
-            )
-
-    async def reply(self) -> AIMessage:
-        """Return the next reply."""
-        assert self.session is not None
-        if self._at >= len(self.script) and self._stopped:
-            await self._stop("deadline", _FAR_S)
-        if self._at >= len(self.script):
-            self._faults.append(
-                ScriptError(
-                    f"The script has {len(self.script)} entries, and the model was asked once more, in step "
-                    f"{self._step + 1}. Add a reply, or find out why."
-                )
-            )
-            raise self._faults[-1]
-        item = self.script[self._at]
-        self._at += 1
-        self._step += 1
-        match item:
-            case Stop():
-                self._stopped = True
-                await self._stop(item.cause, item.at_s)
-            case Failure():
-                raise item.error
-            case Reply():
-                self._pass_time(item.at_s)
-                await self._send_steering()
-                return item.message
-        raise AssertionError(f"{item} is no reply")
-
-    async def _send_steering(self) -> None:
-        assert self.session is not None
-        while self._at < len(self.script) and isinstance(item := self.script[self._at], Steering):
-            self._at += 1
-            await self.session.steer(item.text)
-
-    async def _stop(self, cause: Cause, at_s: float | None) -> None:
-        assert self.session is not None
-        if cause == "abort":
-            await self.session.abort()
-        else:
-            self._pass_time(at_s)
-        await asyncio.Event().wait()  # the run cancels it
-
-    def _pass_time(self, at_s: float | None) -> None:
-        if at_s is not None:
-            self._ahead_s += max(0.0, self._began + at_s - time.monotonic())
-
-    async def result(
-        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
-    ) -> RecordedResult | None:
-        """Return the recorded result of a call."""
-        if (found := self._calls.take(id_, name, arguments)) is None:
-            self._faults.append(AssertionError(self._missing(id_, name, arguments)))
-            raise self._faults[-1]
-        if found.stops is not None:
-            await self._siblings(found)
-            await self._stop(found.stops, found.at_s)
-        self._pass_time(found.at_s)
-        if found.waits:
-            interrupt(f"The recording has no answer for {name}.")
-        return found.result
-
-    async def _siblings(self, stopped: Result) -> None:
-        """Wait until the other calls of the step have their results."""
-        others = [each for each in self.results if each.step == stopped.step and each.stops is None]
-        left = 100
-        while left:
-            left = 100 if any(map(self._calls.is_left, others)) else left - 1
-            await asyncio.sleep(0)  # after the last one, until their tasks end
-
-    def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
-        near = [each for each in self.results if each.name == name]
-        near.sort(key=lambda each: (each.id != id_, not self._calls.is_left(each)))
-        if not near:
-            return f"Step {self._step}, call {id_!r} ({name}): no result of {name} is recorded."
-        found = next(value_differences(near[0].arguments, arguments, "$.arguments"), None)
-        if found is None:
-            return f"Step {near[0].step}, call {id_!r} ({name}): its recorded result was used before."
-        return (
-            f"Step {near[0].step}, call {id_!r} ({name}) {found.path}: the recorded result is for "
-            f"{_shown(found.recorded)}, and the call has {_shown(found.now)}."
-        )

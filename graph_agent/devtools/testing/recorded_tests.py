@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from unittest.mock import patch
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
+from langchain_core.messages import AnyMessage, ToolMessage, message_to_dict, messages_from_dict
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from langgraph.errors import GraphInterrupt
 from langgraph.pregel import Pregel
-from langgraph.types import interrupt
 
 from graph_agent.base._internal.text import to_json_safe
-from graph_agent.base.errors import ConfigError, InputError, ScriptError
+from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.core.state.model_requests import masked
 from graph_agent.devtools.testing.input_differences import Comparison, Difference, shown_values, value_differences
-from graph_agent.devtools.testing.playback import message_of, stored_replies
-from graph_agent.devtools.testing.recording import RecordedResult, Recording, recording_of
-from graph_agent.devtools.testing.stand_ins import RecordedCalls, rebuild
+from graph_agent.devtools.testing.playback import Playback
+from graph_agent.devtools.testing.recording import Recording, recording_of
+from graph_agent.devtools.testing.script import Reply, Script, script_of
+from graph_agent.devtools.testing.stand_ins import rebuild
 from graph_agent.models.scripted import MOCK_VARIABLE
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.session import Session
 
 if TYPE_CHECKING:
-    from langchain_core.tools import BaseTool
     from langgraph.graph.state import CompiledStateGraph
 
 Agent: TypeAlias = "CompiledStateGraph[Any, Any, Any, Any]"
@@ -47,7 +46,7 @@ class RecordedTest:
 
     def __init__(self, file: Path, *, records: bool, command: str) -> None:
         self._file, self._records, self._command = file, records, command
-        self._open: dict[Path, tuple[Agent, _Tape | None]] = {}
+        self._open: dict[Path, tuple[Agent, tuple[Recording, Playback] | None]] = {}
 
     def session(self, agent: Agent | Callable[[], Agent], name: str = "") -> Session:
         """Return a new session of an agent, in memory; `name` distinguishes the sessions of one test.
@@ -67,8 +66,9 @@ class RecordedTest:
             saver = _QuestionSaver() if builder.deps.wrap_tool_call is None else InMemorySaver()
             opened: Agent = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
         else:
-            tape = _Tape(*self._read(file))
-            opened = rebuild(graph, source=tape, real={}, checkpointer=InMemorySaver())
+            recording, questions = self._read(file)
+            tape = recording, Playback(_script(recording, questions))
+            opened = rebuild(graph, playback=tape[1], real={}, checkpointer=InMemorySaver())
         self._open[file] = opened, tape
         return Session(opened, file.stem)
 
@@ -86,7 +86,12 @@ class RecordedTest:
             if tape is None and passed:
                 saver = graph.checkpointer
                 _write(file, found, saver.of_calls() if isinstance(saver, _QuestionSaver) else {})
-            elif tape is not None and (difference := tape.difference(found)):
+            elif tape is not None:
+                recording, playback = tape
+                faults = [] if playback.fault is None else [playback.fault.text]
+                difference = next(map(str, (*faults, *_differences(recording, found))), "")
+                if not difference:
+                    continue
                 raise AssertionError(
                     f"The session differs from {file}:\n{difference}\n"
                     f"If the change is meant, record the session again: {self._command}"
@@ -146,70 +151,29 @@ class _QuestionSaver(InMemorySaver):
         return {id_: [self._asked[task] for task in tasks] for id_, tasks in self._tasks.items()}
 
 
-class _Tape:
-    """Provides the replies and results of a recording, in their order."""
+def _script(recording: Recording, questions: Mapping[str, list[list[Any]]]) -> Script:
+    """Return the script of all inputs, without what the test does itself: it steers, stops and decides."""
+    scripts = [script_of(each) for each in recording.inputs]
+    left = {id_: iter(asked) for id_, asked in questions.items()}
+    return Script(
+        [item for script in scripts for item in script.items if isinstance(item, Reply)],
+        [
+            replace(each, stops=None, questions=tuple(next(left.get(each.id, iter(())), ())))
+            for script in scripts
+            for each in script.results
+        ],
+    )
 
-    def __init__(self, recording: Recording, questions: Mapping[str, list[list[Any]]]) -> None:
-        self._recording = recording
-        self._replies = deque(
-            message_of(step, reply) for each in recording.inputs for step, reply in stored_replies(each)
-        )
-        self._listed = [call for each in recording.inputs for _, call in each.calls if call.result is not None]
-        left = {id_: iter(asked) for id_, asked in questions.items()}
-        self._questions = {id(call): next(left.get(call.id, iter(())), []) for call in self._listed}
-        self._calls = RecordedCalls(self._listed)
-        self._fault = ""
 
-    async def reply(self) -> AIMessage:
-        """Return the next reply; raise `ScriptError` after the last, or after a call without a recorded result."""
-        if not self._replies:
-            self._fault = self._fault or "The model is asked for a reply that is not recorded."
-        if self._fault:
-            raise ScriptError(self._fault)
-        return self._replies.popleft()
-
-    async def result(
-        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
-    ) -> RecordedResult | None:
-        """Return the recorded result of a call, after its questions to a person.
-
-        Without one, raise `ScriptError`, as the next request of the model does: a call's error is a result.
-        """
-        if (found := self._calls.take(id_, name, arguments)) is None:
-            self._fault = self._fault or self._missing(id_, name, arguments)
-            raise ScriptError(self._fault)
-        try:
-            for question in self._questions[id(found)]:
-                interrupt(question)
-        except GraphInterrupt:
-            self._calls.put_back(found)
-            raise
-        return found.result
-
-    def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
-        same = [call for call in self._listed if call.id == id_ and call.name == name]
-        near = next(filter(self._calls.is_left, same), None)
-        if near is None:
-            return f"The call {id_!r} of {name} has no recorded result."
-        found = next(value_differences(near.arguments, arguments))
-        recorded, now = shown_values(found.recorded, found.now)
-        return f"The call {id_!r} of {name}, {found.path}: recorded {recorded}, now {now}"
-
-    def difference(self, values: Mapping[str, Any]) -> str:
-        """Return the first difference between the recording and the state of the replayed session; empty if none."""
-        if self._fault:
-            return self._fault
-        events = masked(to_json_safe(list(values.get("events", ()))))
-        now = recording_of(self._recording.session_id, events, values.get("messages", ()))
-        return next(map(str, self._differences(now)), "")
-
-    def _differences(self, now: Recording) -> Iterator[Difference | str]:
-        comparison = Comparison(requests={})
-        for recorded, other in zip(self._recording.inputs, now.inputs, strict=False):
-            for found in value_differences(list(recorded.contents), list(other.contents)):
-                one, new = shown_values(found.recorded, found.now)
-                yield f"input {recorded.number} {found.path}: recorded {one}, now {new}"
-            yield from comparison.steps(recorded, other, {}, 0, None)
-            yield from comparison.end(recorded, other)
-        if (count := len(now.inputs)) != len(self._recording.inputs):
-            yield f"The recording has {len(self._recording.inputs)} inputs, and the session {count}."
+def _differences(recording: Recording, values: Mapping[str, Any]) -> Iterator[Difference | str]:
+    """Yield the differences between a recording and the state of the replayed session."""
+    events = masked(to_json_safe(list(values.get("events", ()))))
+    now, comparison = recording_of(recording.session_id, events, values.get("messages", ())), Comparison(requests={})
+    for recorded, other in zip(recording.inputs, now.inputs, strict=False):
+        for found in value_differences(list(recorded.contents), list(other.contents)):
+            one, new = shown_values(found.recorded, found.now)
+            yield f"input {recorded.number} {found.path}: recorded {one}, now {new}"
+        yield from comparison.steps(recorded, other, {}, 0, None)
+        yield from comparison.end(recorded, other)
+    if (count := len(now.inputs)) != len(recording.inputs):
+        yield f"The recording has {len(recording.inputs)} inputs, and the session {count}."

@@ -1,32 +1,75 @@
-"""Constructs the script of a recorded session: replies, steering, stops and failures, and the results of calls.
+"""Defines the script of a session: replies, steering, stops and failures in their order, and the results of calls.
 
-A test that `graph-agent sessions export --test` writes consists of these functions and `RecordedSession`.
+`script_of` makes the script of a recorded input, and `Playback` plays it. A test that `graph-agent sessions export
+--test` writes consists of the functions `reply`, `plan`, `steer`, `stop`, `fail` and `result`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from datetime import datetime
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage
 
-from graph_agent.core.state.events import ResultStatus
-from graph_agent.devtools.testing.recording import RecordedResult
+from graph_agent.base._internal.text import text_of
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.state.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
+from graph_agent.core.tools.output import Cause, cut_short
+from graph_agent.devtools.testing.recording import (
+    RecordedCall,
+    RecordedInput,
+    RecordedReply,
+    RecordedResult,
+    RecordedStep,
+)
+from graph_agent.models.errors import ModelErrorKind
 
 Content: TypeAlias = str | list[Any]
 Tokens: TypeAlias = tuple[int, int] | Mapping[str, Any]
-Cause = Literal["abort", "deadline"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply of the model; see `reply`."""
+    """A reply of the model; see `reply` and `plan`."""
 
-    message: AIMessage
+    content: Content = ""
+    calls: tuple[Mapping[str, Any], ...] = ()
+    """Its calls, each made by `call`."""
+    plan_fields: Mapping[str, Any] | None = None
+    """The fields of a structured plan but its calls; None for another reply."""
+    tokens: Tokens | None = None
+    finish_reason: str = ""
     at_s: float | None = None
+    purpose: Purpose | None = None
+    """What the recorded reply was for; None for a reply written by hand."""
+    step: int | None = None
+    """The step that it was recorded in; None for a reply written by hand."""
+    repeats: int = 0
+    """Number of requests before this reply whose replies a hook replaced, so that they are not stored."""
+
+    @property
+    def message(self) -> AIMessage:
+        """The reply as a model's message; a structured plan is the JSON that the planner parses."""
+        content, calls, usage = self.content, self.calls, self.tokens
+        if self.plan_fields is not None:
+            tools = [
+                {"id": each["id"], "tool": each["name"], "args": each["arguments"], "needs": [*each["needs"]]}
+                for each in calls
+            ]
+            content, calls = json.dumps({"status": "continue", **self.plan_fields, "tools": tools}), ()
+        if isinstance(usage, tuple):
+            usage = {"input_tokens": usage[0], "output_tokens": usage[1], "total_tokens": sum(usage)}
+        finish = self.finish_reason or ("tool_calls" if calls else "stop")
+        return AIMessage(
+            content,
+            tool_calls=[{"id": each["id"], "name": each["name"], "args": dict(each["arguments"])} for each in calls],
+            usage_metadata=usage,
+            response_metadata={"model_name": "recorded", "finish_reason": finish},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +85,51 @@ class Stop:
 
     cause: Cause
     at_s: float | None = None
+    step: int | None = None
+
+
+class RecordedFailureError(Exception):
+    """A model's error that is classified as the recorded one was; its message has the HTTP status if there was one."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(_WORDINGS.get(kind, "recorded failure"))
+        status = re.search(r"\bHTTP (\d{3})\b", message)
+        self.status_code = int(status[1]) if status else None
+        self.retry_after = 0
+        """Seconds; retries need no pause."""
+
+
+_WORDINGS: Mapping[ModelErrorKind | str, str] = {
+    "transient": "service_unavailable",
+    "auth": "invalid_api_key",
+    "permission": "insufficient_quota",
+    "unknown_model": "model_not_found",
+    "context_overflow": "context_length_exceeded",
+    "content_filter": "content_filter",
+    "tools_rejected": "tools are not supported",
+    "other": "recorded failure",
+}
+"""Kind → words by which an error is classified so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A request that fails; see `fail`."""
 
-    error: Exception
+    kind: str
+    message: str
+    repeats: bool = False
+    """Whether all further requests of the input fail, too."""
+
+    @property
+    def error(self) -> RecordedFailureError:
+        """The model's error."""
+        return RecordedFailureError(self.kind, self.message)
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether a model's error ended the input, not one of a hook or of the program."""
+        return self.kind in _WORDINGS
 
 
 ScriptItem: TypeAlias = Reply | Steering | Stop | Failure
@@ -68,20 +149,9 @@ def reply(
         finish_reason: Why the provider ended it, such as `length`; empty for a complete reply.
         at_s: Seconds since the input began, for an input with a deadline; None for no time.
     """
-    usage: Any = tokens
-    if isinstance(tokens, tuple):
-        usage = {"input_tokens": tokens[0], "output_tokens": tokens[1], "total_tokens": sum(tokens)}
     content = next((each for each in parts if not isinstance(each, Mapping)), "")
-    calls = [each for each in parts if isinstance(each, Mapping)]
-    made = [{"id": each["id"], "name": each["name"], "args": dict(each["arguments"])} for each in calls]
-    finish = finish_reason or ("tool_calls" if calls else "stop")
-    message = AIMessage(
-        content,
-        tool_calls=made,
-        usage_metadata=usage,
-        response_metadata={"model_name": "recorded", "finish_reason": finish},
-    )
-    return Reply(message, at_s)
+    calls = tuple(each for each in parts if isinstance(each, Mapping))
+    return Reply(content=content, calls=calls, tokens=tokens, finish_reason=finish_reason, at_s=at_s)
 
 
 def call(id: str, name: str, arguments: Mapping[str, Any], *, needs: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -102,11 +172,7 @@ def plan(
         calls: Its calls, each made by `call`.
         fields: `status`, `action`, `reasoning`, `slots` and `answer`, as in the JSON of the plan.
     """
-    tools = [
-        {"id": each["id"], "tool": each["name"], "args": each["arguments"], "needs": [*each["needs"]]} for each in calls
-    ]
-    content = json.dumps({"status": "continue", **fields, "tools": tools})
-    return reply(content, tokens=tokens, finish_reason=finish_reason, at_s=at_s)
+    return Reply(calls=calls, plan_fields=fields, tokens=tokens, finish_reason=finish_reason, at_s=at_s)
 
 
 def steer(text: str) -> Steering:
@@ -119,23 +185,9 @@ def stop(cause: Cause, *, at_s: float | None = None) -> Stop:
     return Stop(cause, at_s)
 
 
-_FAILURES: Mapping[str, tuple[str, int | None]] = {
-    "auth": ("AuthenticationError", 401),
-    "permission": ("PermissionDeniedError", 403),
-    "unknown_model": ("NotFoundError", 404),
-    "context_overflow": ("ContextOverflowError", None),
-    "transient": ("APIConnectionError", None),
-}
-"""Kind of a model's error → class and HTTP status of an exception of this kind."""
-_STATUS = re.compile(r"\(HTTP (\d{3})\)")
-
-
 def fail(kind: str, message: str) -> Failure:
     """Return a request that fails with an error of this kind; `message` is that of its `error` event."""
-    name, status = _FAILURES.get(kind, ("ModelError", None))
-    found = _STATUS.search(message)
-    error = type(name, (Exception,), {"status_code": int(found[1]) if found else status})("recorded failure")
-    return Failure(error)
+    return Failure(kind, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +202,8 @@ class Result:
     stops: Cause | None = None
     at_s: float | None = None
     waits: bool = False
+    questions: tuple[Any, ...] = ()
+    """What the call asked a person before its result, in order."""
 
 
 _NOTHING: Any = object()
@@ -197,3 +251,143 @@ def result(
     counts: Any = None if usage is None else dict(usage)
     found = RecordedResult(status=status, content=text, value=returns, artifact=artifact, usage=counts, event=event)
     return Result(step, id, name, arguments, found, stops, at_s, waits)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the models reply, what the calls return, and what happens between."""
+
+    items: Sequence[ScriptItem] = ()
+    results: Sequence[Result] = ()
+
+
+_NO_RESULT = RecordedResult(status="unknown", content="", value="")
+"""Stands for the result of a call that waits, which has none."""
+_CUT_OFF = "Not run: the reply that holds this call was cut off"
+
+
+def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
+    """Return the script of an input, or of its steps from `first_step` on.
+
+    Replies that a hook or a repair replaced are not stored; the next reply has their number. A failure is the
+    last item.
+    """
+    items: list[ScriptItem] = []
+    repeats = 0
+    for step in recorded.steps:
+        if step.number < first_step:
+            continue
+        steering = _steering(step)
+        items += steering.get(0, ())
+        served = 0
+        for each in step.replies:
+            if each.is_stored:
+                items.append(_reply(recorded, step, each, repeats))
+                repeats, served = 0, served + 1
+                items += steering.get(served, ())
+            else:
+                repeats += not each.error
+        items += [
+            Stop(cause, _at_s(recorded, request["started"], request["duration_s"]), step.number)
+            for cause, request in stopped_requests(recorded, step)
+        ]
+    newest = next((entry for entry in reversed([*recorded.events]) if entry["type"] == "error"), None)
+    if recorded.status == SessionStatus.FAILED and newest is not None:
+        items.append(Failure(newest["kind"], newest["message"], repeats=True))
+    return Script(items, [_result(recorded, step, each) for step, each in recorded.calls if step >= first_step])
+
+
+def cause_of(recorded: RecordedInput) -> Cause | None:
+    """Return the abort or the deadline that ended an input; None if another reason did."""
+    if recorded.status == SessionStatus.ABORTED:
+        return "abort"
+    return "deadline" if recorded.stop_reason == "deadline" else None
+
+
+def stopped_requests(recorded: RecordedInput, step: RecordedStep) -> Iterator[tuple[Cause, ModelCallRecord]]:
+    """Yield the requests of a step that an abort or the deadline stopped, in order."""
+    if (cause := cause_of(recorded)) is not None:
+        for entry in step.events:
+            yield from ((cause, each) for each in entry.get("model_calls", ()) if each.get("error") == "cancelled")
+
+
+def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
+    """Return the steering of a step, by the number of its stored replies before."""
+    found: dict[int, list[Steering]] = {}
+    served = 0
+    for entry in step.events:
+        if entry["type"] == "steering":
+            found.setdefault(served, []).append(Steering(text_of(entry["content"])))
+            continue
+        records = entry.get("model_calls", ())
+        served += sum(each["purpose"] == "summary" and "error" not in each for each in records)
+        served += entry["type"] == "plan" or (entry["type"] == "agent_response" and bool(records))
+    return found
+
+
+def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, repeats: int) -> Reply:
+    content, finish = given.content, given.finish_reason
+    is_limited = any(each["type"] == "limit" for each in step.events)
+    if given.purpose == "answer" and isinstance(content, str) and is_limited:
+        content = content.partition("\n\n")[2] or content  # the agent has put its sentence on the limit before it
+    if given.tool_calls and any(
+        each.result and text_of(each.result.content).startswith(_CUT_OFF) for each in step.calls
+    ):
+        finish = finish or "length"
+    return Reply(
+        content=content,
+        calls=tuple(call(**each) for each in given.tool_calls),
+        plan_fields=step.plan_fields if given.purpose == "plan" else None,
+        tokens=given.usage or (0, 0),
+        finish_reason=finish,
+        at_s=_reply_at_s(recorded, step, given),
+        purpose=given.purpose,
+        step=step.number,
+        repeats=repeats,
+    )
+
+
+def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
+    found, cause, given = each.result, cause_of(recorded), (step, each.id, each.name, each.arguments)
+    if found is None:
+        return Result(*given, _NO_RESULT, stops="abort" if cause == "abort" else None, waits=cause != "abort")
+    at_s = _result_at_s(recorded, found.event)
+    is_stopped = cause == "abort" and found.status in ("skipped", "unknown")
+    return Result(*given, found, stops=cause if is_stopped or was_stopped(recorded, each) else None, at_s=at_s)
+
+
+def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
+    """Whether an abort or the deadline stopped a call while it ran."""
+    if each.result is None or (cause := cause_of(recorded)) is None:
+        return False
+    return each.result.content in [cut_short(cause, started=True, writes=writes).content for writes in (True, False)]
+
+
+def _reply_at_s(recorded: RecordedInput, step: RecordedStep, given: RecordedReply) -> float | None:
+    kind = "plan" if given.purpose == "plan" else "agent_response"
+    entry = next((each for each in step.events if each["type"] == kind), {})
+    if calls := entry.get("model_calls"):
+        return _at_s(recorded, calls[-1]["started"], calls[-1]["duration_s"])
+    return _at_s(recorded, entry.get("ts", ""))
+
+
+def _result_at_s(recorded: RecordedInput, given: StoredEvent) -> float | None:
+    """Return when a call ended, on the monotonic clock, as deadlines do."""
+    starts = ("tool_call", "delegation_request")
+    started = [entry for entry in recorded.events if entry.get("id") == given.get("id") and entry["type"] in starts]
+    if not started or "duration_s" not in given:
+        return _at_s(recorded, given.get("ts", ""))
+    return _at_s(recorded, started[-1]["ts"], given["queued_s"] + given["duration_s"])
+
+
+def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float | None:
+    """Return the seconds from the begin of an input to some seconds after a moment.
+
+    None unless a deadline stopped the input: no other script depends on times.
+    """
+    if cause_of(recorded) != "deadline":
+        return None
+    began = next((entry["ts"] for entry in recorded.events), "")
+    if not began or not moment:
+        return seconds
+    return round((datetime.fromisoformat(moment) - datetime.fromisoformat(began)).total_seconds() + seconds, 3)

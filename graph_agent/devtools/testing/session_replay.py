@@ -6,46 +6,46 @@ no tool runs, except those that the caller names, and no delegate is contacted.
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent.base.errors import ConfigError, InputError, RunFailedError
+from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.types import SessionStatus
+from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.model_requests import learned_rules
 from graph_agent.devtools.testing.input_differences import (
     ABSENT,
     Comparison,
     Difference,
+    DifferenceKind,
     recorded_requests,
     unfinished_wave,
 )
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import (
     RecordedInput,
-    RecordedResult,
     Recording,
     as_left,
+    decision_in,
     read_recording,
     recording_of,
 )
+from graph_agent.devtools.testing.script import Failure, Reply, Script, Stop, script_of
 from graph_agent.devtools.testing.stand_ins import rebuild
 from graph_agent.session.importing import fork_session
-from graph_agent.session.results import Done, EventAdded
 from graph_agent.session.session import Session
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
     from langgraph.graph.state import CompiledStateGraph
+    from langgraph.types import Interrupt
 
 
 Answers = Literal["exact", "ignore"]
@@ -176,24 +176,12 @@ class Replayer:
         self._answers: Answers = answers or ("ignore" if model is not None else "exact")
         self._ignores_prompt, self._real, self._keep_going = ignore_prompt, real, keep_going
         self._saver = InMemorySaver()
-        self._playback: Playback | None = None
+        self._playback = Playback(runs_reading_tools=keep_going)
         self.current: RecordedInput | None = None
         """The input that is replayed now; None before the first one."""
-        self._rebuilt = partial(rebuild, graph, source=self, real=self._real, checkpointer=self._saver)
+        self._rebuilt = partial(rebuild, graph, playback=self._playback, real=self._real, checkpointer=self._saver)
         self._recorded_agent = self._rebuilt()
         self._agent = self._rebuilt(model=model) if model is not None else self._recorded_agent
-
-    async def reply(self) -> AIMessage:
-        """Return the next recorded reply of the current input."""
-        assert self._playback is not None
-        return await self._playback.reply()
-
-    async def result(
-        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
-    ) -> RecordedResult | None:
-        """Return the recorded result of a call of the current input; None if the tool is to run."""
-        assert self._playback is not None
-        return await self._playback.result(id_, name, arguments, tool)
 
     async def replay(self, recording: Recording, *, number: int | None = None, from_step: int = 1) -> Replay:
         """Replay a session; arguments and errors as for the function `replay`."""
@@ -254,8 +242,8 @@ class Replayer:
         return self._answers == "exact" or difference.kind != "answer"
 
     async def _play(self, run: _InputRun) -> None:
-        self._playback, self.current = run.playback, run.recorded
-        await run.run()
+        self.current = run.recorded
+        await run.run(self._playback)
 
     async def _play_anew(
         self, recorded: RecordedInput, history: Session, comparison: Comparison, first: int
@@ -297,14 +285,15 @@ class _InputRun:
         resumes: bool = False,
     ) -> None:
         self.recorded, self._session, self._comparison = recorded, session, comparison
+        self._first_step = first_step if resumes else 0
         # Step 0 has what happened before the first plan.
         self._next_step, self._keep_going, self._resumes = first_step if first_step > 1 else 0, keep_going, resumes
         self._events: list[StoredEvent] = []
-        self._announced: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        """Call id → set once an event of the call was received."""
-        self.playback = Playback(
-            recorded, session, runs_reading_tools=keep_going, first_step=first_step if resumes else 0
-        )
+        self._decisions = [entry for entry in recorded.events if entry["type"] == "approval_decision"]
+        self._undecided: Interrupt | None = None
+        """An open interrupt without a recorded answer, at which the replay ends."""
+        self._is_decided = False
+        """Whether a difference has ended the replay early."""
         self.differences: list[Difference] = []
         self.steps = 0
         """Number of steps that were compared."""
@@ -315,63 +304,83 @@ class _InputRun:
         self.is_at_end = True
         """Whether it stopped where the recording of the input ends, or not at all."""
 
-    async def run(self) -> None:
-        """Run the input to its end, its first difference, or the place from which on nothing is recorded."""
+    async def run(self, playback: Playback) -> None:
+        """Replay the input. Stops at the first difference, or where the recording ends."""
+        recorded = self.recorded
         self._events = [dict(entry) for entry in await self._session.events()]
-        driving = asyncio.create_task(self._drive())
-        futures: set[asyncio.Future[Any]] = {driving, self.playback.stopped}
-        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-        if not self.playback.stopped.done():
-            if await driving:
-                await self._compare_end()
+        playback.load(_script(recorded, self._first_step), self._session, step=max(0, self._first_step - 1))
+        await playback.play(recorded.contents, self._answers, self._see, resumes=self._resumes)
+        fault = playback.fault
+        if fault is None and self._undecided is not None and recorded.status == SessionStatus.ABORTED:
+            await self._session.abort()
+            self._events = [dict(entry) for entry in await self._session.events()]
+        elif fault is not None or self._undecided is not None:
+            found = self._explain(playback)
+            self.is_at_end = found is None
+            now = await self._now()
+            # Where the recording ends in the middle of a step, the step is equal so far as both have it.
+            is_request = fault is not None and not fault.name
+            self._compare(now, None if found is None or is_request else playback.step)
+            if found is not None and (self._keep_going or not self.differences):
+                wave = unfinished_wave(recorded, now) if fault is not None and fault.name else ()
+                self.differences += self._limited(list(wave) or [found])
             return
-        self.stopped, found = self.playback.stopped.result()
-        self.waits = self.playback.waits
-        self.is_at_end = found is None
-        if self.playback.unknown_call:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._announced[self.playback.unknown_call].wait(), _SEEN_S)
-        driving.cancel()
-        with suppress(asyncio.CancelledError):
-            await driving
-        now = await self._now()
-        # Where the recording ends in the middle of a step, the step is equal so far as both have it.
-        self._compare(now, None if found is None else self.playback.open_step)
-        if found is not None and (self._keep_going or not self.differences):
-            wave = unfinished_wave(self.recorded, now) if self.playback.unknown_call else ()
-            self.differences += self._limited(list(wave) or [found])
+        if not self._is_decided:
+            await self._compare_end()
 
-    async def _drive(self) -> bool:
-        """Consume the run; return whether it has reached the end of the input."""
-        await self.playback.start()
-        given: Any = [HumanMessage(content) for content in self.recorded.contents]
-        parts = self._session.stream_resume() if self._resumes else self._session.stream(given)
-        while True:
-            answers: dict[str, Any] | None = {}
-            try:
-                async with aclosing(parts):
-                    async for part in parts:
-                        if isinstance(part, EventAdded):
-                            entry: StoredEvent = dict(part.event)
-                            self._events.append(entry)
-                            self._announced[str(entry.get("id", ""))].set()
-                            if entry["type"] in ("tool_result", "delegation_response"):
-                                self.playback.end_call(str(entry["id"]))
-                            is_plan = entry["type"] == "plan"
-                            if is_plan and self._compare(await self._now(), entry["step"]):
-                                return False
-                        elif isinstance(part, Done):
-                            answers = self.playback.answers(part.result.interrupts) if part.result.interrupts else {}
-                            break
-            except RunFailedError:
-                return True
-            if answers is None and not self.playback.stopped.done():
-                await self._session.abort()
-                self._events = [dict(entry) for entry in await self._session.events()]
-                return True
-            if not answers:
-                return answers is not None
-            parts = self._session.stream_resume(answers)
+    def _explain(self, playback: Playback) -> Difference | None:
+        """Set why the replay cannot go on, and return the difference; None if the recording ends there."""
+        recorded, fault = self.recorded, playback.fault
+        if fault is not None and fault.name:
+            tool = fault.tool
+            reads = tool is not None and (tool.metadata or {}).get("effect") == "read"
+            what = "reads" if reads else "may write, so it never runs in a replay"
+            self.stopped = f"The call {fault.name} has no recorded result; it {what}."
+            return self._difference("call", playback.step, fault.name, dict(fault.arguments or {}))
+        if fault is not None:
+            self.stopped = fault.text
+            is_end = recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING) or _is_late(recorded)
+            return None if is_end else self._difference("model", playback.step, "", "a further request")
+        assert self._undecided is not None
+        self.waits = recorded.status == SessionStatus.RUNNING
+        if playback.waits_for:
+            self.stopped = f"The recording ends before the result of {playback.waits_for}."
+            return None
+        self.stopped = "The agent asks a person, and no answer is recorded."
+        if self.waits:
+            return None
+        calls = _calls_of(self._undecided)
+        name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", self._undecided.value)
+        return self._difference("approval", playback.step, name, asked)
+
+    def _difference(self, kind: DifferenceKind, step: int, name: str, now: Any) -> Difference:
+        """Return the difference of something that the recording does not have."""
+        return Difference(input=self.recorded.number, step=step, kind=kind, name=name, recorded=ABSENT, now=now)
+
+    async def _see(self, entry: StoredEvent) -> bool:
+        self._events.append(entry)
+        if entry["type"] == "plan":
+            self._is_decided = self._compare(await self._now(), entry["step"])
+        return self._is_decided
+
+    def _answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
+        """Return the recorded answers to open interrupts, by id; None if one has none."""
+        answers: dict[str, Any] = {}
+        for each in interrupts:
+            decisions = [self._decision(call) for call in _calls_of(each)]
+            if not decisions or None in decisions:
+                self._undecided = each
+                return None
+            answers[each.id] = {"decisions": decisions}
+        return answers
+
+    def _decision(self, call: HeldCall) -> dict[str, Any] | None:
+        same = [entry for entry in self._decisions if entry["name"] == call["name"]]
+        found = next((entry for entry in same if entry["id"] == call["id"]), same[0] if same else None)
+        if found is None:
+            return None
+        self._decisions.remove(found)
+        return {**decision_in(found), "decided_by": found["decided_by"]}
 
     async def _now(self) -> RecordedInput:
         # The messages have the arguments of calls that did not start.
@@ -406,3 +415,30 @@ class _InputRun:
             return
         # All of them: the status that differs may be of interest where the answer is not.
         self.differences += self._comparison.end(self.recorded, now)
+
+
+def _script(recorded: RecordedInput, first_step: int) -> Script:
+    """Return the script of a replay.
+
+    After a deadline, it has only the plans: the time of a replay is another.
+    """
+    script = script_of(recorded, first_step)
+    items = [
+        item
+        for item in script.items
+        if not (isinstance(item, Reply) and item.purpose == "answer" and _is_late(recorded))
+        and not (isinstance(item, Failure) and not item.is_of_model)
+    ]
+    end = [Stop("abort")] if recorded.status == SessionStatus.ABORTED else []
+    return Script([*items, *end], script.results)
+
+
+def _is_late(recorded: RecordedInput) -> bool:
+    """Whether a deadline stopped an input, which no replay repeats."""
+    return recorded.stop_reason == "deadline"
+
+
+def _calls_of(asked: Interrupt) -> Sequence[HeldCall]:
+    """Return the calls that an interrupt asks about; none if it asks another question."""
+    request = request_of(asked)
+    return calls_of_request(request) if request is not None else []

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
@@ -24,8 +23,7 @@ from graph_agent.base.types import NO_USAGE
 from graph_agent.core.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.core.state.events import SUCCESSES
 from graph_agent.core.tools.read_result import READ_RESULT
-from graph_agent.devtools.testing.recording import RecordedResult
-from graph_agent.models.parsing.call import canonical_arguments, delegation_name
+from graph_agent.models.parsing.call import delegation_name
 from graph_agent.models.scripted import MockChatModel
 from graph_agent.session.built_agent import builder_of
 
@@ -33,73 +31,19 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-    from graph_agent.devtools.testing.recording import RecordedCall
-    from graph_agent.devtools.testing.script import Result
+    from graph_agent.devtools.testing.playback import Playback
     from graph_agent.session.compiled import CompiledAgentGraph
 
 
-class Source(Protocol):
-    """Provides what the stand-ins return; a method that has nothing to return never returns."""
-
-    async def reply(self) -> AIMessage:
-        """Return the next reply of a model."""
-        ...
-
-    async def result(
-        self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
-    ) -> RecordedResult | None:
-        """Return the result of a call; None if the tool itself is to run. `tool` is None for a delegation."""
-        ...
-
-
-CallT = TypeVar("CallT", bound="RecordedCall | Result")
-_Key = tuple[str, str]
-"""Name and canonical arguments."""
-
-
-class RecordedCalls(Generic[CallT]):
-    """Finds the recorded call for a new one. Each is found once, but again for a call that middleware repeats."""
-
-    def __init__(self, calls: Iterable[CallT]) -> None:
-        self._left: dict[_Key, list[CallT]] = defaultdict(list)
-        self._found: dict[tuple[str, _Key], CallT] = {}
-        for call in calls:
-            self._left[_key(call)].append(call)
-
-    def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> CallT | None:
-        """Return the call with equal arguments, that of the same id first; None if there is none left."""
-        key = name, canonical_arguments(arguments)
-        fitting = self._left[key]
-        same_id = next((call for call in fitting if call.id == id_), None)
-        found = same_id or self._found.get((id_, key)) or next(iter(fitting), None)
-        if found is not None:
-            self._found[id_, key] = found
-        if found in fitting:
-            fitting.remove(found)
-        return found
-
-    def put_back(self, call: CallT) -> None:
-        """Let a call that was taken be found again, before others of its arguments."""
-        self._left[_key(call)].insert(0, call)
-
-    def is_left(self, call: CallT) -> bool:
-        """Whether a recorded call was not taken yet."""
-        return call in self._left[_key(call)]
-
-
-def _key(call: RecordedCall | Result) -> _Key:
-    return call.name, canonical_arguments(call.arguments)
-
-
 class RecordedModel(MockChatModel):
-    """A chat model that returns the recorded replies of a source."""
+    """A chat model that returns the replies of a playback."""
 
-    _source: Source = PrivateAttr()
+    _playback: Playback = PrivateAttr()
     _taken: list[AIMessage] = PrivateAttr(default_factory=list)
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, playback: Playback) -> None:
         super().__init__(responses=[], model="recorded")
-        self._source = source
+        self._playback = playback
 
     async def _agenerate(
         self,
@@ -108,7 +52,7 @@ class RecordedModel(MockChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        self._taken.append(await self._source.reply())
+        self._taken.append(await self._playback.reply())
         return await super()._agenerate(messages, stop, run_manager, **kwargs)
 
     async def _astream(
@@ -118,7 +62,7 @@ class RecordedModel(MockChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        self._taken.append(await self._source.reply())
+        self._taken.append(await self._playback.reply())
         async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
             yield chunk
 
@@ -131,12 +75,12 @@ class RecordedModel(MockChatModel):
 _numbers = itertools.count()
 
 
-def recorded_copy(model: BaseChatModel, source: Source) -> BaseChatModel:
-    """Return a copy of a model that returns the recorded replies of a source, and sends nothing.
+def recorded_copy(model: BaseChatModel, playback: Playback) -> BaseChatModel:
+    """Return a copy of a model that returns the replies of a playback, and sends nothing.
 
     Its class, address and options, on which the form of a request depends, are those of the model.
     """
-    replies = RecordedModel(source)
+    replies = RecordedModel(playback)
 
     class Recorded(type(model)):  # type: ignore[misc]  # the class of the model is not known before
         model_config = {"defer_build": True}  # noqa: RUF012 - Pydantic's; instances are never validated
@@ -178,15 +122,15 @@ class _RecordedTool(StructuredTool):
             _requested.reset(token)
 
 
-def recorded_tool(tool: BaseTool, source: Source) -> BaseTool:
-    """Return a tool that checks its arguments as `tool` does, and takes its results from a source."""
+def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
+    """Return a tool that checks its arguments as `tool` does, and takes its results from a playback."""
 
     hidden = InjectedArguments(tool).hidden
 
     async def run(**_: Any) -> Any:
         id_, arguments = _requested.get()
         shown = {name: value for name, value in arguments.items() if name not in hidden}
-        found = await source.result(id_, tool.name, shown, tool)
+        found = await playback.result(id_, tool.name, shown, tool)
         if found is None:
             return await tool.ainvoke({"type": "tool_call", "id": id_, "name": tool.name, "args": dict(arguments)})
         if found.artifact is None and found.event.get("encoding") == "json" and found.status in SUCCESSES:
@@ -215,16 +159,16 @@ def _arguments_of(tool: BaseTool) -> Any:
 
 
 class RecordedDelegate:
-    """A delegate that answers from a source in the place of another."""
+    """A delegate that takes its answers from a playback, in the place of another."""
 
-    def __init__(self, delegate: Delegate, source: Source) -> None:
+    def __init__(self, delegate: Delegate, playback: Playback) -> None:
         self.name, self.description = delegate.name, delegate.description
-        self._source = source
+        self._playback = playback
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Return the recorded answer."""
         name = delegation_name(self.name)
-        found = await self._source.result(delegation.id, name, {"task": delegation.task}, None)
+        found = await self._playback.result(delegation.id, name, {"task": delegation.task}, None)
         assert found is not None, "only tools run in a replay"
         return DelegationResult(
             found.content,
@@ -239,7 +183,7 @@ def rebuild(
     graph: CompiledStateGraph[Any, Any, Any, Any],
     *,
     model: BaseChatModel | None = None,
-    source: Source,
+    playback: Playback,
     real: Mapping[str, BaseTool],
     checkpointer: BaseCheckpointSaver[Any],
     model_rules: Mapping[str, Mapping[str, Any]] | None = None,
@@ -249,7 +193,7 @@ def rebuild(
     Args:
         graph: The agent, which is unchanged.
         model: Replies in place of the agent's models; None for their recorded replies.
-        source: The recorded replies and results.
+        playback: Gives the recorded replies and results.
         real: The tools that run, by the name of the tool in whose place they do.
         checkpointer: The saver of the new agent.
         model_rules: Fields that were learned when the replies were recorded, by model; the agent's own win.
@@ -278,20 +222,22 @@ def rebuild(
     )
     arguments["cache"] = None
     arguments["tools"] = [real.get(tool.name, tool) for tool in checked_tools(arguments.get("tools"))]
-    arguments["delegates"] = [RecordedDelegate(each, source) for each in checked_delegates(arguments.get("delegates"))]
+    arguments["delegates"] = [
+        RecordedDelegate(each, playback) for each in checked_delegates(arguments.get("delegates"))
+    ]
     models = builder.deps.models
 
     def resolve(given: Any) -> BaseChatModel:
         if model is not None:
             return model
         try:
-            return recorded_copy(models.resolve(given), source)
+            return recorded_copy(models.resolve(given), playback)
         except ConfigError:
-            return RecordedModel(source)  # without a provider's key or package, no model of its class can be made
+            return RecordedModel(playback)  # without a provider's key or package, no model of its class can be made
 
     arguments["resolve"] = resolve
-    rebuilt = assemble(model or recorded_copy(models.own, source), **arguments)
+    rebuilt = assemble(model or recorded_copy(models.own, playback), **arguments)
     runs = {*real, READ_RESULT}
-    rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, source))
+    rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, playback))
     rebuilt.credentials = builder.credentials
     return rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)

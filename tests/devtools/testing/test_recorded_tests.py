@@ -167,7 +167,7 @@ async def test_approvals_are_given_by_the_test_in_both_modes(recorded: Recorder,
     ("inputs", "amount", "message"),
     [
         (["Pay now"], 5, 'input 1 $[0]: recorded "Pay", now "Pay now"'),
-        (["Pay"], 6, "The call 'a' of pay, $.amount: recorded 5, now 6"),
+        (["Pay"], 6, "Step 1, call 'a' (pay) $.arguments.amount: the recorded result is for 5, and the call has 6."),
         ([], 5, "The recording has 1 inputs, and the session 0."),
         (["Pay", "Pay"], 5, "The model is asked for a reply that is not recorded."),
     ],
