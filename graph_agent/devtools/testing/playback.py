@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -27,11 +27,11 @@ from graph_agent.devtools.testing.input_differences import shown_values, value_d
 from graph_agent.devtools.testing.recording import RecordedResult
 from graph_agent.devtools.testing.script import Content, Failure, Reply, Result, Script, Steering, Stop
 from graph_agent.models.parsing.call import canonical_arguments
-from graph_agent.session.results import Done, EventAdded
+from graph_agent.session.results import Done, EventAdded, Part, RunResult
 from graph_agent.session.session import Session
 
-_EVENT_S = 5.0
-"""Seconds to wait for the event of a call that has started or has its result; it is already on its way."""
+_READY_S = 5.0
+"""Seconds to wait for an event or a result that is already on its way."""
 _SLOWER = 50
 """Times that the clock of an input with a deadline is slower than the real one."""
 _FAR_S = 1e6
@@ -93,11 +93,8 @@ class Playback:
         """Name of a call that waits because its result is not recorded; empty if there is none."""
         self._halted: asyncio.Future[Fault] | None = None
         """Set at the first fault while `play` runs an input; None where a test does."""
-        self._seen: set[str] = set()
-        """Ids of the calls that an event has named."""
-        self._ended: set[str] = set()
-        """Ids of the calls that have a result."""
-        self._event = asyncio.Event()
+        self._started: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Call id → set once an event has named the call."""
         self._began, self._ahead_s = time.monotonic(), 0.0
         self._has_clock = False
 
@@ -123,7 +120,7 @@ class Playback:
         self,
         contents: Sequence[Content],
         answers: Callable[[Sequence[Interrupt]], dict[str, Any] | None],
-        on_event: Callable[[StoredEvent], Any] | None = None,
+        on_event: Callable[[StoredEvent], Awaitable[bool]] | None = None,
         *,
         resumes: bool = False,
     ) -> None:
@@ -132,20 +129,21 @@ class Playback:
         Args:
             contents: The user's messages.
             answers: Returns the answers to open interrupts, by id; None to end the input there.
-            on_event: Receives each event; an asynchronous function, which ends the input by returning True.
+            on_event: Receives each event, and ends the input by returning True; None to run without a stream.
             resumes: Whether to resume the session in place of the input.
         """
         assert self.session is not None, "use it in a `with` statement"
         # The run ends here at a fault, where a request waits for a reply that does not come.
-        self._halted, self._event = asyncio.get_running_loop().create_future(), asyncio.Event()
+        self._halted = asyncio.get_running_loop().create_future()
         driving = asyncio.create_task(self._drive(self.session, contents, answers, on_event, resumes=resumes))
         futures: set[asyncio.Future[Any]] = {driving, self._halted}
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         if not self._halted.done():
             await driving
             return
-        if (call := self._halted.result().call) != "":
-            await self._until(lambda: call in self._seen)
+        if on_event is not None and (call := self._halted.result().call):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._started[call].wait(), _READY_S)
         driving.cancel()
         with suppress(asyncio.CancelledError):
             await driving
@@ -155,50 +153,42 @@ class Playback:
         session: Session,
         contents: Sequence[Content],
         answers: Callable[[Sequence[Interrupt]], dict[str, Any] | None],
-        on_event: Callable[[StoredEvent], Any] | None,
+        on_event: Callable[[StoredEvent], Awaitable[bool]] | None,
         *,
         resumes: bool,
     ) -> None:
         self._calls, self.step, self._began = RecordedCalls(self._script.results), self._first, time.monotonic()
         self._ended_by = None
         await self._steer()
-        given: Any = [HumanMessage(content) for content in contents]
-        parts = session.stream_resume() if resumes else session.stream(given)
-        while True:
-            interrupts: Sequence[Interrupt] = ()
-            try:
-                async with aclosing(parts):
-                    async for part in parts:
-                        if isinstance(part, EventAdded):
-                            entry: StoredEvent = dict(part.event)
-                            self._note(entry)
-                            if on_event is not None and await on_event(entry):
-                                return
-                        elif isinstance(part, Done):
-                            interrupts = part.result.interrupts
-                            break
-            except RunFailedError:
-                return
-            if not interrupts or not (given := answers(interrupts)):
-                return
-            parts = session.stream_resume(given)
+        given: Any = None if resumes else [HumanMessage(content) for content in contents]
+        ended: RunResult | None
+        try:
+            while True:
+                if on_event is None:
+                    ended = await (session.resume(given) if resumes else session.run(given))
+                else:
+                    parts = session.stream_resume(given) if resumes else session.stream(given)
+                    ended = await self._last_of(parts, on_event)
+                if ended is None or not ended.interrupts or not (given := answers(ended.interrupts)):
+                    return
+                resumes = True
+        except RunFailedError:
+            return  # the status of the session is the outcome
 
-    def _note(self, entry: StoredEvent) -> None:
-        id_ = str(entry.get("id", ""))
-        self._seen.add(id_)
-        if entry["type"] in ("tool_result", "delegation_response"):
-            self._ended.add(id_)
-        elif entry["type"] == "plan":
-            self._seen |= {str(call["id"]) for call in entry["calls"]}
-        self._event.set()
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for events until a condition holds, for some seconds at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EVENT_S):
-                while not condition():
-                    self._event.clear()
-                    await self._event.wait()
+    async def _last_of(
+        self, parts: AsyncGenerator[Part], on_event: Callable[[StoredEvent], Awaitable[bool]]
+    ) -> RunResult | None:
+        """Consume the parts of an input, and return its result; None if `on_event` has ended it."""
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, EventAdded):
+                    entry: StoredEvent = dict(part.event)
+                    self._started[str(entry.get("id", ""))].set()
+                    if await on_event(entry):
+                        return None
+                elif isinstance(part, Done):
+                    return part.result
+        return None
 
     async def reply(self) -> AIMessage:
         """Return the next reply of a model."""
@@ -265,7 +255,7 @@ class Playback:
                 return None
             await self._halt(Fault(self._missing(id_, name, arguments), id_, name, arguments, tool))
         if self.session is not None and (found.stops == "abort" or (found.stops is not None and self._has_clock)):
-            await self._until(lambda: id_ in self._seen and self._siblings() <= self._ended)
+            await self._until_others_end(self.session, id_)
             await self._stop(found.stops, found.at_s)
         self._pass_time(found.at_s)
         try:
@@ -279,9 +269,16 @@ class Playback:
             raise
         return found.result
 
-    def _siblings(self) -> set[str]:
-        """Return the ids of the planned calls that have a result, not stopped and not waiting."""
-        return {each.id for each in self._script.results if each.stops is None and not each.waits} & self._seen
+    async def _until_others_end(self, session: Session, id_: str) -> None:
+        """Wait until the other calls of the input that have a result have it, before the call of an id is stopped."""
+        others = {each.id for each in self._script.results if each.stops is None and not each.waits} - {id_}
+        # The clock of `asyncio` may be the recorded one.
+        until, states = time.perf_counter() + _READY_S, dict[str, str]()
+        while time.perf_counter() < until:
+            states = {call.id: call.state for call in await session.calls()}
+            if id_ in states and all(state == "finished" for id_, state in states.items() if id_ in others):
+                return
+            await asyncio.sleep(0)
 
     def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
         near = [each for each in self._script.results if each.name == name]
