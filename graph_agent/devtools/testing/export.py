@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
-from graph_agent.core.state.events import SUCCESSES, StoredEvent, is_own
+from graph_agent.core.state.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
 from graph_agent.devtools.testing.export_script import (
     WIDTH,
     Code,
@@ -20,11 +20,8 @@ from graph_agent.devtools.testing.export_script import (
     assignment,
     comparison,
     identifier,
-    is_repeated,
     rendered,
-    stopped_requests,
     stub_options,
-    was_stopped,
 )
 from graph_agent.devtools.testing.recorded_session import RecordedRun, value_of_result
 from graph_agent.devtools.testing.recording import (
@@ -36,6 +33,7 @@ from graph_agent.devtools.testing.recording import (
     decision_in,
     read_recording,
 )
+from graph_agent.devtools.testing.script import script_of, stopped_requests, was_stopped
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.history import shorten
 
@@ -153,8 +151,9 @@ class _TestFile:
     def text(self, graph: CompiledStateGraph[Any, Any, Any, Any] | None, agent: str | None) -> str:
         """Return the file."""
         writer = ScriptWriter(self._constants, self._has_agent, self._several, self._names)
-        script = [item for each in self._inputs for item in writer.script(each)]
-        results = [item for each in self._inputs for item in writer.results(each)]
+        scripts = [(each, script_of(each)) for each in self._inputs]
+        script = [code for each, one in scripts for code in writer.script(each, one.items)]
+        results = [code for each, one in scripts for code in writer.results(each, one.results)]
         turns = [line for each in self._inputs for line in ["", *self._turn(each)]][1:]
         options = stub_options(self._inputs, graph)
         if agent is not None:
@@ -238,7 +237,7 @@ class _TestFile:
 
     def _answer(self, recorded: RecordedInput) -> Any:
         # The test has neither the text that was streamed before a stop nor the error's own words.
-        if recorded.status == SessionStatus.FAILED or any(each.has_text for each in stopped_requests(recorded)):
+        if recorded.status == SessionStatus.FAILED or any("first_token_s" in each for each in _stopped(recorded)):
             return self._any()
         return self._constants.of(recorded.answer, f"ANSWER_{recorded.number}" if self._several else "ANSWER")
 
@@ -254,14 +253,15 @@ class _TestFile:
     def _usage(self, recorded: RecordedInput) -> dict[str, Any]:
         total: Usage = NO_USAGE
         for step in recorded.steps:
-            for reply in filter(is_repeated, step.replies):
-                total = add_usage(total, _usage_of(reply))
+            for reply in step.replies:
+                if reply.is_stored and reply.purpose != "summary":
+                    total = add_usage(total, _usage_of(reply))
         for _, each in recorded.calls:
             if each.result is not None and each.result.usage:
                 total = add_usage(total, each.result.usage)
         found: dict[str, Any] = {name: count for name, count in total.items() if name != "cost"}
         # The usage of a request that was stopped is an estimate of the request.
-        return dict.fromkeys(found, self._any()) if stopped_requests(recorded) else found
+        return dict.fromkeys(found, self._any()) if _stopped(recorded) else found
 
     def _approvals(self, recorded: RecordedInput) -> dict[str, Any]:
         decisions, asked = _decisions(recorded), asked_about([recorded])
@@ -303,6 +303,11 @@ def _usage_of(reply: RecordedReply) -> Usage:
         "total_tokens": counts.get("total_tokens", 0),
         "model_calls": 1,
     }
+
+
+def _stopped(recorded: RecordedInput) -> list[ModelCallRecord]:
+    """Return the requests that an abort or the deadline stopped."""
+    return [request for step in recorded.steps for _, request in stopped_requests(recorded, step)]
 
 
 def _waited(recorded: RecordedInput) -> bool:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,8 +13,18 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.events import SUCCESSES, StoredEvent, is_own, is_text
-from graph_agent.core.tools.output import Cause, cut_short, effect_text
-from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedReply, RecordedStep
+from graph_agent.core.tools.output import effect_text
+from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedResult
+from graph_agent.devtools.testing.script import (
+    Failure,
+    Reply,
+    Result,
+    ScriptItem,
+    Steering,
+    Stop,
+    Tokens,
+    was_stopped,
+)
 from graph_agent.models.parsing.call import is_delegation
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.session.built_agent import builder_of
@@ -193,54 +202,7 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
     return (repr(value) if value is None or isinstance(value, bool | int | float) else json.dumps(value)), [], ""
 
 
-_CUT_OFF = "Not run: the reply that holds this call was cut off"
-_STARTS = ("tool_call", "delegation_request")
 _UNKNOWN = ("Unknown tool ", "Unknown delegate ")
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedRequest:
-    """A request that an abort or the deadline stopped."""
-
-    step: int
-    cause: Cause
-    at_s: float
-    """Seconds from the begin of the input."""
-    has_text: bool
-    """Whether a part of its reply had arrived."""
-
-
-def is_repeated(reply: RecordedReply) -> bool:
-    """Whether a test has a reply; a summary depends on the context window of the real model."""
-    return reply.is_stored and reply.purpose != "summary"
-
-
-def cause_of(recorded: RecordedInput) -> Cause | None:
-    """Return what stopped requests and calls of an input; None if nothing did."""
-    if recorded.status == SessionStatus.ABORTED:
-        return "abort"
-    return "deadline" if recorded.stop_reason == "deadline" else None
-
-
-def stopped_requests(recorded: RecordedInput) -> list[StoppedRequest]:
-    """Return the requests of an input that were stopped, in order."""
-    cause = cause_of(recorded)
-    return [
-        StoppedRequest(
-            step.number, cause, _at_s(recorded, call["started"], call["duration_s"]), "first_token_s" in call
-        )
-        for step in recorded.steps
-        for entry in step.events
-        for call in entry.get("model_calls", ())
-        if cause is not None and call.get("error") == "cancelled"
-    ]
-
-
-def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
-    """Whether an abort or the deadline stopped a call while it ran."""
-    if each.result is None or (cause := cause_of(recorded)) is None:
-        return False
-    return each.result.content in [cut_short(cause, started=True, writes=writes).content for writes in (True, False)]
 
 
 def is_unknown(each: RecordedCall) -> bool:
@@ -266,103 +228,87 @@ class ScriptWriter:
     several: bool
     names: set[str]
 
-    def script(self, recorded: RecordedInput) -> Iterator[Code]:
-        """Yield the items of the script."""
-        stops = stopped_requests(recorded)
-        for step in recorded.steps:
-            stopped = [each for each in stops if each.step == step.number]
-            items = [
-                *self._step(recorded, step),
-                *(self._call("stop", [each.cause], self._at(recorded, each.at_s)) for each in stopped),
-            ]
-            if items:
-                place = f"Input {recorded.number}, step {step.number}" if self.several else f"Step {step.number}"
-                yield items[0].with_comment(place)
-                yield from items[1:]
-        error = next((entry for entry in recorded.events if entry["type"] == "error"), None)
-        if recorded.status == SessionStatus.FAILED and error is not None:
-            yield self._call("fail", [error["kind"], error["message"]])
+    def script(self, recorded: RecordedInput, items: Sequence[ScriptItem]) -> Iterator[Code]:
+        """Yield the code of each item, the first one of a step with a comment."""
+        # A summary depends on the context window of the real model.
+        given = [item for item in items if not (isinstance(item, Reply) and item.purpose == "summary")]
+        newest: int | None = -1
+        for at, item in enumerate(given):
+            code = self._item(recorded, item, given[at + 1 :])
+            if not isinstance(item, Failure) and item.step != newest:
+                place = f"Input {recorded.number}, step {item.step}" if self.several else f"Step {item.step}"
+                code, newest = code.with_comment(place), item.step
+            yield code
 
-    def _step(self, recorded: RecordedInput, step: RecordedStep) -> Iterator[Code]:
-        replies = [reply for reply in step.replies if is_repeated(reply)]
-        steering = _steering(step)
-        yield from (self._call("steer", [text]) for text in steering.get(-1, ()))
-        for at, reply in enumerate(replies):
-            following = replies[at + 1] if at + 1 < len(replies) else None
-            yield self._reply(recorded, step, reply, following)
-            yield from (self._call("steer", [text]) for text in steering.get(at, ()))
+    def _item(self, recorded: RecordedInput, item: ScriptItem, following: Sequence[ScriptItem]) -> Code:
+        match item:
+            case Reply():
+                return self._reply(recorded, item, following)
+            case Steering():
+                return self._call("steer", [item.text])
+            case Stop():
+                return self._call("stop", [item.cause], _at(item))
+            case Failure():
+                return self._call("fail", [item.kind, item.message])
 
-    def _reply(
-        self, recorded: RecordedInput, step: RecordedStep, reply: RecordedReply, following: RecordedReply | None
-    ) -> Code:
-        options: dict[str, Any] = {}
-        if reply.usage is not None:
-            options["tokens"] = _tokens(reply.usage)
-        if reply.finish_reason or (reply.tool_calls and _is_cut_off(step)):
-            options["finish_reason"] = reply.finish_reason or "length"
-        options |= self._at(recorded, _reply_at_s(recorded, step, reply))
-        calls = [self._planned(call) for call in reply.tool_calls]
-        if reply.purpose == "plan" and (fields := step.plan_fields) is not None:
-            return self._call("plan", calls, {**fields, **options})
-        content = self._content(recorded, step, reply, following)
-        name = f"REPLY_{recorded.number}_{step.number}" if self.several else f"REPLY_{step.number}"
+    def _reply(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Code:
+        options: dict[str, Any] = {"tokens": _tokens(item.tokens)}
+        if item.finish_reason:
+            options["finish_reason"] = item.finish_reason
+        options |= _at(item)
+        calls = [self._planned(call) for call in item.calls]
+        if item.plan_fields is not None:
+            return self._call("plan", calls, {**item.plan_fields, **options})
+        content = self._content(recorded, item, following)
+        name = f"REPLY_{recorded.number}_{item.step}" if self.several else f"REPLY_{item.step}"
         shown = [self.constants.of(content, name)] if content or not calls else []
         return self._call("reply", [*shown, *calls], options)
 
-    def _content(
-        self, recorded: RecordedInput, step: RecordedStep, reply: RecordedReply, following: RecordedReply | None
-    ) -> Any:
-        if reply.purpose == "answer":
-            limited = recorded.status in (SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT)
-            # The sentence on the limit is before the reply.
-            return reply.content.partition("\n\n")[2] if limited and isinstance(reply.content, str) else reply.content
-        if self.has_agent or reply.purpose != "plan" or reply.tool_calls:
-            return reply.content
+    def _content(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Any:
+        if self.has_agent or item.purpose != "plan" or item.calls:
+            return item.content
         # An agent of stub tools has no hook and no response format, so nothing else refuses or replaces this text.
-        if following is not None and following.purpose == "answer":
+        if any(isinstance(each, Reply) and each.step == item.step and each.purpose == "answer" for each in following):
             return SENTINEL
         answers = [entry["content"] for entry in recorded.events if entry["type"] == "agent_response"]
-        is_last = step is recorded.steps[-1] and recorded.status == SessionStatus.COMPLETED
-        return answers[-1] if answers and is_last else reply.content
+        is_last = item.step == recorded.steps[-1].number and recorded.status == SessionStatus.COMPLETED
+        return answers[-1] if answers and is_last else item.content
 
     def _planned(self, call: Mapping[str, Any]) -> Code:
-        needs = {"needs": [*call["needs"]]} if call.get("needs") else {}
+        needs = {"needs": [*call["needs"]]} if call["needs"] else {}
         return self._call("call", [call["id"], call["name"], dict(call["arguments"])], needs)
 
-    def results(self, recorded: RecordedInput) -> Iterator[Code]:
+    def results(self, recorded: RecordedInput, results: Sequence[Result]) -> Iterator[Code]:
         """Yield the results of the calls that ran or wait; others get theirs from the framework or from a decision."""
         decided = {entry["id"] for entry in recorded.events if is_own(entry, "approval_decision")}
-        for step, each in recorded.calls:
-            given = [step, each.id, each.name, dict(each.arguments)]
+        for (_, each), item in zip(recorded.calls, results, strict=True):
+            given = [item.step, item.id, item.name, dict(item.arguments)]
             if (found := each.result) is None:
                 if each.started:
                     yield self._call("result", given, {"waits": True})
                 continue
-            at = self._at(recorded, _result_at_s(recorded, found.event))
             by_middleware = found.event.get("decided_by") not in (None, "loop_detection") and each.id not in decided
             if was_stopped(recorded, each):
-                yield self._call("result", given, {"stops": cause_of(recorded), **at})
+                yield self._call("result", given, {"stops": item.stops, **_at(item)})
             elif found.status == "invalid" and not self.has_agent and not is_unknown(each):
-                yield self._call("result", given, {"invalid": text_of(found.content), **at})
+                yield self._call("result", given, {"invalid": text_of(found.content), **_at(item)})
             elif each.started or (by_middleware and not self.has_agent):
                 name = identifier(each.name).upper()
-                fields = {key: self.constants.of(value, name) for key, value in _outcome(each).items()}
+                fields = {key: self.constants.of(value, name) for key, value in _outcome(found).items()}
                 returned = [fields.pop("returns")] if "returns" in fields else []
-                yield self._call("result", [*given, *returned], {**fields, **at})
+                yield self._call("result", [*given, *returned], {**fields, **_at(item)})
 
     def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Code:
         self.names.add(name)
         return Code.call(name, arguments, options or {})
 
-    @staticmethod
-    def _at(recorded: RecordedInput, at_s: float) -> dict[str, float]:
-        """Return the option for the time of an item, which only a deadline depends on."""
-        return {"at_s": at_s} if cause_of(recorded) == "deadline" else {}
+
+def _at(item: Reply | Stop | Result) -> dict[str, float]:
+    """Return the option for the time of an item."""
+    return {} if item.at_s is None else {"at_s": item.at_s}
 
 
-def _outcome(each: RecordedCall) -> dict[str, Any]:
-    found = each.result
-    assert found is not None
+def _outcome(found: RecordedResult) -> dict[str, Any]:
     usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
     if found.status not in SUCCESSES:
         return {"error": found.content, **usage}
@@ -372,50 +318,12 @@ def _outcome(each: RecordedCall) -> dict[str, Any]:
     return {"content": found.content, **({} if found.artifact is None else {"artifact": found.artifact})}
 
 
-def _is_cut_off(step: RecordedStep) -> bool:
-    return any(each.result is not None and text_of(each.result.content).startswith(_CUT_OFF) for each in step.calls)
-
-
-def _steering(step: RecordedStep) -> dict[int, list[str]]:
-    """Return the texts of steering by the index of the reply that precedes them; -1 for those before the first."""
-    found: dict[int, list[str]] = {}
-    at = -1
-    for entry in step.events:
-        if entry["type"] == "steering":
-            found.setdefault(at, []).append(text_of(entry["content"]))
-        elif entry["type"] == "plan" or (entry["type"] == "agent_response" and entry.get("model_calls")):
-            at += 1
-    return found
-
-
-def _tokens(usage: Mapping[str, Any]) -> Any:
+def _tokens(usage: Tokens | None) -> Any:
+    if not isinstance(usage, Mapping):
+        return usage
     given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
     is_plain = usage.keys() <= {"input_tokens", "output_tokens", "total_tokens"}
     return (given, made) if is_plain and usage.get("total_tokens") == given + made else dict(usage)
-
-
-def _reply_at_s(recorded: RecordedInput, step: RecordedStep, reply: RecordedReply) -> float:
-    kind = "plan" if reply.purpose == "plan" else "agent_response"
-    entry = next((each for each in step.events if each["type"] == kind), {})
-    if calls := entry.get("model_calls"):
-        return _at_s(recorded, calls[-1]["started"], calls[-1]["duration_s"])
-    return _at_s(recorded, entry.get("ts", ""))
-
-
-def _result_at_s(recorded: RecordedInput, result: StoredEvent) -> float:
-    """Return when a call ended, on the monotonic clock, as deadlines do."""
-    started = [entry for entry in recorded.events if entry.get("id") == result.get("id") and entry["type"] in _STARTS]
-    if not started or "duration_s" not in result:
-        return _at_s(recorded, result.get("ts", ""))
-    return _at_s(recorded, started[-1]["ts"], result["queued_s"] + result["duration_s"])
-
-
-def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float:
-    """Return the seconds from the begin of an input to a moment, and some more."""
-    began = next((entry["ts"] for entry in recorded.events), "")
-    if not began or not moment:
-        return seconds
-    return round((datetime.fromisoformat(moment) - datetime.fromisoformat(began)).total_seconds() + seconds, 3)
 
 
 _COURSE = (

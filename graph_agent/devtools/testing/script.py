@@ -77,6 +77,8 @@ class Steering:
     """A message to the running input; see `steer`."""
 
     text: str
+    step: int | None = None
+    """The step that it was recorded in; None for a script written by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ class Script:
 
 _NO_RESULT = RecordedResult(status="unknown", content="", value="")
 """Stands for the result of a call that waits, which has none."""
+_LIMITED = (SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT)
 _CUT_OFF = "Not run: the reply that holds this call was cut off"
 
 
@@ -317,7 +320,7 @@ def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
     served = 0
     for entry in step.events:
         if entry["type"] == "steering":
-            found.setdefault(served, []).append(Steering(text_of(entry["content"])))
+            found.setdefault(served, []).append(Steering(text_of(entry["content"]), step.number))
             continue
         records = entry.get("model_calls", ())
         served += sum(each["purpose"] == "summary" and "error" not in each for each in records)
@@ -327,7 +330,7 @@ def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
 
 def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, repeats: int) -> Reply:
     content, finish = given.content, given.finish_reason
-    is_limited = any(each["type"] == "limit" for each in step.events)
+    is_limited = recorded.status in _LIMITED or any(each["type"] == "limit" for each in step.events)
     if given.purpose == "answer" and isinstance(content, str) and is_limited:
         content = content.partition("\n\n")[2] or content  # the agent has put its sentence on the limit before it
     if given.tool_calls and any(
