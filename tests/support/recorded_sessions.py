@@ -296,6 +296,35 @@ async def abort_of_a_call() -> Session:
 
 
 @recorded
+async def abort_of_a_call_of_the_second_input() -> Session:
+    gate = Gate()
+    first, second = (
+        calls(("c1", "search", {"q": "a"})),
+        calls(("c2", "search", {"q": "b"}), ("c3", "wait", {"minutes": 5})),
+    )
+    session = agent([first, "Found.", second], tools=[search, _held(gate)])
+    await session.run("Look.")
+    run = asyncio.create_task(session.run("Look, and wait."))
+    await gate.reached()
+    while not any(entry.get("id") == "c2" and entry["type"] == "tool_result" for entry in await session.events()):
+        await asyncio.sleep(0.01)
+    await session.abort()
+    await run
+    return session
+
+
+@recorded
+async def failed_requests() -> Session:
+    class Unreachable(ScriptedChatModel):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            raise ConnectionError("no route")
+
+    session = agent(Unreachable(responses=[]), config={"model_retries": 1})
+    await session.run("Look.")
+    return session
+
+
+@recorded
 async def step_limit() -> Session:
     session = agent([calls(("c1", "search", {"q": "a"})), "Half."], config={"max_steps": 1})
     await session.run("Look.")

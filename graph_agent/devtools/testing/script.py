@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -290,10 +290,11 @@ def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
                 items += steering.get(served, ())
             else:
                 repeats += not each.error
-        items += [
-            Stop(cause, _at_s(recorded, request["started"], request["duration_s"]), step.number)
-            for cause, request in stopped_requests(recorded, step)
-        ]
+        if (cause := cause_of(recorded)) is not None:
+            items += [
+                Stop(cause, _at_s(recorded, each["started"], each["duration_s"]), step.number)
+                for each in stopped_requests(step)
+            ]
     newest = next((entry for entry in reversed([*recorded.events]) if entry["type"] == "error"), None)
     if recorded.status == SessionStatus.FAILED and newest is not None:
         items.append(Failure(newest["kind"], newest["message"], repeats=True))
@@ -307,11 +308,10 @@ def cause_of(recorded: RecordedInput) -> Cause | None:
     return "deadline" if recorded.stop_reason == "deadline" else None
 
 
-def stopped_requests(recorded: RecordedInput, step: RecordedStep) -> Iterator[tuple[Cause, ModelCallRecord]]:
-    """Yield the requests of a step that an abort or the deadline stopped, in order."""
-    if (cause := cause_of(recorded)) is not None:
-        for entry in step.events:
-            yield from ((cause, each) for each in entry.get("model_calls", ()) if each.get("error") == "cancelled")
+def stopped_requests(step: RecordedStep) -> list[ModelCallRecord]:
+    """Return the requests of a step that were cancelled, in order."""
+    records = [each for entry in step.events for each in entry.get("model_calls", ())]
+    return [each for each in records if each.get("error") == "cancelled"]
 
 
 def _steering(step: RecordedStep) -> dict[int, list[Steering]]:

@@ -473,6 +473,14 @@ async def test_a_step_that_the_input_does_not_have_is_refused() -> None:
         await replay(recording, graph, number=1, from_step=7)
 
 
+async def test_an_answer_to_a_loop_is_replayed_without_the_sentence_on_the_loop() -> None:
+    session = await SESSIONS["loop"]()
+
+    replayed = await replay(session, session.graph)
+
+    assert (texts(replayed), replayed.stopped) == ([], "")
+
+
 @pytest.mark.parametrize(
     ("name", "steps", "stopped"),
     [
