@@ -73,6 +73,7 @@ _HINTS = {
     "response_format": "Simplify the response format, or try a model with structured output.",
 }
 """Advice on errors whose message has none for the developer, by kind."""
+_EMPTY = "The model's answer was empty, and so was the answer to a second request."
 _READ = "What was read, the newest last:"
 _TRACED = "See the traceback in the log."
 _PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
@@ -153,9 +154,6 @@ def failure_account(
     if kind in ("context_overflow", "empty_answer") and (read := recap(since_input(messages))):
         parts.append("\n".join([_READ, *read]))
     return "\n\n".join(filter(None, parts))
-
-
-_EMPTY = "The model's answer was empty, and so was the answer to a second request."
 
 
 async def finalize_node(
