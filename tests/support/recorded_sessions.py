@@ -71,7 +71,7 @@ def agent(
     **more: Any,
 ) -> Session:
     model = replies if isinstance(replies, ScriptedChatModel) else ScriptedChatModel(replies)
-    settings = LoopConfig(**(config or {}))
+    settings = LoopConfig(record_requests=True, **(config or {}))
     return Session(create_graph_agent(model, tools=tools, config=settings, checkpointer=InMemorySaver(), **more), "s1")
 
 

@@ -335,7 +335,9 @@ def _named(calls: Iterable[RecordedCall]) -> list[tuple[str, Any]]:
 
 def _held(events: Iterable[StoredEvent]) -> list[tuple[str, Any]]:
     requests = [entry for entry in events if entry["type"] == "approval_request" and "delegate" not in entry]
-    return [(call["name"], call["arguments"]) for entry in requests for call in entry["calls"]]
+    # A call is requested again while the decisions of others arrive.
+    calls = {call["id"]: (call["name"], call["arguments"]) for entry in requests for call in entry["calls"]}
+    return [*calls.values()]
 
 
 def _tool_name(tool: Mapping[str, Any]) -> str:

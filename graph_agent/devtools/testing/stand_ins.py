@@ -240,4 +240,6 @@ def rebuild(
     runs = {*real, READ_RESULT}
     rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, playback))
     rebuilt.credentials = builder.credentials
-    return rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)
+    built = rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)
+    limit = (graph.config or {}).get("recursion_limit")
+    return built if limit is None else built.with_config({"recursion_limit": limit})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from langgraph.prebuilt import InjectedState, ToolRuntime
 from pydantic import BaseModel, Field
 
 from graph_agent import (
-    GraphDelegate,
     LoopConfig,
     LoopHook,
     LoopPlan,
@@ -123,21 +121,6 @@ async def decided(session: Session) -> None:
     )
 
 
-@tool
-async def steered(city: str) -> str:
-    """Return the weather, while the user writes."""
-    await Session(STEERED[-1], "s1").steer("And in Rome?")
-    return f"rain in {city}"
-
-
-STEERED: list[Any] = []
-
-
-async def steer(session: Session) -> None:
-    STEERED.append(session.driver._graph)
-    await session.run("Weather?")
-
-
 class Noted(AgentMiddleware[Any, Any, Any]):
     """Adds a message before the model, and reads results in capitals."""
 
@@ -153,40 +136,7 @@ async def in_capitals(request: Any, handler: Any) -> Any:
     return result.model_copy(update={"content": str(result.content).upper()})
 
 
-INNER = create_graph_agent(ScriptedChatModel([plan(("x", "pay", {"amount": 9})), "Sent."]), tools=[pay])
 LONG = ("l", "weather", {"city": "Bergen" * 40})
-AT_WORK = asyncio.Event()
-
-
-async def work(number: int) -> str:
-    """Work until it is stopped, if the number is 2."""
-    if number == 2:
-        AT_WORK.set()
-        await asyncio.Event().wait()
-    return f"did {number}"
-
-
-def worker(**config: Any) -> Any:
-    calls = plan(*((f"w{number}", "work", {"number": number}) for number in (1, 2, 3)))
-    return create_graph_agent(
-        ScriptedChatModel([calls, "Done."]), [work], config=LoopConfig(**config), checkpointer=InMemorySaver()
-    )
-
-
-async def aborted(session: Session) -> None:
-    AT_WORK.clear()
-    running = asyncio.create_task(session.run("Work."))
-    await AT_WORK.wait()
-    async with asyncio.timeout(30):
-        while sum(call.state == "finished" for call in await session.calls()) < 2:
-            await asyncio.sleep(0.01)
-    await session.abort()
-    await running
-
-
-async def aborted_approval(session: Session) -> None:
-    await session.run("Pay.")
-    await session.abort()
 
 
 class AsksAgain(LoopHook):
@@ -246,8 +196,7 @@ OF_EACH_KIND = plan(
     ("u", "single", {"__arg1": "a"}),
 )
 CASES: dict[str, tuple[Any, Play]] = {
-    "waves": (lambda: agent([*TWO_STEPS, "Bye."]), asked),
-    "needs": (
+    "references": (
         lambda: agent(
             [
                 wave("continue", (*OSLO, []), ("p", "pay", {"amount": "${a.degrees[0]}"}, ["a"])),
@@ -260,36 +209,16 @@ CASES: dict[str, tuple[Any, Play]] = {
         ),
         asked,
     ),
-    "delegates": (
-        lambda: agent(
-            [plan(("d", "delegate_to_bank", {"task": "Send 9."})), "Sent.", "Bye."],
-            delegates=[GraphDelegate("bank", "Sends money.", INNER)],
-        ),
-        asked,
-    ),
     "approvals": (
         lambda: agent(
             [plan(PAY, ("q", "pay", {"amount": 4}), ("r", "pay", {"amount": 5})), "Done."], LoopConfig(approve=["pay"])
         ),
         decided,
     ),
-    "an open approval": (
-        lambda: agent([plan(OSLO, PAY)], LoopConfig(approve=["pay"])),
-        lambda session: session.run("Pay."),
-    ),
-    "steering": (
-        lambda: create_graph_agent(
-            ScriptedChatModel([plan(("s", "steered", {"city": "Oslo"})), "No more actions.", "Rain."]),
-            tools=[steered],
-            checkpointer=InMemorySaver(),
-        ),
-        steer,
-    ),
-    "limits": (
+    "truncation": (
         lambda: agent([plan(OSLO), plan(LONG), "Best effort."], LoopConfig(max_steps=2, max_output_chars=100)),
         lambda session: session.run("Weather?"),
     ),
-    "text mode": (lambda: agent([*TWO_STEPS, "Bye."], LoopConfig(tool_calling="text")), asked),
     "hooks": (lambda: agent([*TWO_STEPS, "Bye."], hooks=[Noted(), in_capitals]), asked),
     "a hook that asks again": (
         lambda: agent(["It rains.", plan(OSLO), "It rains.", "It is dry."], hooks=[AsksAgain()]),
@@ -298,13 +227,6 @@ CASES: dict[str, tuple[Any, Play]] = {
     "tools of each kind": (
         lambda: create_graph_agent(ScriptedChatModel([OF_EACH_KIND, "Done."]), KINDS, checkpointer=InMemorySaver()),
         lambda session: session.run("Run all."),
-    ),
-    "an abort": (worker, aborted),
-    "an aborted approval": (lambda: agent([plan(OSLO, PAY)], LoopConfig(approve=["pay"])), aborted_approval),
-    "a deadline": (lambda: worker(deadline_s=1), lambda session: session.run("Work.")),
-    "errors": (
-        lambda: agent([plan(("u", "wether", {}), ("v", "pay", {"amount": "much"})), "Sorry.", "Bye."]),
-        asked,
     ),
     **{
         f"a failure with status {status}, and an input after it": (
@@ -318,11 +240,7 @@ CASES: dict[str, tuple[Any, Play]] = {
         )
         for status in (None, 400, 401, 403, 404, 413, 429, 503)
     },
-    "an open approval that an input supersedes": (
-        lambda: agent([plan(OSLO, PAY), "Bye."], LoopConfig(approve=["pay"], record_requests=True)),
-        asked,
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -473,25 +391,24 @@ async def test_a_step_that_the_input_does_not_have_is_refused() -> None:
         await replay(recording, graph, number=1, from_step=7)
 
 
-async def test_an_answer_to_a_loop_is_replayed_without_the_sentence_on_the_loop() -> None:
-    session = await SESSIONS["loop"]()
+END = "The model is asked for a reply that is not recorded."
+STOPPED = {
+    "waiting_for_approval": "The agent asks a person, and no answer is recorded.",
+    "waiting_call_of_a_wave": "The recording ends before the result of ask_person.",
+    "deadline_in_a_call": END,
+    "deadline_in_a_reply": END,
+}
+"""Session → where its recording ends."""
+NOT_REPEATED = {
+    "unusable_calls",  # the half-written arguments of a call are not stored
+    "steering_of_an_answer",  # it was run without a stream, so that the answer was not shown before the steering
+}
 
-    replayed = await replay(session, session.graph)
 
-    assert (texts(replayed), replayed.stopped) == ([], "")
-
-
-@pytest.mark.parametrize(
-    ("name", "steps", "stopped"),
-    [
-        ("waiting_call_of_a_wave", 1, "The recording ends before the result of ask_person."),
-        ("input_that_superseded_a_waiting_call", 2, ""),
-        ("input_that_superseded_an_approval", 2, ""),
-    ],
-)
-async def test_a_wave_that_waits_is_equal_so_far_as_it_is_recorded(name: str, steps: int, stopped: str) -> None:
+@pytest.mark.parametrize("name", sorted(SESSIONS.keys() - NOT_REPEATED))
+async def test_an_unchanged_agent_replays_a_session_of_each_kind(name: str) -> None:
     session = await SESSIONS[name]()
 
     replayed = await replay(session, session.graph)
 
-    assert (replayed.differences, replayed.steps, replayed.stopped) == ((), steps, stopped)
+    assert (texts(replayed), replayed.stopped) == ([], STOPPED.get(name, ""))
