@@ -17,6 +17,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,7 +33,8 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import SessionStatus, StopReason
 from graph_agent.core.state.events import ResultStatus
-from graph_agent.devtools.testing.calls import Order, WaveCall, check_matchers, compare_calls, compare_values
+from graph_agent.devtools.testing.calls import Order, WaveCall, compare_calls
+from graph_agent.devtools.testing.json_values import check_matchers, value_differences
 from graph_agent.session.results import RunResult
 
 Turn = str | list[dict[str, Any]]
@@ -429,9 +431,9 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
     if isinstance(expected.equals, str) and text != expected.equals:
         yield Failure("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
     if expected.equals is not None and not isinstance(expected.equals, str):
-        found = compare_values(expected.equals, _value(last))
-        if found is not None:
-            yield Failure("answer.equals", f"{found[0]}: expected {brief_repr(found[1])}, got {brief_repr(found[2])}")
+        for found in islice(value_differences(expected.equals, _value(last), matches=True), 1):
+            values = f"expected {brief_repr(found.recorded)}, got {brief_repr(found.now)}"
+            yield Failure("answer.equals", f"{found.path}: {values}")
     for part in expected.texts:
         if part not in text:
             yield Failure("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")

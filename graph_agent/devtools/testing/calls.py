@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal, Protocol, TypeAlias
 
 from graph_agent.base._internal.text import excerpt, to_json_safe, visible_json
 from graph_agent.base.errors import ConfigError
 from graph_agent.core.state.events import Event
+from graph_agent.devtools.testing.input_differences import pair_calls
+from graph_agent.devtools.testing.json_values import ABSENT, ValueDifference, value_differences
 from graph_agent.devtools.testing.recording import recording_of
 from graph_agent.session.results import RunResult, planned_calls, since_last_input
 
 Order = Literal["exact", "waves", "any", "subset"]
 """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in any
 order; `subset`: at least these, in any order."""
-ABSENT = "(absent)"
-"""Stands for a value that only the other side of a difference has."""
 NO_CALL = "no call"
 _SHOWN_CHARS = 160
 
@@ -48,7 +48,7 @@ class ExpectedCall(Protocol):
 
     @property
     def arguments(self) -> Mapping[str, Any] | None:
-        """The arguments, of which a value may be a matcher (see `compare_values`); None for any arguments."""
+        """The arguments, of which a value may be a matcher (see `value_differences`); None for any arguments."""
         ...
 
     @property
@@ -84,12 +84,17 @@ class CallDifference:
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference as plain JSON."""
-        values = {"expected": to_json_safe(self.expected), "actual": to_json_safe(self.actual)}
+        values = {"expected": _json_of(self.expected), "actual": _json_of(self.actual)}
         return {"wave": self.wave, "call": self.call, "path": self.path, **values}
 
 
 def _shown(value: Any) -> str:
-    return excerpt(value if value in (ABSENT, NO_CALL) else visible_json(to_json_safe(value)), _SHOWN_CHARS)
+    shown = _json_of(value)
+    return excerpt(shown if value is ABSENT or value == NO_CALL else visible_json(shown), _SHOWN_CHARS)
+
+
+def _json_of(value: Any) -> Any:
+    return "(absent)" if value is ABSENT else to_json_safe(value)
 
 
 def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
@@ -147,17 +152,17 @@ def compare_calls(
 
 def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDifference | None:
     """Return the first difference between the waves of two runs; the order within a wave does not count."""
-    return compare_calls([[_Exactly(call) for call in wave] for wave in waves_of(one)], other)
-
-
-class _Exactly:
-    """A call of another run, in whose arguments no value is a matcher."""
-
-    match: Literal["exact"] = "exact"
-    status = None
-
-    def __init__(self, call: WaveCall) -> None:
-        self.name, self.arguments = call.name, call.arguments
+    for number, (wave, now) in enumerate(zip_longest(waves_of(one), waves_of(other), fillvalue=()), 1):
+        paired = pair_calls(*([(call.name, call.arguments) for call in calls] for calls in (wave, now)))
+        for at, partner in paired.changed:
+            found = next(value_differences(wave[at].arguments, now[partner].arguments, "$.arguments"))
+            return CallDifference(number, wave[at].name, found.path, found.recorded, found.now)
+        missing, added = ([calls[at] for at in where] for calls, where in ((wave, paired.missing), (now, paired.added)))
+        if missing or added:
+            values = [{call.name: call.arguments} for each in (missing, added) for call in each[:1]]
+            both = values if len(values) > 1 else [NO_CALL, *values] if added else [*values, NO_CALL]
+            return CallDifference(number, (missing or added)[0].name, "$", *both)
+    return None
 
 
 def _compare_group(
@@ -170,10 +175,10 @@ def _compare_group(
     if missing is not None:
         # A call of the same name is most likely the one that is meant.
         if (near := next((call for call in rest if call.name == missing.name), None)) is not None:
-            path, wanted, found = _compare_call(missing, near) or ("$", missing.name, near.name)
-            return CallDifference(number, missing.name, path, wanted, found)
-        found = NO_CALL if may_have_more or not rest else {rest[0].name: rest[0].arguments}
-        return CallDifference(number, missing.name, "$", {missing.name: missing.arguments or {}}, found)
+            found = _compare_call(missing, near) or ValueDifference("$", missing.name, near.name)
+            return CallDifference(number, missing.name, found.path, found.recorded, found.now)
+        other = NO_CALL if may_have_more or not rest else {rest[0].name: rest[0].arguments}
+        return CallDifference(number, missing.name, "$", {missing.name: missing.arguments or {}}, other)
     if rest and not may_have_more:
         return CallDifference(number, rest[0].name, "$", NO_CALL, {rest[0].name: rest[0].arguments})
     return None
@@ -198,109 +203,17 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
     return [column_of.get(row) for row in range(len(fits))]
 
 
-_Found = tuple[str, Any, Any]
-"""JSON path, expected and actual value of a difference."""
-
-
-def _compare_call(expected: ExpectedCall, actual: WaveCall) -> _Found | None:
+def _compare_call(expected: ExpectedCall, actual: WaveCall) -> ValueDifference | None:
     if expected.name != actual.name:
-        return "$.name", expected.name, actual.name
+        return ValueDifference("$.name", expected.name, actual.name)
     found = None
     if expected.arguments is not None:
-        literal, partial = isinstance(expected, _Exactly), expected.match == "partial"
-        found = compare_values(expected.arguments, actual.arguments, "$.arguments", partial=partial, literal=literal)
+        partial = expected.match == "partial"
+        given = expected.arguments, actual.arguments, "$.arguments"
+        found = next(value_differences(*given, matches=True, partial=partial), None)
     if found is None and expected.status not in (None, actual.status):
-        return "$.status", expected.status, actual.status
+        return ValueDifference("$.status", expected.status, actual.status)
     return found
-
-
-def compare_values(
-    expected: Any, actual: Any, path: str = "$", *, partial: bool = False, literal: bool = False
-) -> _Found | None:
-    """Return path and values of the first difference between JSON values; None if they fit.
-
-    The expected value, or one within it, may be a matcher: `{$any: true}`, `{$matches: PATTERN}`, `{$contains: TEXT}`,
-    `{$schema: {…}}` or `{$partial: {…}}`; with `literal`, it is none. A Python object that is equal to the value, such
-    as `unittest.mock.ANY`, fits, too. With `partial`, the actual mapping may have further keys. Raises `ValueError` for
-    an invalid matcher.
-    """
-    if isinstance(expected, Mapping) and len(expected) == 1 and not literal:
-        ((key, given),) = expected.items()
-        if isinstance(key, str) and key.startswith("$"):
-            return _compare_matcher(key, given, actual, path)
-    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        for key, value in expected.items():
-            if key not in actual:
-                return f"{path}.{key}", value, ABSENT
-            if (found := compare_values(value, actual[key], f"{path}.{key}", literal=literal)) is not None:
-                return found
-        further = next((key for key in actual if key not in expected), None)
-        return None if partial or further is None else (f"{path}.{further}", ABSENT, actual[further])
-    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
-        for index in range(max(len(expected), len(actual))):
-            place = f"{path}[{index}]"
-            if index >= len(actual):
-                return place, expected[index], ABSENT
-            if index >= len(expected):
-                return place, ABSENT, actual[index]
-            if (found := compare_values(expected[index], actual[index], place, literal=literal)) is not None:
-                return found
-        return None
-    # In JSON, true is no number.
-    is_other_kind = isinstance(expected, int | float) and isinstance(expected, bool) != isinstance(actual, bool)
-    return None if expected == actual and not is_other_kind else (path, expected, actual)
-
-
-def _compare_matcher(kind: str, given: Any, actual: Any, path: str) -> _Found | None:
-    difference = path, {kind: given}, actual
-    if kind == "$partial":
-        return compare_values(given, actual, path, partial=True)
-    return None if _matcher(kind)(given, actual) else difference
-
-
-def check_matchers(expected: Any) -> None:
-    """Check the matchers in a value; raise `ValueError` if one is unknown, or its pattern or schema is not valid."""
-    if isinstance(expected, list | tuple):
-        for each in expected:
-            check_matchers(each)
-    if not isinstance(expected, Mapping):
-        return
-    ((key, given),) = expected.items() if len(expected) == 1 else (("", None),)
-    if not isinstance(key, str) or not key.startswith("$") or key == "$partial":
-        for each in expected.values():
-            check_matchers(each)
-        return
-    try:
-        _matcher(key)(given, "")
-    except (ConfigError, re.error, TypeError) as error:
-        raise ValueError(f"{{{key}: {given!r}}}: {error}") from None
-
-
-def _matcher(kind: str) -> Callable[[Any, Any], bool]:
-    if kind not in _MATCHERS:
-        raise ValueError(f"{kind!r} is no matcher; write {', '.join(_MATCHERS)} or $partial")
-    return _MATCHERS[kind]
-
-
-def _fits_schema(schema: Any, actual: Any) -> bool:
-    # Imported here: most comparisons need no schema.
-    from jsonschema import ValidationError
-
-    from graph_agent.base._internal.json_schema import SchemaCheck
-
-    try:
-        SchemaCheck(schema, "$schema")(actual)
-    except ValidationError:
-        return False
-    return True
-
-
-_MATCHERS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "$any": lambda given, actual: True,
-    "$matches": lambda given, actual: isinstance(actual, str) and re.search(given, actual) is not None,
-    "$contains": lambda given, actual: isinstance(actual, str | list) and given in actual,
-    "$schema": _fits_schema,
-}
 
 
 Expected: TypeAlias = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any]

@@ -1,64 +1,17 @@
-"""Compares recorded values by JSON path, and an input with its replay, in the order of events."""
+"""Compares an input with its replay, in the order of events."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from graph_agent.base._internal.text import common_length, printable
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.model_requests import ModelRequest, requests_of
+from graph_agent.devtools.testing.json_values import ABSENT, ValueDifference, shown_values, value_differences
 from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, RecordedStep
 from graph_agent.models.parsing.call import canonical_arguments, is_delegation
 from graph_agent.session.trace import inputs_of
-
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class Absent:
-    """The value of a path that a value does not have."""
-
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-ABSENT: Final = Absent()
-
-
-@dataclass(frozen=True, slots=True)
-class ValueDifference:
-    """One place at which two JSON values differ."""
-
-    path: str
-    """JSON path of RFC 9535, such as `$.city` or `$.rooms[0]['check-in']`."""
-    recorded: Any
-    """The recorded value at the path; `ABSENT` if there is none."""
-    now: Any
-    """The new value at the path; `ABSENT` if there is none."""
-
-
-def value_differences(recorded: Any, now: Any, path: str = "$") -> Iterator[ValueDifference]:
-    """Yield the places at which two JSON values at `path` differ, in their order; none if they are equal.
-
-    Members of an object may have any order. `1` equals `1.0`, and differs from `true`.
-    """
-    if isinstance(recorded, Mapping) and isinstance(now, Mapping):
-        for name in dict.fromkeys([*recorded, *now]):
-            member = f"{path}.{name}" if _PLAIN_NAME.fullmatch(name) else f"{path}[{_quoted(name)}]"
-            yield from value_differences(recorded.get(name, ABSENT), now.get(name, ABSENT), member)
-    elif isinstance(recorded, list | tuple) and isinstance(now, list | tuple):
-        for at in range(max(len(recorded), len(now))):
-            one, other = (items[at] if at < len(items) else ABSENT for items in (recorded, now))
-            yield from value_differences(one, other, f"{path}[{at}]")
-    elif isinstance(recorded, bool) != isinstance(now, bool) or recorded != now:
-        yield ValueDifference(path, recorded, now)
-
-
-def _quoted(name: str) -> str:
-    return "'" + json.dumps(name, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +62,6 @@ DifferenceKind = Literal[
     "request", "model", "approval", "call", "needs", "result", "truncation", "limit", "loop_detected", "steering",
     "answer", "status", "stop_reason",
 ]  # fmt: skip
-_SHOWN_CHARS = 60
-_CONTEXT_CHARS = 20
 _NOTICES: Mapping[DifferenceKind, tuple[str, ...]] = {
     "limit": ("reason", "limit"),
     "loop_detected": ("pattern", "count", "repeated"),
@@ -156,18 +107,6 @@ class Difference:
         found = {"input": self.input, "step": self.step, "kind": self.kind, "name": self.name, "path": self.path}
         values = {"recorded": self.recorded, "now": self.now}
         return {**found, **{name: value for name, value in values.items() if value is not ABSENT}, "text": str(self)}
-
-
-def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
-    """Return two values in one line each; of long texts, the part where they begin to differ."""
-    one, other = (repr(each) if each is ABSENT else json.dumps(each, ensure_ascii=False) for each in (recorded, now))
-    first = max(0, common_length(one, other) - _CONTEXT_CHARS) if max(len(one), len(other)) > _SHOWN_CHARS else 0
-
-    def cut(text: str) -> str:
-        part = text[first : first + _SHOWN_CHARS]
-        return printable(f"{'…' if first else ''}{part}{'…' if first + _SHOWN_CHARS < len(text) else ''}")
-
-    return cut(one), cut(other)
 
 
 Requests = Mapping[tuple[int, int, str], ModelRequest]

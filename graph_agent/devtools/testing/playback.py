@@ -23,7 +23,7 @@ from langgraph.types import Interrupt, interrupt
 from graph_agent.base.errors import RunFailedError, ScriptError
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.tools.output import Cause
-from graph_agent.devtools.testing.input_differences import shown_values, value_differences
+from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.recording import RecordedResult
 from graph_agent.devtools.testing.script import Content, Failure, Reply, Result, Script, Steering, Stop
 from graph_agent.models.parsing.call import canonical_arguments

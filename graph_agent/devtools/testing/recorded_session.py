@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.core.approvals.requests import calls_of_request, request_of
 from graph_agent.core.delegation import Delegation, DelegationResult
 from graph_agent.core.state.events import SUCCESSES
-from graph_agent.devtools.testing.input_differences import ABSENT, value_differences
+from graph_agent.devtools.testing.json_values import ABSENT, value_differences
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, read_recording
 from graph_agent.devtools.testing.script import Content, Result, Script, ScriptItem
@@ -45,29 +45,17 @@ class Steps(dict[int, dict[str, Any]]):
         if not isinstance(expected, Mapping):
             return [f"expected {expected!r}, got {dict(self)!r}"]
         return [
-            f"step {step}, {where}"
+            f"step {step}, call {id_!r} {found.path}: expected {_shown(found.recorded)}, got {_shown(found.now)}"
             for step in sorted({*self, *expected})
-            for where in _differences(expected.get(step) or {}, self.get(step) or {})
+            for id_ in dict.fromkeys([*(expected.get(step) or ()), *self.get(step, ())])
+            for found in value_differences(*(_labelled(steps.get(step), id_) for steps in (expected, self)))
         ]
 
 
-def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterator[str]:
-    for id_ in dict.fromkeys([*expected, *actual]):
-        if id_ not in actual:
-            yield f"call {id_!r}: expected {_shown(expected[id_])}, got no call"
-        elif id_ not in expected:
-            yield f"call {id_!r}: expected no call, got {_shown(actual[id_])}"
-        else:
-            one, other = (_labelled(each[id_]) for each in (expected, actual))
-            for found in value_differences(one, other):
-                yield f"call {id_!r} {found.path}: expected {_shown(found.recorded)}, got {_shown(found.now)}"
-
-
-def _labelled(value: Any) -> Any:
-    """Return what is compared of a call in a form whose JSON paths have names."""
-    if not isinstance(value, tuple):
-        return value
-    return dict(zip(("name", "arguments", "status"), value, strict=False))
+def _labelled(calls: Mapping[str, Any] | None, id_: str) -> Any:
+    """Return what is compared of a call in a form whose JSON paths have names; `ABSENT` if there is no such call."""
+    value = (calls or {}).get(id_, ABSENT)
+    return dict(zip(("name", "arguments", "status"), value, strict=False)) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> str:

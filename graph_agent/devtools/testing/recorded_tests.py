@@ -21,7 +21,8 @@ from langgraph.pregel import Pregel
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.core.state.model_requests import masked
-from graph_agent.devtools.testing.input_differences import Comparison, Difference, shown_values, value_differences
+from graph_agent.devtools.testing.input_differences import Comparison, Difference
+from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import Recording, recording_of
 from graph_agent.devtools.testing.script import Reply, Script, script_of

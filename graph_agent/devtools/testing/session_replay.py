@@ -20,13 +20,13 @@ from graph_agent.core.approvals.requests import HeldCall, calls_of_request, requ
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.model_requests import learned_rules
 from graph_agent.devtools.testing.input_differences import (
-    ABSENT,
     Comparison,
     Difference,
     DifferenceKind,
     recorded_requests,
     unfinished_wave,
 )
+from graph_agent.devtools.testing.json_values import ABSENT
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import (
     RecordedInput,

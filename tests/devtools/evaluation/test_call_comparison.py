@@ -7,7 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from graph_agent.devtools.testing.calls import CallDifference, WaveCall, compare_calls, compare_runs, compare_values
+from graph_agent.devtools.testing.calls import CallDifference, WaveCall, compare_calls, compare_runs
+from graph_agent.devtools.testing.json_values import value_differences
 from graph_agent.evaluation import ExpectedCall, ExpectedCalls
 
 A, B = WaveCall("a", {"x": 1}, "success", 1), WaveCall("b", {"y": [1, 2]}, "success", 1)
@@ -49,6 +50,10 @@ def test_calls_are_compared_in_the_order_that_counts(
     [
         ({"a": {"$any": True}}, {"a": None}, None),
         ({"a": ANY}, {"a": [1]}, None),
+        ({"a": ANY}, {"a": True}, None),
+        ({"a": ANY}, {}, "$.a"),
+        ({"a": {"$any": True}}, {}, "$.a"),
+        ({1: "b"}, {1: "c"}, "$['1']"),
         ({"a": {"$matches": "^B"}}, {"a": "Bergen"}, None),
         ({"a": {"$matches": "^B"}}, {"a": "Oslo"}, "$.a"),
         ({"a": {"$contains": "erg"}}, {"a": "Bergen"}, None),
@@ -61,9 +66,9 @@ def test_calls_are_compared_in_the_order_that_counts(
     ],
 )
 def test_values_are_compared_with_matchers(expected: Any, actual: Any, path: str | None) -> None:
-    found = compare_values(expected, actual)
+    found = next(value_differences(expected, actual, matches=True), None)
 
-    assert (None if found is None else found[0]) == path
+    assert (None if found is None else found.path) == path
 
 
 def test_each_expected_call_is_assigned_another_call_of_the_run() -> None:

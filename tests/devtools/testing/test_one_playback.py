@@ -25,7 +25,7 @@ def _definitions(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
     [
         ("a class that gives replies and results", "playback"),
         ("script_of", "script"),
-        ("value_differences", "input_differences"),
+        ("value_differences", "json_values"),
     ],
 )
 def test_one_module_defines_each_part_of_a_recordings_replay(what: str, module: str) -> None:
