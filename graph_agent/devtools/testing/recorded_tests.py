@@ -67,8 +67,8 @@ class RecordedTest:
             saver = _QuestionSaver() if builder.deps.wrap_tool_call is None else InMemorySaver()
             opened: Agent = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
         else:
-            recording, questions = self._read(file)
-            tape = recording, Playback(_script(recording, questions))
+            recording = self._read(file)
+            tape = recording, Playback(_script(recording))
             opened = rebuild(graph, playback=tape[1], real={}, checkpointer=InMemorySaver())
         self._open[file] = opened, tape
         return Session(opened, file.stem)
@@ -98,14 +98,14 @@ class RecordedTest:
                     f"If the change is meant, record the session again: {self._command}"
                 )
 
-    def _read(self, file: Path) -> tuple[Recording, Mapping[str, list[list[Any]]]]:
+    def _read(self, file: Path) -> Recording:
         if not file.exists():
             raise InputError(f"There is no recording {file}; record it: {self._command}")
         stored = json.loads(file.read_text(encoding="utf-8"))
         if (stored.get("format"), stored.get("version")) != (FORMAT, VERSION):
             raise InputError(f"{file} is no recording of version {VERSION}; record it again: {self._command}")
         messages = cast("list[AnyMessage]", messages_from_dict(stored["messages"]))
-        return recording_of(file.stem, stored["events"], messages), stored.get("questions", {})
+        return recording_of(file.stem, stored["events"], messages, questions=stored.get("questions"))
 
 
 def _write(file: Path, values: Mapping[str, Any], questions: Mapping[str, list[list[Any]]]) -> None:
@@ -152,17 +152,12 @@ class _QuestionSaver(InMemorySaver):
         return {id_: [self._asked[task] for task in tasks] for id_, tasks in self._tasks.items()}
 
 
-def _script(recording: Recording, questions: Mapping[str, list[list[Any]]]) -> Script:
+def _script(recording: Recording) -> Script:
     """Return the script of all inputs, without what the test does itself: it steers, stops and decides."""
     scripts = [script_of(each) for each in recording.inputs]
-    left = {id_: iter(asked) for id_, asked in questions.items()}
     return Script(
         [item for script in scripts for item in script.items if isinstance(item, Reply)],
-        [
-            replace(each, stops=None, questions=tuple(next(left.get(each.id, iter(())), ())))
-            for script in scripts
-            for each in script.results
-        ],
+        [replace(each, stops=None) for script in scripts for each in script.results],
     )
 
 

@@ -89,6 +89,8 @@ class RecordedCall:
     """Whether it was run, also if its outcome is unknown."""
     result: RecordedResult | None = None
     """Its result; None while it is unfinished."""
+    questions: tuple[Any, ...] = ()
+    """What it asked a person before its result, in order; only a recording of the fixture `recorded` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,14 +235,25 @@ def recording_of(
     *,
     writes: Callable[[str], bool] | None = None,
     input_ids: Mapping[int, str] | None = None,
+    questions: Mapping[str, Sequence[Sequence[Any]]] | None = None,
 ) -> Recording:
-    """Return the recording of a session; `input_ids` has the id of an input by the number of events before it."""
+    """Return the recording of a session.
+
+    Args:
+        session_id: The session's id.
+        events: Its events, oldest first.
+        messages: Its messages, oldest first.
+        writes: Whether a call may change something, by its name; None if the agent is unknown.
+        input_ids: The number of events before an input → the id that the caller gave the input.
+        questions: Call id → what each call of this id asked a person, in order; several calls may have one id.
+    """
+    asked = {id_: iter(each) for id_, each in (questions or {}).items()}
     inputs: list[RecordedInput] = []
     gaps: list[str] = []
     turns = _message_turns(messages)
     split, first = list(inputs_of(events)), 0
     for number, own in enumerate(split, 1):
-        reader = _InputReader(own, turns[number - 1] if len(turns) == len(split) else [], writes)
+        reader = _InputReader(own, turns[number - 1] if len(turns) == len(split) else [], writes, asked)
         inputs.append(reader.read(number, (input_ids or {}).get(first)))
         first += len(own)
         gaps += [f"Input {number}: {gap}" for gap in reader.gaps]
@@ -266,12 +279,17 @@ class _InputReader:
     """Reads one input from its events, and from the messages that followed it."""
 
     def __init__(
-        self, events: Sequence[StoredEvent], messages: Sequence[AnyMessage], writes: Callable[[str], bool] | None
+        self,
+        events: Sequence[StoredEvent],
+        messages: Sequence[AnyMessage],
+        writes: Callable[[str], bool] | None,
+        asked: Mapping[str, Iterator[Sequence[Any]]],
     ) -> None:
         self.gaps: list[str] = []
         self._events = events
         self._messages = messages
         self._writes = writes
+        self._asked = asked
         self._at = 0
         """Index of the first message that no event has been matched with."""
         self._summaries = (entry for entry in events if entry["type"] == "summary")
@@ -331,6 +349,7 @@ class _InputReader:
                 effect=None if self._writes is None else "write" if self._writes(tracked.planned["name"]) else "read",
                 started=started is not None and (result is None or result.status not in NOT_RUN),
                 result=result,
+                questions=tuple(next(self._asked.get(id_, iter(())), ())) if result is not None else (),
             )
             found.append((self._step_of(tracked), call))
         return found

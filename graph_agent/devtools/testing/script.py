@@ -355,8 +355,8 @@ def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
     if found is None:
         return Result(*given, _NO_RESULT, stops="abort" if cause == "abort" else None, waits=cause != "abort")
     at_s = _result_at_s(recorded, found.event)
-    is_stopped = cause == "abort" and found.status in ("skipped", "unknown")
-    return Result(*given, found, stops=cause if is_stopped or was_stopped(recorded, each) else None, at_s=at_s)
+    stops = was_stopped(recorded, each) or (cause == "abort" and found.status in ("skipped", "unknown"))
+    return Result(*given, found, stops=cause if stops else None, at_s=at_s, questions=each.questions)
 
 
 def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
