@@ -61,21 +61,21 @@ class Playback:
 
     `play` runs an input, and stops it at a fault. Where a test runs the inputs itself, a fault raises `ScriptError`
     from its request or call, and from each later request.
-
-    With `runs_reading_tools`, a tool marked as reading runs for a call without a recorded result.
     """
 
-    def __init__(
-        self, script: Script | None = None, session: Session | None = None, *, runs_reading_tools: bool = False
-    ) -> None:
-        self._runs_reading_tools = runs_reading_tools
-        self.load(script or Script(), session)
+    def __init__(self, script: Script | None = None) -> None:
+        self.load(script or Script(), None)
 
-    def load(self, script: Script, session: Session | None, *, step: int = 0) -> None:
-        """Load a script in place of the one before; `step` is the number of steps before its first one.
+    def load(self, script: Script, session: Session | None, *, step: int = 0, runs_reading_tools: bool = False) -> None:
+        """Load a script in place of the one before.
 
-        Without a session, the test that runs the inputs steers and aborts them.
+        Args:
+            script: The script.
+            session: The session that `play` runs; None where a test runs, steers and aborts the inputs.
+            step: Number of the steps before the first one of the script.
+            runs_reading_tools: Whether a tool marked as reading runs for a call without a recorded result.
         """
+        self._runs_reading_tools = runs_reading_tools
         self._script, self.session, self._at, self._first = script, session, 0, step
         self._ended_by: Stop | Failure | None = None
         """The newest stop or failure of the input; it counts for further requests, too."""

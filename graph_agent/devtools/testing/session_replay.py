@@ -176,7 +176,7 @@ class Replayer:
         self._answers: Answers = answers or ("ignore" if model is not None else "exact")
         self._ignores_prompt, self._real, self._keep_going = ignore_prompt, real, keep_going
         self._saver = InMemorySaver()
-        self._playback = Playback(runs_reading_tools=keep_going)
+        self._playback = Playback()
         self.current: RecordedInput | None = None
         """The input that is replayed now; None before the first one."""
         self._rebuilt = partial(rebuild, graph, playback=self._playback, real=self._real, checkpointer=self._saver)
@@ -308,7 +308,12 @@ class _InputRun:
         """Replay the input. Stops at the first difference, or where the recording ends."""
         recorded = self.recorded
         self._events = [dict(entry) for entry in await self._session.events()]
-        playback.load(_script(recorded, self._first_step), self._session, step=max(0, self._first_step - 1))
+        playback.load(
+            _script(recorded, self._first_step),
+            self._session,
+            step=max(0, self._first_step - 1),
+            runs_reading_tools=self._keep_going,
+        )
         await playback.play(recorded.contents, self._answers, self._see, resumes=self._resumes)
         fault = playback.fault
         if fault is None and self._undecided is not None and recorded.status == SessionStatus.ABORTED:

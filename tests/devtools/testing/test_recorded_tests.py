@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.types import interrupt
 
-from graph_agent import GraphDelegate, LoopConfig, Session, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
 from graph_agent.approvals import approve, edit
 from graph_agent.devtools.testing.recorded_tests import RecordedTest
 from graph_agent.errors import ConfigError, InputError, ScriptError
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.testing import ScriptedChatModel, TestModel
 
 CALL = {"id": "a", "name": "pay", "arguments": {"amount": 5}}
@@ -76,6 +78,28 @@ async def test_a_recorded_session_is_replayed_without_its_model_and_its_tools(
     names = [[call.name for call in result.calls] for result in results]
     assert (names, paid, unused.requests) == ([["pay", "delegate_to_helper"]] * 2, [1, 1], [])
     assert "sk-abc" not in (tmp_path / "recordings" / "test_pay.json").read_text(encoding="utf-8")
+
+
+class AsksAgain(LoopHook):
+    """Asks the model once more, so that its first reply is not recorded."""
+
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, None]:
+        return request.depth == 0 and bool(response.calls), None
+
+    def build_plan(self, context: None, response: HookResponse, request: HookRequest) -> LoopPlan:
+        messages = [*request.messages, HumanMessage("Really?")]
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=messages))
+
+
+async def test_a_hook_that_asks_again_gets_the_recorded_reply_again(recorded: Recorder, paid: list[int]) -> None:
+    first = {"id": "b", "name": "pay", "arguments": {"amount": 9}}
+    await record(recorded, paying(paid, ScriptedChatModel([first, CALL, "Paid."]), hooks=[AsksAgain()]), "Pay")
+    test = recorded(records=False)
+
+    result = await test.session(paying(paid, hooks=[AsksAgain()])).run("Pay")
+    test.close(passed=True)
+
+    assert (result.answer, paid) == ("Paid.", [5])
 
 
 class Confirming(AgentMiddleware):
