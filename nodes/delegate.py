@@ -16,6 +16,7 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure, log_
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.base._internal.text import as_text, clean
 from graph_agent.base.errors import GraphAgentError
+from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.types import HIDDEN_ID_PREFIX, Call, Usage
 from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
 from graph_agent.core.delegation import (
@@ -39,7 +40,7 @@ from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_ru
 from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.call_events import CallResult, fault_result
 from graph_agent.core.state.channels import RemoteState
-from graph_agent.core.state.messages import CONTEXT_MARK, without_failure_report
+from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import effect_text
 from graph_agent.models.errors import is_raised_by_model, public_exception_text

@@ -25,6 +25,8 @@ from graph_agent.base._internal.failure_log import (
 )
 from graph_agent.base._internal.text import clean
 from graph_agent.base.errors import GraphAgentError, HookError, SlowSchemaError, UserError
+from graph_agent.base.input_messages import CONTEXT_MARK, since_input
+from graph_agent.base.model_error_text import public_text
 from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 from graph_agent.core.deps import AgentDeps, Task, answer_left_s, spent
@@ -41,24 +43,9 @@ from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import account
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
 from graph_agent.core.state.events import StoredEvent, event
-from graph_agent.core.state.messages import (
-    CONTEXT_MARK,
-    after_sentence,
-    failure_error,
-    failure_message,
-    since_input,
-    stream_rest,
-    with_name,
-)
+from graph_agent.core.state.messages import after_sentence, failure_error, failure_message, stream_rest, with_name
 from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
-from graph_agent.models.errors import (
-    FOR_USERS,
-    classify_model_error,
-    describe_model_error,
-    hint_of,
-    is_raised_by_model,
-    public_text,
-)
+from graph_agent.models.errors import FOR_USERS, classify_model_error, describe_model_error, hint_of, is_raised_by_model
 from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning

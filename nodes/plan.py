@@ -16,6 +16,7 @@ from langgraph.types import Command
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_fields
 from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.response_format import is_json
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError
@@ -49,7 +50,7 @@ from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import EarlierCalls
 from graph_agent.core.state.channels import collect_writes, take_extras
 from graph_agent.core.state.events import event
-from graph_agent.core.state.messages import CONTEXT_MARK, with_name
+from graph_agent.core.state.messages import with_name
 from graph_agent.core.state.schema import LoopOutcome, PlanState, report_model_calls
 from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.core.waves.schema import Selection, fill_in_earlier, select

@@ -24,11 +24,11 @@ from graph_agent.base._internal.credential_headers import check_headers
 from graph_agent.base._internal.own_files import record_file, record_import_folder
 from graph_agent.base._internal.validation_text import describe_fields, explain
 from graph_agent.base._internal.yaml_files import parse_yaml
+from graph_agent.base.database_urls import check_cache
 from graph_agent.base.errors import ConfigError, did_you_mean, located
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.integrations.workspace.shell import Shell
 from graph_agent.models.endpoints import ModelEndpoint, read_endpoint
-from graph_agent.storage.checkpoints.urls import check_cache
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"

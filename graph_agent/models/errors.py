@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import traceback
 from collections.abc import Collection
-from typing import Any
 
 from langchain_core import language_models
 
@@ -20,6 +18,7 @@ from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.errors import GraphAgentError, HookError
+from graph_agent.base.model_error_text import LOADING, POSTPONED, SENTENCES, UNREACHABLE, ModelErrorKind
 from graph_agent.models.error_parts import (
     address_of,
     class_names,
@@ -36,7 +35,6 @@ from graph_agent.models.finish import REFUSED as REFUSED
 from graph_agent.models.finish import cut_off as cut_off
 from graph_agent.models.finish import refusal_text as refusal_text
 from graph_agent.models.wire.words import QUOTA_CODES, classify_words, has_words, is_quota, window_of
-from graph_agent.models.wire.words import ModelErrorKind as ModelErrorKind
 
 _SHOWN_CHARS = 300
 """Maximum characters of the provider's message in a description."""
@@ -68,25 +66,10 @@ _TRANSIENT_CLASSES = frozenset(
 _PERMANENT_CLASSES = frozenset(
     {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
 )
-SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
-    "transient": ("The model provider did not answer as it should", "try again later"),
-    "auth": ("The model provider refused the API key", "check the key and the address it is sent to"),
-    "permission": ("The model provider does not allow this request", "check the account's access, quota and billing"),
-    "unknown_model": ("The model or the address is unknown to the provider", "check the model's name and the base URL"),
-    "context_overflow": ("The request is longer than the model can read", "shorten the history or the tools' output"),
-    "content_filter": ("The provider's content filter stopped the request", "put the request in other words"),
-    "tools_rejected": ("This model or its server does not take tools", "set tool_calling to 'text'"),
-    "other": ("The model call failed", "see the provider's documentation"),
-}
-"""The text before and after the provider's words, by category."""
-UNREACHABLE = ("The model's server cannot be reached", "try again later")
-LOADING = ("The model's server is still loading its model", "try again in a minute")
-POSTPONED = ("The model provider asks for a longer wait", "try again in")
-"""The same for kinds of `transient`; the last one is followed by the delay."""
 _OWN_CLASSES = frozenset({"GraphAgentError", "ModelTimeoutError"})
 """Classes of errors whose text is the package's own."""
 _MODELS = (os.path.dirname(__file__), os.path.dirname(language_models.__file__))
-_MIDDLEWARE = os.path.join(os.path.dirname(_MODELS[0]), "middleware")
+_MIDDLEWARE = os.path.join(os.path.dirname(_MODELS[0]), "core", "hooks")
 FOR_USERS: frozenset[ModelErrorKind] = frozenset({"transient", "content_filter"})
 """Categories whose fix is the user's own; that of the others is the developer's."""
 LONGEST_WAIT_S = 60.0
@@ -102,8 +85,6 @@ _UNREACHABLE_CLASSES = frozenset(
         "gaierror",
     }
 )
-FALLBACK_SENTENCE = ("does not answer", "going on with")
-"""The text before and after the provider's words in the warning of a change to a fallback model."""
 
 
 def classify_model_error(exc: BaseException) -> ModelErrorKind:
@@ -257,39 +238,6 @@ def _brief(exc: BaseException) -> str:
     brief = ": ".join(details)
     # Without an answer, the address is the first thing to check.
     return f"{brief}, at {address}" if status is None and (address := address_of(exc)) else brief
-
-
-_MOST_CHARS = 1000
-"""Longest text in parentheses; more than an error's text can have."""
-_BOUNDS = [*SENTENCES.values(), UNREACHABLE, LOADING, POSTPONED, FALLBACK_SENTENCE]
-# Greedy, so that a provider's text that repeats the end of the sentence is removed as a whole.
-_QUOTES = re.compile(
-    "|".join(
-        rf"(?:(?<={re.escape(before)}) \((?!HTTP \d{{1,5}}\))(?:HTTP (\d{{1,5}}): )?.{{0,{_MOST_CHARS}}}\)"
-        rf"(?=; {re.escape(after)}))"
-        for before, after in _BOUNDS
-    )
-)
-
-
-def public_text(text: str) -> str:
-    """Return a text without the provider's words in each description of a model's error."""
-    if not any(before in text for before, _ in _BOUNDS):
-        return text
-    return _QUOTES.sub(lambda found: f" (HTTP {found[found.lastindex]})" if found.lastindex else "", text)
-
-
-def public_value(value: Any) -> Any:
-    """Return JSON data with `public_text` applied to each of its texts."""
-    match value:
-        case str():
-            return public_text(value)
-        case list():
-            return [public_value(each) for each in value]
-        case dict():
-            return {key: public_value(each) for key, each in value.items()}
-        case _:
-            return value
 
 
 def is_content_refusal(error: BaseException) -> bool:

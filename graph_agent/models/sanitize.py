@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -11,8 +10,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseM
 
 from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.tool_names import MAX_ALIAS_CHARS, alias_of
 from graph_agent.models.parsing.call import known_name
-from graph_agent.models.wire.traits import NAME, Traits, traits_of
+from graph_agent.models.wire.traits import Traits, traits_of
 
 M = TypeVar("M", bound=BaseMessage)
 
@@ -176,29 +176,6 @@ def without_call_blocks(reply: AIMessage) -> AIMessage:
         content = [block for block in content if not (isinstance(block, dict) and block.get("type") in CALL_BLOCKS)]
     kwargs = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
     return reply.model_copy(update={"content": content, "additional_kwargs": kwargs})
-
-
-MAX_ALIAS_CHARS = 64
-_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
-_HASH_CHARS = 8
-
-
-def alias_of(name: str) -> str:
-    """Return `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
-
-    A valid name is its own alias; it begins with a letter or `_`, as Gemini demands. Otherwise each other character
-    becomes `_`, `_` is put before another first character, and a name that is too long is cut and gets a hash of the
-    whole name, which is the same in every process.
-    """
-    if NAME.fullmatch(name):
-        return name
-    alias = _ILLEGAL.sub("_", name)
-    if not alias[:1].isalpha() and alias[:1] != "_":
-        alias = f"_{alias}"
-    if len(alias) <= MAX_ALIAS_CHARS:
-        return alias
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
-    return f"{alias[: MAX_ALIAS_CHARS - _HASH_CHARS - 1]}_{digest}"
 
 
 class ToolAliases:

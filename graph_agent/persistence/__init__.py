@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from graph_agent.base.database_urls import check_cache
     from graph_agent.storage.checkpoints.maintenance import PruneReport, prune
     from graph_agent.storage.checkpoints.open import open_cache, open_saver, open_store, strict_serializer
-    from graph_agent.storage.checkpoints.urls import check_cache
 
 __all__ = ["PruneReport", "check_cache", "open_cache", "open_saver", "open_store", "prune", "strict_serializer"]
 
@@ -21,6 +21,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "graph_agent.storage.checkpoints.maintenance": "PruneReport prune",
         "graph_agent.storage.checkpoints.open": "open_cache open_saver open_store strict_serializer",
-        "graph_agent.storage.checkpoints.urls": "check_cache",
+        "graph_agent.base.database_urls": "check_cache",
     },
 )

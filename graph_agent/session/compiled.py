@@ -35,12 +35,12 @@ from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingSt
 from graph_agent.base._internal.sync_bridge import blocking, interruptible, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import InputError
+from graph_agent.base.input_ids import InputStoredError
 from graph_agent.base.settings.config import RunContext, run_context, with_credentials
 from graph_agent.base.types import ContextT, ResponseT
 from graph_agent.base.usage import name_of_model
 from graph_agent.core.approvals.requests import is_approval_request
 from graph_agent.core.runs.fence import DeferredWrites, defers_writes
-from graph_agent.core.runs.input_ids import InputStoredError
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import AnsweringControl, Run, RunHandle, handle_of, merge_handles, observed, with_handle
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input

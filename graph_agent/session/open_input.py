@@ -85,8 +85,8 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
     """
     # Imported here: lists of sessions do not load LangChain.
     from graph_agent.base._internal.text import to_json_safe
+    from graph_agent.base.input_messages import new_user_messages
     from graph_agent.core.state.channels import status_event
-    from graph_agent.core.state.messages import new_user_messages
 
     if values.get("wave_finished"):
         return []

@@ -13,7 +13,7 @@ from langgraph.types import StateSnapshot, StreamMode
 
 from graph_agent.base._compat import changes_in
 from graph_agent.base._internal.text import text_of
-from graph_agent.core.runs.input_ids import InputId, input_id_in
+from graph_agent.base.input_ids import InputId, input_id_in
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import EarlyEvents
 from graph_agent.core.state.call_events import call_name, is_progress, recorded_ids

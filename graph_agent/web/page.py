@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from graph_agent.models.errors import public_value
+from graph_agent.base.model_error_text import public_value
 
 _MODULES = (
     "vendor/preact.js",

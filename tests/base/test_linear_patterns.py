@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from re import _constants, _parser  # type: ignore[attr-defined] # only the parser's tree shows what a quantifier repeats
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +24,9 @@ _ROOT = Path(graph_agent.__file__).parent
 _MATCHING = frozenset({"match", "fullmatch"})
 _FUNCTIONS = _MATCHING | {"compile", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 
+# Only the parser's tree shows what a quantifier repeats.
+_constants: Any = importlib.import_module("re._constants")
+_parser: Any = importlib.import_module("re._parser")
 _TURNS = importlib.import_module("graph_agent.models.parsing.turns")
 _LOCALS: dict[str, dict[str, Any]] = {
     "models/parsing/turns.py": {
@@ -52,7 +54,7 @@ _UNTRUSTED = frozenset(
     }
 )
 """Patterns of others: those of schemas and models are searched with a time limit (`test_schema_check.py`), those of
-paths are translated (`workspace/test_listing.py`); a test's is its author's.
+paths are translated (`tests/integrations/workspace/test_listing.py`); a test's is its author's.
 """
 
 

@@ -13,8 +13,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Rem
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from graph_agent.base._internal.text import as_text, clean, to_json_safe
+from graph_agent.base.input_messages import new_user_messages
 from graph_agent.core.state.channels import MessagesChannel
-from graph_agent.core.state.messages import OpenCalls, new_user_messages, open_calls, rewrite, with_results
+from graph_agent.core.state.messages import OpenCalls, open_calls, rewrite, with_results
 from graph_agent.errors import did_you_mean
 
 

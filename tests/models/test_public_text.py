@@ -13,8 +13,9 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.base.model_error_text import SENTENCES, ModelErrorKind, public_text, public_value
 from graph_agent.errors import RunFailedError
-from graph_agent.models.errors import SENTENCES, ModelErrorKind, describe_model_error, public_text, public_value
+from graph_agent.models.errors import describe_model_error
 from tests.support.agents import asks
 
 WORDS = "secret detail"

@@ -18,8 +18,9 @@ from pydantic import SecretStr
 
 from graph_agent import ScriptedChatModel
 from graph_agent.base._internal.media import media_of
+from graph_agent.base.tool_names import alias_of
 from graph_agent.errors import ConfigError
-from graph_agent.models.sanitize import alias_of, with_traits
+from graph_agent.models.sanitize import with_traits
 from graph_agent.models.wire.choose import rules_for
 from graph_agent.models.wire.learn import endpoint_of
 from graph_agent.models.wire.render import SENT, SENT_CALLS, call_id_for, render, with_source

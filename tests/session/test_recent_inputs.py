@@ -11,7 +11,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve
-from graph_agent.core.runs.input_ids import MOST_INPUTS, RECENT_INPUTS
+from graph_agent.base.input_ids import MOST_INPUTS, RECENT_INPUTS
 from tests.support.agents import asks
 from tests.support.approvals import Desk
 

@@ -11,7 +11,7 @@ import pytest
 from langgraph.checkpoint.sqlite.utils import search_where
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs.input_ids import INPUT_ID
+from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.persistence import open_saver
 from graph_agent.storage.checkpoints.session_index import _NEWEST, SQLITE_INPUT_INDEX
 from tests.support.postgres_server import on_postgres

@@ -17,13 +17,13 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy.exc import DBAPIError
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.base.database_urls import without_password
 from graph_agent.core.runs.inbox import new_note
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.interfaces.server.a2a.store import open_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.storage.checkpoints import postgres
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver, SharedPostgresStore
-from graph_agent.storage.checkpoints.urls import without_password
 from graph_agent.storage.locks.locks import database_key, database_key_blocking
 from graph_agent.storage.locks.postgres import PostgresAddress
 from graph_agent.storage.locks.registry import inbox_of, is_idle

@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.types import Command
 
 from graph_agent.base._internal.text import excerpt, to_json_safe
+from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import STATUS_OF, Call, SessionStatus
 from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.execution.approvals import held_calls
@@ -40,7 +41,7 @@ from graph_agent.core.state.call_events import (
 )
 from graph_agent.core.state.channels import status_event
 from graph_agent.core.state.events import StoredEvent, event, is_own, request_event
-from graph_agent.core.state.messages import new_user_messages, open_calls, order_results
+from graph_agent.core.state.messages import open_calls, order_results
 from graph_agent.core.state.schema import PlanState
 from graph_agent.core.tools.invoke import parent_command
 from graph_agent.core.tools.toolbox import Toolbox, planned_fault

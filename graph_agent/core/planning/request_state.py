@@ -19,6 +19,8 @@ from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.input_messages import STEERING_MARK
+from graph_agent.base.model_error_text import FALLBACK_SENTENCE
 from graph_agent.base.settings.config import LoopConfig, Planner, Price
 from graph_agent.base.types import Call
 from graph_agent.base.usage import TimedRequest, usage_of
@@ -29,12 +31,11 @@ from graph_agent.core.planning.compaction import compacted_view, is_kept_note, s
 from graph_agent.core.planning.kept_results import KeptResults, with_kept_results
 from graph_agent.core.planning.reply import REPLACED
 from graph_agent.core.state.events import ModelCallRecord, Purpose, StoredEvent, event
-from graph_agent.core.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
+from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
 from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.core.tools.truncation import with_cuts
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import (
-    FALLBACK_SENTENCE,
     brief_model_error,
     classify_model_error,
     describe_model_error,

@@ -19,10 +19,10 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from graph_agent.base._internal.sync_bridge import end_or_abandon, in_blocking_run
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
 from graph_agent.core.runs.run import Run, WorkStoppedError
 from graph_agent.core.state.events import StoredEvent, event
-from graph_agent.core.state.messages import STEERING_MARK
 
 if TYPE_CHECKING:
     # LangGraph's Store takes long to import, and commands that only send a note do not need it.

@@ -36,9 +36,9 @@ from graph_agent.core.state.events import StoredEvent
 
 if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker
+    from graph_agent.base.input_ids import InputId
     from graph_agent.core.runs.fence import DeferredWrites
     from graph_agent.core.runs.inbox import ControlMessage, Inbox
-    from graph_agent.core.runs.input_ids import InputId
     from graph_agent.models.stream_watch import Forwarder
 
 T = TypeVar("T")

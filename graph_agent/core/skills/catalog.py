@@ -21,6 +21,7 @@ from graph_agent.base._internal.own_files import record_file
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import clean, visible
 from graph_agent.base.errors import ConfigError, did_you_mean
+from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.approvals.policy import reviewed_together
@@ -34,7 +35,7 @@ from graph_agent.core.skills.front_matter import (
     read_text,
     skill_file,
 )
-from graph_agent.core.state.messages import KEPT_AS, since_input
+from graph_agent.core.state.messages import KEPT_AS
 from graph_agent.core.tools.read_result import READ_RESULT, part_of
 from graph_agent.models.prompts.system_prompt import Content, joined
 

@@ -16,7 +16,6 @@ from langchain_core.messages import (
     AIMessageChunk,
     AnyMessage,
     BaseMessage,
-    HumanMessage,
     RemoveMessage,
     ToolCall,
     ToolMessage,
@@ -27,43 +26,11 @@ from langgraph.graph.message import push_message
 from langgraph.types import Command, Overwrite
 
 from graph_agent.base.errors import InputError, ModelFailedError, RunFailedError
-from graph_agent.base.types import HIDDEN_ID_PREFIX
-
-CONTEXT_MARK = "graph_agent_context"
-"""Key in `additional_kwargs` of a context message from a delegator, which is not user input."""
-STEERING_MARK = "graph_agent_steering"
-"""Key in `additional_kwargs` of a steering message, received during a run."""
-_MARKS = {CONTEXT_MARK, STEERING_MARK}
-
 
 FAILURE_MARK = "graph_agent"
 """Key of this package's entry in `response_metadata`."""
 KEPT_AS = "graph_agent_kept_as"
 """Key in the artifact of a tool result that requests hold in full after compaction: the newest one of each value."""
-
-
-def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
-    """Return the user messages after the agent's last one, and after `last_input_id`, the newest one processed."""
-    new: list[HumanMessage] = []
-    for message in reversed(messages):
-        if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
-            break
-        if isinstance(message, HumanMessage) and is_user_input(message):
-            new.append(message)
-    return new[::-1]
-
-
-def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages after the newest user input."""
-    at = len(messages)
-    while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_user_input(message)):
-        at -= 1
-    return list(messages[at:])
-
-
-def is_user_input(message: HumanMessage) -> bool:
-    """Whether a user-role message is user input, not context, steering, or an instruction of the framework."""
-    return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +214,7 @@ def without_failure_report(message: AnyMessage) -> AnyMessage:
 def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
     """Return the error that a run raises for a failed input; arguments as for `RunFailedError`."""
     # Imported here because the import compiles the patterns of providers' errors.
-    from graph_agent.models.errors import ModelErrorKind
+    from graph_agent.base.model_error_text import ModelErrorKind
 
     error = ModelFailedError if kind in get_args(ModelErrorKind) else RunFailedError
     return error(message, kind=kind, answer=answer)

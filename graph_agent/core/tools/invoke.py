@@ -32,12 +32,13 @@ from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import as_text, clean, text_of, to_json_safe
 from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.errors import CallError, ConfigError, ToolArgumentsError
+from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import user_context
 from graph_agent.base.types import Call
 from graph_agent.core.state.call_events import CallResult, Handoff
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, RESERVED, CustomState
 from graph_agent.core.state.events import NOT_RUN, SUCCESSES, ResultStatus, as_json, decode, structured_content
-from graph_agent.core.state.messages import CONTEXT_MARK, first_unplain
+from graph_agent.core.state.messages import first_unplain
 from graph_agent.core.tools.output import textless_fault, textless_in
 
 _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")

@@ -23,6 +23,7 @@ from graph_agent.agent_file.imports import load_attribute
 from graph_agent.agent_file.spec import AgentSpec
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import ConfigError, GraphAgentError, InputError
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import approve, edit, reject, respond
@@ -38,7 +39,6 @@ from graph_agent.session.importing import background_sessions
 from graph_agent.session.results import RunResult, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.trace import spans_of
-from graph_agent.storage.checkpoints.urls import MEMORY
 
 _CONTEXT = {"on_failure": "answer"}
 """A failure is an outcome of a case, not an exception."""

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
 from graph_agent.core.tools.output import Cause, cut_short
@@ -26,7 +27,6 @@ from graph_agent.devtools.testing.recording import (
     RecordedResult,
     RecordedStep,
 )
-from graph_agent.models.errors import ModelErrorKind
 
 Content: TypeAlias = str | list[Any]
 Tokens: TypeAlias = tuple[int, int] | Mapping[str, Any]

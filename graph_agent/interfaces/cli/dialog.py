@@ -16,6 +16,7 @@ import yaml
 
 from graph_agent.base._internal.text import printable, visible, visible_json
 from graph_agent.base._internal.yaml_files import load_yaml
+from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import InputError
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER, standing_approval
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
@@ -23,7 +24,6 @@ from graph_agent.core.approvals.requests import DECISIONS, calls_of_request, is_
 from graph_agent.core.approvals.text import parse_answer
 from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.typed_keys import discard_typed_keys
-from graph_agent.storage.checkpoints.urls import MEMORY
 
 if TYPE_CHECKING:
     from langgraph.types import Interrupt

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import InputError
 from graph_agent.interfaces.cli.agent_thread import STOPPED, Interrupts
 from graph_agent.interfaces.cli.dialog import (
@@ -34,7 +35,6 @@ from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.typed_keys import show_typed_keys
 from graph_agent.session.results import Done, Part, RunResult, open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.storage.checkpoints.urls import MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

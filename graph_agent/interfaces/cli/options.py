@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graph_agent.base._internal.text import find_lone_surrogate, printable
+from graph_agent.base.database_urls import MEMORY, check_database_exists, file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError, InputError
-from graph_agent.storage.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres, without_password
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver

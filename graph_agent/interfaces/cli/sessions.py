@@ -236,8 +236,8 @@ def import_(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a session of the same id.")] = False,
 ) -> None:
     """Store an exported session in a database, which may be of another kind, and print its id."""
+    from graph_agent.base.database_urls import MEMORY
     from graph_agent.session.importing import import_session
-    from graph_agent.storage.checkpoints.urls import MEMORY
 
     address = address_of(config, db)
     if address == MEMORY:
@@ -494,9 +494,9 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
 async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
     import asyncio
 
+    from graph_agent.base.database_urls import file_of, is_postgres
     from graph_agent.core.runs.inbox import StoreInbox, inbox_namespace
     from graph_agent.storage.checkpoints.sqlite_reader import put_item
-    from graph_agent.storage.checkpoints.urls import file_of, is_postgres
 
     if not is_postgres(address):
         file = file_of(address)

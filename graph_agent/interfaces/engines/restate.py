@@ -17,8 +17,8 @@ from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
 
 from graph_agent.base.errors import RunFailedError, SessionBusyError, UserError
+from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.settings.config import AgentContext
-from graph_agent.core.runs.input_ids import INPUT_ID
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.results import run_result
 from graph_agent.session.session import Session

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import DamagedSessionError, InputError, NewerFormatError, SessionBusyError
+from graph_agent.base.model_error_text import public_text, public_value
 from graph_agent.core.state.events import StoredEvent, read_events
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute
@@ -29,7 +30,6 @@ from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, c
 from graph_agent.interfaces.server.parameters import Sender, Server
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.sse import comment, frame
-from graph_agent.models.errors import public_text, public_value
 from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.open_input import is_begun

@@ -6,10 +6,9 @@ import re
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from graph_agent.base.tool_names import NAME
 from graph_agent.models.wire.rules import WireRules
 
-NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
-"""A name of a tool that every provider accepts."""
 SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}")
 """A name of a message that OpenAI accepts."""
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")

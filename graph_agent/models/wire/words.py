@@ -11,9 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-ModelErrorKind = Literal[
-    "transient", "auth", "permission", "unknown_model", "context_overflow", "content_filter", "tools_rejected", "other"
-]
+from graph_agent.base.model_error_text import ModelErrorKind
 
 _TOOLS = r"(?<!parallel )\b(?:tools|tool[ _-]?(?:use|usage|call(?:s|ing)?)|functions?[ _-]?call(?:s|ing)?|functions)\b"
 _QUOTE = r"[`'\"]?"

@@ -12,12 +12,12 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from graph_agent.base.database_urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.base.errors import ConfigError
 from graph_agent.storage.checkpoints.open import open_saver
 from graph_agent.storage.checkpoints.pruning.plan import Mark, Rule
 from graph_agent.storage.checkpoints.pruning.tables import Tables
 from graph_agent.storage.checkpoints.pruning.threads import PrunedSession, by_number, prune_thread, rule, total
-from graph_agent.storage.checkpoints.urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.registry import is_idle
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from graph_agent.base._internal.own_files import record_database
+from graph_agent.base.database_urls import MEMORY, check_cache, file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError
 from graph_agent.storage.checkpoints.format import guard_reads
-from graph_agent.storage.checkpoints.urls import MEMORY, check_cache, file_of, is_postgres, without_password
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache

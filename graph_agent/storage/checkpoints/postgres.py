@@ -24,6 +24,7 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent.base._compat import stop_batching
 from graph_agent.base._internal.extras import missing_extra
 from graph_agent.base._internal.sync_bridge import await_uninterrupted
+from graph_agent.base.database_urls import redact_passwords, without_password
 from graph_agent.base.errors import ConfigError
 from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
 from graph_agent.core.runs.run import deferred_of, fence_of
@@ -34,7 +35,6 @@ from graph_agent.storage.checkpoints.session_index import (
     postgres_input_checkpoint,
     postgres_threads,
 )
-from graph_agent.storage.checkpoints.urls import redact_passwords, without_password
 from graph_agent.storage.checkpoints.write_probe import PROBE_BYTES
 
 try:

@@ -22,8 +22,7 @@ from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
 from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.base.errors import InputSupersededError
-from graph_agent.core.execution.ledger import wave_recovery
-from graph_agent.core.runs.input_ids import (
+from graph_agent.base.input_ids import (
     ANSWERS,
     INPUT_ID,
     MOST_INPUTS,
@@ -34,6 +33,7 @@ from graph_agent.core.runs.input_ids import (
     digest_of,
     input_id_in,
 )
+from graph_agent.core.execution.ledger import wave_recovery
 from graph_agent.core.runs.own_checkpoint import load, put_writes
 from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.storage.locks.registry import is_dispatched, runs_until

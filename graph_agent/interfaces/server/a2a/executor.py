@@ -32,13 +32,13 @@ from graph_agent.base.errors import (
     SessionLostError,
     UserError,
 )
+from graph_agent.base.input_ids import InputId, as_input_id
+from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.approvals.requests import request_of
-from graph_agent.core.runs.input_ids import InputId, as_input_id
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
-from graph_agent.core.state.messages import CONTEXT_MARK
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_of, read_budget, text_of_parts
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
 from graph_agent.interfaces.server.a2a.store import ENDED, SessionIds, TaskRun, heartbeats, session_id_of

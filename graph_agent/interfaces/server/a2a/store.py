@@ -31,12 +31,12 @@ from langgraph.runtime import RunControl
 from sqlalchemy.exc import SQLAlchemyError
 
 from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.base.database_urls import file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
-from graph_agent.storage.checkpoints.urls import file_of, is_postgres, without_password
 from graph_agent.storage.locks.registry import is_idle
 
 if TYPE_CHECKING:

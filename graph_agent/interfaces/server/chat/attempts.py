@@ -24,7 +24,7 @@ from starlette.requests import Request
 
 from graph_agent.base._internal.polling import polling
 from graph_agent.base.errors import SessionBusyError
-from graph_agent.core.runs.input_ids import InputId, digest_of, input_id_in
+from graph_agent.base.input_ids import InputId, digest_of, input_id_in
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.interfaces.server.admission.body import run_in_thread
 from graph_agent.interfaces.server.admission.gate import Caller

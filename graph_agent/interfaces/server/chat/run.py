@@ -21,13 +21,13 @@ from graph_agent.base._compat import changes_in
 from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
+from graph_agent.base.input_ids import input_id_in
+from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.runs.input_ids import input_id_in
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import AgentHandle, with_handle
 from graph_agent.core.state.call_events import is_progress
 from graph_agent.core.state.events import StoredEvent
-from graph_agent.core.state.messages import new_user_messages
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.interfaces.server.chat.run_spec import RunSpec
 from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, call_end

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.input_ids import InputId
 from graph_agent.base.settings.response_format import client_schema
-from graph_agent.core.runs.input_ids import InputId
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
 

@@ -20,11 +20,13 @@ from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, Validation
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base._internal.text import as_text, clean, to_json_safe, visible, visible_json
 from graph_agent.base.errors import DecisionError, UserError
+from graph_agent.base.input_ids import InputId, as_input_id, digest_of
+from graph_agent.base.model_error_text import public_text
+from graph_agent.base.tool_names import alias_of
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.runs.input_ids import InputId, as_input_id, digest_of
 from graph_agent.integrations.mcp.tools import KEY_IN_META
 from graph_agent.interfaces.server.admission.gate import Caller, Limits
 from graph_agent.interfaces.server.chat.handler import Runs
@@ -41,8 +43,6 @@ from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_sessi
 from graph_agent.interfaces.server.host import new_token
 from graph_agent.interfaces.server.problems import ProblemError, describe_faults, problem_of_failure
 from graph_agent.interfaces.server.sessions import Sessions
-from graph_agent.models.errors import public_text
-from graph_agent.models.sanitize import alias_of
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import open_interrupts, run_result, waiting_for

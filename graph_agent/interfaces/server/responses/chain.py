@@ -15,7 +15,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import StateSnapshot
 from typing_extensions import TypedDict
 
-from graph_agent.core.runs.input_ids import InputId, digest_of
+from graph_agent.base.input_ids import InputId, digest_of
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.history import continued_input
 from graph_agent.interfaces.server.chat.run_spec import pending_question, token_of_key, with_key

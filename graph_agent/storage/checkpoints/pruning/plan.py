@@ -31,7 +31,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from graph_agent.base._compat.checkpoints import delta_snapshot, replay_delta
-from graph_agent.core.runs.input_ids import ANSWERS
+from graph_agent.base.input_ids import ANSWERS
 from graph_agent.core.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.core.state.events import append_events
 from graph_agent.core.state.lengths import COUNTERS, LENGTHS, removed

@@ -14,7 +14,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
-from graph_agent.core.runs.input_ids import INPUT_ID
+from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.storage.checkpoints.format import FORMAT_KEY, JOINED
 from graph_agent.storage.checkpoints.postgres_fence import Recorder
 from graph_agent.storage.checkpoints.pruning.histories import OpaqueSerializer

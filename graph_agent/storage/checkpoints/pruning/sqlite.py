@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import call_in_thread
-from graph_agent.core.runs.input_ids import INPUT_ID
+from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.storage.checkpoints.format import JOINED
 from graph_agent.storage.checkpoints.pruning.histories import OpaqueSerializer
 from graph_agent.storage.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at

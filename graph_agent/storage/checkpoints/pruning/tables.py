@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.base.errors import OperatorError
-from graph_agent.core.runs.input_ids import INPUT_ID
+from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.storage.checkpoints.format import FORMAT, FORMAT_KEY, JOINED
 from graph_agent.storage.checkpoints.pruning.plan import At, Copies, Mark, Node, ThreadState, agent_deltas
 

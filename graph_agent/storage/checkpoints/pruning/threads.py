@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.base.errors import DamagedSessionError, SessionBusyError
-from graph_agent.core.runs.input_ids import ANSWERS
+from graph_agent.base.input_ids import ANSWERS
 from graph_agent.storage.checkpoints.pruning.histories import Histories
 from graph_agent.storage.checkpoints.pruning.plan import (
     ANSWERED,

@@ -1,0 +1,30 @@
+"""Converts names of tools to names that every model provider accepts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""A name of a tool that every provider accepts."""
+MAX_ALIAS_CHARS = 64
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+_HASH_CHARS = 8
+
+
+def alias_of(name: str) -> str:
+    """Return `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
+
+    A valid name is its own alias; it begins with a letter or `_`, as Gemini demands. Otherwise each other character
+    becomes `_`, `_` is put before another first character, and a name that is too long is cut and gets a hash of the
+    whole name, which is the same in every process.
+    """
+    if NAME.fullmatch(name):
+        return name
+    alias = _ILLEGAL.sub("_", name)
+    if not alias[:1].isalpha() and alias[:1] != "_":
+        alias = f"_{alias}"
+    if len(alias) <= MAX_ALIAS_CHARS:
+        return alias
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+    return f"{alias[: MAX_ALIAS_CHARS - _HASH_CHARS - 1]}_{digest}"
