@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 
 from graph_agent.base._compat import dual_runnable, read_state, route_by_update, stream_messages
 from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.base._internal.sync_bridge import blocking
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.base.settings.response_format import ResponseSchema
@@ -264,9 +263,7 @@ def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
         ready = _session_checked(functools.wraps(node)(functools.partial(node, deps=deps)))
         # For drawing only: `finalize` returns to `plan` after an edit or after steering.
         destinations = ("plan", END) if node_name == "finalize" else None
-        graph.add_node(
-            node_name, dual_runnable(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
-        )
+        graph.add_node(node_name, dual_runnable(None, ready, node_name), input_schema=schema, destinations=destinations)
     graph.add_edge(START, "plan")
     graph.add_edge("tools", "plan")
     graph.add_edge("delegate", "plan")
@@ -279,10 +276,10 @@ def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
         graph.add_conditional_edges("plan", _after_plan_with_hooks(deps.hook_set), paths)
         return graph
     if asks:
-        router = dual_runnable(blocking(after_plan_or_ask), after_plan_or_ask, "after_plan")
+        router = dual_runnable(None, after_plan_or_ask, "after_plan")
         graph.add_conditional_edges("plan", router, [*PATHS, "approve"])
     else:
-        router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
+        router = dual_runnable(None, after_plan, "after_plan")
         graph.add_conditional_edges("plan", router, PATHS)
     route_by_update(graph, "plan", "after_plan", _after_plan_in_run)
     graph.add_edge("finalize", END)
@@ -372,7 +369,7 @@ def _add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) 
         run = _session_checked(functools.partial(hook_node, deps=deps, hook=hook))
         graph.add_node(
             hook.node,
-            dual_runnable(blocking(run), run, hook.node),
+            dual_runnable(None, run, hook.node),
             input_schema=deps.toolbox.own.hook_schema,
             trace_policy=hook.trace_policy,
         )
@@ -405,7 +402,7 @@ def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
         jumped = state.get("jump_to")
         return targets[jumped] if jumped in hook.jumps and jumped in targets else following
 
-    return dual_runnable(blocking(jump), jump, f"{hook.node}.jump")
+    return dual_runnable(None, jump, f"{hook.node}.jump")
 
 
 def _after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
@@ -421,7 +418,7 @@ def _after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
         run_of(config).answering = not tasks and target == hooks.exit
         return tasks or target
 
-    return dual_runnable(blocking(after_plan), after_plan, "after_plan")
+    return dual_runnable(None, after_plan, "after_plan")
 
 
 def _paths_with_hooks(hooks: MiddlewareNodes) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -32,7 +32,7 @@ from graph_agent.base._compat import (
     surrounding_context,
 )
 from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
-from graph_agent.base._internal.sync_bridge import blocking, interruptible, refuse_running_loop
+from graph_agent.base._internal.sync_bridge import blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import InputError
 from graph_agent.base.input_ids import InputStoredError
@@ -46,9 +46,10 @@ from graph_agent.core.runs.run import AnsweringControl, Run, RunHandle, handle_o
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.core.state.reads import ReadAgainGraph
 from graph_agent.storage.checkpoints.format import guard_reads
+from graph_agent.storage.checkpoints.loops_of_savers import foreign_loop, serve_any_loop
 from graph_agent.storage.checkpoints.metadata import check_start, patch_metadata
 from graph_agent.storage.inputs.deduplicator import admit_input, stored_chunks
-from graph_agent.storage.locks.registry import is_dispatched, refuse_within, running, running_blocking
+from graph_agent.storage.locks.registry import is_dispatched, refuse_within, running
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from graph_agent.base.settings.context_fields import ContextFields
     from graph_agent.core.deps import AgentDeps
 
-_MOST_THREADS = 256
 _UNNAMED = (None, "agent", "LangGraph")
 """Names that an agent has without an argument `name`; its messages do not carry them."""
 _WHEN = ("before", "after")
@@ -135,7 +135,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         **kwargs: Any,
     ) -> Any:
         """As LangGraph's `invoke`."""
-        return super().invoke(input, _of_result(config, kwargs), context=context, **kwargs)
+        _refuse_running_loop()
+        return blocking(self.ainvoke)(input, config, context=context, **kwargs)
 
     async def ainvoke(
         self,
@@ -166,43 +167,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
-        refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
+        _refuse_running_loop()
         readership = ConsumerTracker()
-        kwargs = {**kwargs, "context": context}
-        return ClosingIterator(self._stream(input, _with_fields(config, readership=readership), kwargs), readership)
-
-    def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Generator[Any]:
-        configurable = self._checked_configurable(config)
-        self._check_input(input, configurable)
-        if config is not None and self._answers_a_checkpoint(input, config):
-            _check_open(self.get_state(config))
-        kwargs = self._with_credentials(config, kwargs)
-        with running_blocking(configurable, self.checkpointer, self.store) as run:
-            run.is_unobserved = self._is_unobserved(configurable, kwargs)
-            run.agent_name = self.name if self.name not in _UNNAMED else None
-            try:
-                input = blocking(self._admit)(input, configurable, run)
-            except InputStoredError as stored:
-                yield from stored_chunks(stored.state, self.output_channels, kwargs)
-                return
-            blocking(self._check_session)(input, configurable)
-            run.fence.claims = _may_resume(input, configurable)
-            blocking(self._check_start)(configurable)
-            config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable)
-            chunks = super().stream(input, _with_threads(config), **kwargs)
-            held: GraphBubbleUp | None = None
-            try:
-                yield from interruptible(cast("Generator[Any]", chunks))
-            except GraphBubbleUp as stopped:
-                held = stopped
-            if run.untouched:
-                from graph_agent.core.execution.ledger import note_unstarted  # rarely needed
-
-                blocking(note_unstarted)(run, {"configurable": configurable}, self.checkpointer)
-            if held is not None:
-                raise held
-            if run.failure is not None:
-                raise run.failure
+        chunks = self._astream(input, _with_fields(config, readership=readership), {**kwargs, "context": context})
+        return ClosingIterator(blocking_parts(chunks), readership)
 
     def astream(
         self,
@@ -256,7 +224,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             await self._check_session(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             await self._check_start(configurable)
-            if not _sets_durability(kwargs) and not inherits_durability(configurable):
+            saver = self._saver_of(configurable)
+            is_deferrable = saver is None or foreign_loop(saver) is None
+            if is_deferrable and not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
             if kwargs.get("control") is not None:
                 kwargs["control"] = AnsweringControl(kwargs["control"], run)
@@ -291,14 +261,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             InputError: When there is a checkpointer and no `thread_id`.
             SessionBusyError: When a run of the session is under way.
         """
-        configurable = self._checked_configurable(config)
-        self._check_own_updates(supersteps)
-        refuse_within(str(configurable.get("thread_id", "")))
-        with running_blocking(configurable, self.checkpointer, None) as run:
-            run.updates_only = True
-            blocking(self._admit)(None, configurable, run)
-            blocking(self._check_start)(configurable)
-            return super().bulk_update_state(self._with_run(config, configurable, run), supersteps)
+        return blocking(self.abulk_update_state)(config, supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """Behaves like `bulk_update_state`."""
@@ -414,6 +377,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 'config={"configurable": {"thread_id": "s1"}}, or use Session(graph, "s1").'
             )
         check_session_id(str(configurable.get("thread_id", "")))
+        if (saver := self._saver_of(configurable)) is not None:
+            serve_any_loop(saver)
         return configurable
 
     def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
@@ -491,15 +456,8 @@ def _check_open(state: StateSnapshot) -> None:
         )
 
 
-def _with_threads(config: RunnableConfig) -> RunnableConfig:
-    """Set `max_concurrency` of a blocking run to one thread for each call of a large wave.
-
-    LangGraph uses `max_concurrency` as the size of its thread pool; the default is a few threads per core. The loop
-    itself bounds the calls in flight by `max_parallel_calls`.
-    """
-    if ensure_config(config).get("max_concurrency") is not None:
-        return config
-    return {**config, "max_concurrency": _MOST_THREADS}
+def _refuse_running_loop() -> None:
+    refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
 
 
 class PushedMessages(StreamTransformer):

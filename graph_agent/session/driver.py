@@ -112,10 +112,6 @@ class RunDriver:
         self._approval = approval
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
 
-    def with_graph(self, graph: CompiledStateGraph[Any, Any, Any, Any]) -> RunDriver:
-        """Return a driver of the same session, with the same approval, that runs another graph."""
-        return RunDriver(graph, self.id, configurable=self._configurable, approval=self._approval)
-
     @cached_property
     def control(self) -> SessionControl:
         """The session's commands, and its queue of notes."""

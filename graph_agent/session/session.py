@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
@@ -16,7 +16,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.base._internal.closing_stream import ClosingStream, ConsumerTracker
-from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, refuse_running_loop
+from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.types import ContextT, ResponseT, SessionStatus, with_parameters_of
@@ -26,6 +26,7 @@ from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.results import RunResult, open_interrupts
+from graph_agent.storage.checkpoints.loops_of_savers import serve_any_loop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +96,8 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
         check_session_id(session_id)
         _check_callback(on_approval)
+        if isinstance(graph.checkpointer, BaseCheckpointSaver):
+            serve_any_loop(graph.checkpointer)
         self._is_stored = graph.checkpointer is not None or on_approval is not None
         if graph.checkpointer is None and (builder := builder_of(graph)) is not None:
             from langgraph.checkpoint.memory import InMemorySaver
@@ -184,7 +187,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.run(...)`.
         """
         refuse_running_loop("Session.run_sync", "session.run")
-        return blocking(self._in_background.run)(given, **options)
+        return blocking(self.run)(given, **options)
 
     @with_parameters_of(resume)
     def resume_sync(self, answer: Any = None, **options: Any) -> RunResult[ResponseT]:
@@ -194,7 +197,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SyncInLoopError: Same as for `run_sync`.
         """
         refuse_running_loop("Session.resume_sync", "session.resume")
-        return blocking(self._in_background.resume)(answer, **options)
+        return blocking(self.resume)(answer, **options)
 
     def stream(
         self,
@@ -248,36 +251,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             SyncInLoopError: Same as for `run_sync`.
         """
         refuse_running_loop("Session.stream_sync", "session.stream")
-        return self._parts_sync(self._in_background.stream(given, **options))
-
-    def _parts_sync(self, parts: AsyncGenerator[Part[ResponseT]]) -> Iterator[Part[ResponseT]]:
-        async def take() -> Part[ResponseT] | None:
-            return await anext(parts, None)
-
-        async def close() -> None:
-            await parts.aclose()
-
-        try:
-            while (part := blocking(take)()) is not None:
-                yield part
-        finally:
-            blocking(close)()
-
-    @cached_property
-    def _in_background(self) -> Session[ResponseT, ContextT]:
-        """This session with a saver that runs of the background loop can use."""
-        saver = self.graph.checkpointer
-        if not isinstance(saver, BaseCheckpointSaver):
-            return self
-        # Imported here: only blocking runs need it.
-        from graph_agent.storage.checkpoints.threaded_saver import saver_for_this_loop
-
-        usable = blocking(saver_for_this_loop)(saver, self.id)
-        if usable is saver:
-            return self
-        session: Session[Any, Any] = Session(self.graph.copy(update={"checkpointer": usable}), self.id)
-        session.driver = self.driver.with_graph(session.graph)
-        return session
+        return blocking_parts(self.stream(given, **options))
 
     def stream_resume(
         self,

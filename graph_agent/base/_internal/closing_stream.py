@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
-
-from graph_agent.base._internal.sync_bridge import running_loop
 
 T = TypeVar("T")
 
@@ -39,17 +36,9 @@ class ConsumerTracker:
         if not self.is_left or stream is None:
             return
         if isinstance(stream, ClosingIterator):
-            _close_blocking(stream)
+            stream.close()
         elif self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(stream.aclose()))
-
-
-def _close_blocking(stream: ClosingIterator[Any]) -> None:
-    """Close a blocking stream; in another thread, if this one has a running event loop."""
-    if running_loop() is None:
-        stream.close()
-    else:
-        threading.Thread(target=stream.close, name="close a stream", daemon=True).start()
 
 
 class ClosingStream(AsyncGenerator[T, None]):

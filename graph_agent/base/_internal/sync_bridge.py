@@ -12,17 +12,16 @@ import asyncio
 import functools
 import logging
 import os
-import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import aclosing, contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import FrameType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
@@ -74,11 +73,15 @@ class DaemonThreads:
         return call
 
     def abandon(self, call: _Call) -> None:
-        """Count a running call without a waiter as abandoned until it returns."""
+        """Count a running call without a waiter as abandoned until it returns, and cancel the runs it waits for."""
         with self._guard:
-            if call.running() and not call.abandoned:
-                call.abandoned = True
-                self._abandoned += 1
+            if not call.running() or call.abandoned:
+                return
+            call.abandoned = True
+            self._abandoned += 1
+            cancels = [*call.cancels]
+        for cancel in cancels:
+            cancel()
 
     def _work(self) -> None:
         while True:
@@ -105,12 +108,29 @@ class DaemonThreads:
             del call
 
 
+_thread = threading.local()
+"""In a thread of the pool, `call` is the call that it runs."""
+
+
 class _Call(Future[Any]):
     def __init__(self, pool: DaemonThreads, function: Callable[[], Any]) -> None:
         super().__init__()
         self._pool = pool
         self._function: Callable[[], Any] | None = function
         self.abandoned = False
+        self.cancels: set[Callable[[], object]] = set()
+        """Cancel the blocking runs that the call waits for."""
+
+    @contextmanager
+    def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Within the context, abandoning this call calls `cancel`; raises `CancelledError` if it is abandoned."""
+        self.cancels.add(cancel)
+        try:
+            if self.abandoned:
+                raise CancelledError
+            yield
+        finally:
+            self.cancels.discard(cancel)
 
     def cancel(self) -> bool:
         """See `Future.cancel`; asyncio calls it when the waiting task is cancelled."""
@@ -123,6 +143,7 @@ class _Call(Future[Any]):
         """Run the function and return a callable that settles the future."""
         function, self._function = self._function, None
         assert function is not None
+        _thread.call = self
         try:
             return partial(self.set_result, function())
         except StopIteration as error:
@@ -132,6 +153,8 @@ class _Call(Future[Any]):
             return partial(self.set_exception, failure)
         except BaseException as error:  # noqa: BLE001 - the exception belongs to the caller, SystemExit included
             return partial(self.set_exception, error)
+        finally:
+            _thread.call = None
 
 
 _pool = DaemonThreads()
@@ -182,103 +205,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_pool)
 
 
-class _Interruption:
-    """The work of one blocking run. It has no lock, because a signal handler must not wait for one."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-        self._cancels: set[Callable[[], object]] = set()
-
-    @contextmanager
-    def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Within the context, `stop` calls `cancel`; raise `CancelledError` if the run is stopped already."""
-        self._cancels.add(cancel)
-        try:
-            if self._stopped:
-                raise CancelledError
-            yield
-        finally:
-            self._cancels.discard(cancel)
-
-    def stop(self) -> None:
-        """Cancel the work, and refuse further work."""
-        self._stopped = True
-        for cancel in self._cancels.copy():
-            cancel()
-
-    @contextmanager
-    def on_signal(self) -> Iterator[None]:
-        """Stop the work if the handler of SIGINT raises within the context; outside the main thread, do nothing."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        _remove_ended_handlers()
-        before = signal.getsignal(signal.SIGINT)
-        if not callable(before):
-            yield
-            return
-        handler = _Handler(before, self)
-        signal.signal(signal.SIGINT, handler)
-        try:
-            yield
-        finally:
-            handler.ended = True
-            # A stream that is dropped unfinished may be closed in another thread, which cannot set handlers.
-            if threading.current_thread() is threading.main_thread():
-                _remove_ended_handlers()
-
-
-class _Handler:
-    """Handler of SIGINT during a blocking run; calls the one before, and stops the interruption if that raises."""
-
-    def __init__(self, before: Callable[[int, FrameType | None], object], interruption: _Interruption) -> None:
-        self.before = before
-        self.ended = False
-        """Whether the run has ended; the handler stays installed under that of another run."""
-        self._interruption = interruption
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        try:
-            self.before(number, frame)
-        except BaseException:
-            self._interruption.stop()
-            raise
-
-
-def _remove_ended_handlers() -> None:
-    """Restore the handler before the runs that have ended; streams may end in any order."""
-    while isinstance(handler := signal.getsignal(signal.SIGINT), _Handler) and handler.ended:
-        signal.signal(signal.SIGINT, handler.before)
-
-
-current_interruption: ContextVar[_Interruption | None] = ContextVar("graph_agent_interruption", default=None)
-"""That of the blocking run around; LangGraph copies it into the threads of the run's tasks."""
-
-
-def interruptible(parts: Generator[T]) -> Generator[T]:
-    """Yield the parts of a blocking stream such that Ctrl-C cancels its tasks in other threads; close it at the end.
-
-    LangGraph's executor waits for its threads before `KeyboardInterrupt` leaves the stream, so a task that never
-    returns would keep the program alive. Tasks may run while the consumer has a part, so the handler of the signal
-    stays until the stream ends. A run inside a tool or delegate of another is stopped with that one.
-    """
-    interruption, outer, end = _Interruption(), current_interruption.get(), object()
-    with (
-        outer.cancelling(interruption.stop) if outer is not None else nullcontext(),
-        interruption.on_signal(),
-        closing(parts),
-    ):
-        while True:
-            token = current_interruption.set(interruption)
-            try:
-                part = next(parts, end)
-            finally:
-                current_interruption.reset(token)
-            if part is end:
-                return
-            yield cast("T", part)
-
-
 GRACE_S = 5.0
 """Seconds that stopped work may take to end; after them it is abandoned."""
 _PAUSES = (0.7, 0.3)
@@ -295,38 +221,80 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a function that runs `coroutine` on the background loop and waits for it.
 
     The coroutine sees the caller's context variables. An exception in the waiting thread, such as `KeyboardInterrupt`,
-    cancels it. Ctrl-C in the main thread cancels it too, if that waits for this thread (see `interruptible`).
+    cancels the coroutine and waits for its end, at most `2 * GRACE_S` seconds. If the waiting thread runs a call of
+    `call_in_thread`, the cancellation of that call cancels the coroutine, too.
     """
 
     @functools.wraps(coroutine)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        done: Future[T] = Future()
-        tasks: list[asyncio.Task[None]] = []
-        context = copy_context()
-        context.run(in_blocking_run.set, True)
-        loop = _background_loop()
-
-        def start() -> None:
-            tasks.append(
-                loop.create_task(_settle(functools.partial(coroutine, *args, **kwargs), done), context=context)
-            )
-            # A task that is cancelled before its first step does not settle the future.
-            tasks[0].add_done_callback(lambda _: done.cancel())
-
-        def cancel() -> None:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-
-        interruption = current_interruption.get()
-        with interruption.cancelling(cancel) if interruption is not None else nullcontext():
-            loop.call_soon_threadsafe(start)
-            try:
-                return done.result()
-            except BaseException:
-                if not done.done():
-                    cancel()
-                raise
+        with _in_background(partial(coroutine, *args, **kwargs)) as done:
+            return done.result()
 
     return run
+
+
+def blocking_parts(source: AsyncGenerator[T]) -> Generator[T]:
+    """Yield the parts of an asynchronous generator, which runs on the background loop as one task.
+
+    The generator waits while the consumer has a part. Closing this iterator closes the generator and waits for its end,
+    unless an event loop runs in the thread, as when garbage is collected there. Exceptions have the same effect as for
+    `blocking`.
+    """
+    end = object()
+    parts: SimpleQueue[Any] = SimpleQueue()
+    goes_on: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def pump() -> None:
+        async with aclosing(source):
+            async for part in source:
+                parts.put(part)
+                if not await goes_on.get():
+                    return
+
+    def resume(value: bool) -> None:
+        _background_loop().call_soon_threadsafe(goes_on.put_nowait, value)
+
+    with _in_background(pump) as done:
+        done.add_done_callback(lambda _: parts.put(end))
+        while (part := parts.get()) is not end:
+            try:
+                yield part
+            except GeneratorExit:
+                resume(False)
+                if running_loop() is None:
+                    done.result()
+                return
+            resume(True)
+        done.result()
+
+
+@contextmanager
+def _in_background(work: Callable[[], Coroutine[Any, Any, T]]) -> Iterator[Future[T]]:
+    """Run a coroutine on the background loop during a block, and yield the future of its result."""
+    done: Future[T] = Future()
+    tasks: list[asyncio.Task[None]] = []
+    context = copy_context()
+    context.run(in_blocking_run.set, True)
+    loop = _background_loop()
+
+    def start() -> None:
+        tasks.append(loop.create_task(_settle(work, done), context=context))
+        # A task that is cancelled before its first step does not settle the future.
+        tasks[0].add_done_callback(lambda _: done.cancel())
+
+    def cancel() -> None:
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+    call: _Call | None = getattr(_thread, "call", None)
+    with call.cancelling(cancel) if call is not None else nullcontext():
+        loop.call_soon_threadsafe(start)
+        try:
+            yield done
+        except BaseException:
+            if not done.done():
+                cancel()
+                futures.wait([done], 2 * GRACE_S)
+            raise
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.runtime import Runtime
 
-from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.core.runs.run import AgentHandle, deferred_of, run_of, with_handle
 
 BY_A_PERSON = ("update", "fork")
@@ -38,12 +37,7 @@ def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> Runnabl
 
 async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
     """Read a checkpoint; None if it does not exist."""
-    if not in_blocking_run.get():
-        try:
-            return await saver.aget_tuple(config)
-        except NotImplementedError:
-            pass  # a saver without asynchronous methods
-    return await asyncio.to_thread(saver.get_tuple, config)
+    return await saver.aget_tuple(config)
 
 
 _TRIES, _PAUSE_S = 200, 0.005
@@ -67,13 +61,7 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
     thread: RunnableConfig = {
         "configurable": {"thread_id": configurable["thread_id"], "checkpoint_ns": configurable.get("checkpoint_ns", "")}
     }
-    if not in_blocking_run.get():
-        try:
-            return await anext((found.config async for found in saver.alist(thread, before=config, limit=1)), None)
-        except NotImplementedError:
-            pass  # a saver without asynchronous methods
-    listed = await asyncio.to_thread(lambda: list(saver.list(thread, before=config, limit=1)))
-    return listed[0].config if listed else None
+    return await anext((found.config async for found in saver.alist(thread, before=config, limit=1)), None)
 
 
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
@@ -127,13 +115,6 @@ async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:
     """Store pending writes of a checkpoint under a task id; they are committed when this returns."""
-    if not in_blocking_run.get():
-        try:
-            await saver.aput_writes(config, writes, task_id)
-        except NotImplementedError:
-            pass  # a saver without asynchronous methods
-        else:
-            if (deferred := deferred_of(config)) is not None:
-                await deferred.flush()
-            return
-    await asyncio.to_thread(saver.put_writes, config, writes, task_id)
+    await saver.aput_writes(config, writes, task_id)
+    if (deferred := deferred_of(config)) is not None:
+        await deferred.flush()

@@ -35,7 +35,7 @@ from graph_agent.base._compat import (
 )
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_failure
-from graph_agent.base._internal.sync_bridge import call_in_thread, in_blocking_run
+from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.base._internal.text import as_text, to_json_safe
 from graph_agent.base.errors import DecisionError, RunFailedError
 from graph_agent.base.settings.config import Price, delegated_context, user_context
@@ -53,6 +53,7 @@ from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
+from graph_agent.storage.checkpoints.loops_of_savers import serve_any_loop
 from graph_agent.storage.locks.registry import POLL_S, is_idle
 
 
@@ -140,6 +141,8 @@ class DelegatedGraph:
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         self.name = name
         self.graph = graph
+        if isinstance(graph.checkpointer, BaseCheckpointSaver):
+            serve_any_loop(graph.checkpointer)
 
     @property
     def resumes(self) -> bool:
@@ -250,25 +253,14 @@ class DelegatedGraph:
         return await self._snapshot(merge_configs(config, {"configurable": in_namespace(config, task["context_id"])}))
 
     async def _snapshot(self, config: RunnableConfig) -> StateSnapshot:
-        if in_blocking_run.get():
-            return await call_in_thread(self.graph.get_state, config)
         return await self.graph.aget_state(config)
 
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], output: _RunOutput
     ) -> None:
         modes: list[StreamMode] = ["updates", "values"] if output.watch is None else [*MODES, "values"]
-        if not in_blocking_run.get():
-            async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
-                output.add_chunk(str(mode), payload)
-            return
-
-        def stream() -> None:
-            for mode, payload in self.graph.stream(given, config, stream_mode=modes, **options):
-                output.add_chunk(str(mode), payload)
-
-        # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
-        await call_in_thread(stream)
+        async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
+            output.add_chunk(str(mode), payload)
 
     async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
         """Return the usage of earlier runs of the same delegation, which were interrupted or killed."""

@@ -6,7 +6,6 @@ record among the writes of that checkpoint precedes its run.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
-from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.base.errors import InputSupersededError
 from graph_agent.base.input_ids import (
     ANSWERS,
@@ -91,16 +89,9 @@ async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> 
         if (mark := input_id_in(each.metadata)) is not None:
             found[_key(mark.id)] = max(found.get(_key(mark.id), ""), each.checkpoint["id"])
 
-    try:
-        if in_blocking_run.get():
-            raise NotImplementedError
-        for namespace in ("", ANSWERS):
-            async for each in saver.alist(_at(newest, None, namespace)):
-                add(each)
-    except NotImplementedError:  # a blocking run, or a saver without asynchronous methods
-        for namespace in ("", ANSWERS):
-            for each in saver.list(_at(newest, None, namespace)):
-                add(each)
+    for namespace in ("", ANSWERS):
+        async for each in saver.alist(_at(newest, None, namespace)):
+            add(each)
     return dict(sorted(found.items(), key=lambda item: item[1])[-MOST_INPUTS:])
 
 
@@ -173,14 +164,7 @@ async def admit_input(
     `InputStoredError` if the run has an input id, and the input has its result, `InputError` if it does not fit its id.
     """
     input_id = configurable.get(INPUT_ID)
-
-    async def read(config: RunnableConfig) -> StateSnapshot:
-        try:
-            return await graph.aget_state(config)
-        except NotImplementedError:  # a saver without asynchronous methods
-            return await asyncio.to_thread(graph.get_state, config)
-
-    admission = InputDeduplicator(saver, read, run.session_id)
+    admission = InputDeduplicator(saver, graph.aget_state, run.session_id)
     is_nested = run.parent is not None and not isinstance(run.parent, RunHandle)
     if is_dispatched(configurable) and not is_nested:
         run.recent_runs = await admission.runs_before(str(configurable["run_id"]))

@@ -13,7 +13,6 @@ could run one session.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import weakref
@@ -23,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from graph_agent.base._internal.sync_bridge import running_loop
+from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.storage.checkpoints.loops_of_savers import awaited_on, foreign_loop
 from graph_agent.storage.locks.lock_files import HAS_LOCKS, LockFile
 from graph_agent.storage.locks.postgres import AdvisoryLocks, PostgresAddress
 
@@ -204,34 +204,19 @@ async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
     """Return a database's identity: an SQLite file's `Path`, a `PostgresAddress`, else the saver's `id`."""
     if (known := _known.get(id(saver))) is not None:
         return known
-    if (inner := getattr(saver, "wrapped_saver", None)) is not None:
-        return await asyncio.to_thread(database_key_blocking, inner)
     connection: Any = getattr(saver, "conn", None)
     if not _needs_its_loop(connection):
+        if _driver(connection).startswith("psycopg"):
+            return _remember(saver, await call_in_thread(_database_of, saver, connection))
         return _remember(saver, _database_of(saver, connection))
+    if (loop := foreign_loop(saver)) is not None:
+        return await awaited_on(loop, database_key(saver))
     if _driver(connection) == "aiosqlite":
         await saver.setup()  # type: ignore[attr-defined]  # the SQLite saver's own: opens its connection where needed
         async with connection.execute(_DATABASES) as cursor:
             return _remember(saver, _path(await cursor.fetchall()))
     async with connection.connection() as lent:
         return _remember(saver, _postgres_place(lent))
-
-
-def database_key_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """Behaves like `database_key`, for blocking entry points."""
-    if (known := _known.get(id(saver))) is not None:
-        return known
-    if (inner := getattr(saver, "wrapped_saver", None)) is not None:
-        return database_key_blocking(inner)
-    connection: Any = getattr(saver, "conn", None)
-    if not _needs_its_loop(connection):
-        return _remember(saver, _database_of(saver, connection))
-    loop = getattr(saver, "loop", None)
-    if loop is not None and loop.is_running() and loop is not running_loop():
-        # LangGraph's asynchronous savers serve blocking calls in the same way.
-        return asyncio.run_coroutine_threadsafe(database_key(saver), loop).result()
-    # Not remembered: the connection can be queried later, from its own loop.
-    return id(saver)
 
 
 def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresAddress | None) -> Hashable:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import math
 import os
-import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
@@ -28,7 +26,7 @@ from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostE
 from graph_agent.core.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.core.runs.run import Run, RunHandle, handle_of
 from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
-from graph_agent.storage.locks.locks import SessionLocks, database_key, database_key_blocking, guards_processes
+from graph_agent.storage.locks.locks import SessionLocks, database_key, guards_processes
 
 DISPATCH_S = 30.0
 """Seconds that a dispatched run waits for its session, and after the loss of it for its cancellation."""
@@ -164,7 +162,6 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
     if store is not None:
         return StoreInbox(store, stopped_for_s=run.stopped_for_s)
-    saver = getattr(saver, "wrapped_saver", saver)
     if place not in _inboxes and place == id(saver):
         # Another saver may get the same `id`.
         weakref.finalize(saver, _inboxes.pop, place, None).atexit = False
@@ -292,34 +289,6 @@ def _ended_in_time(run: Run) -> Iterator[None]:
         timer.cancel()
 
 
-@contextmanager
-def running_blocking(
-    configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
-) -> Iterator[Run]:
-    """Behaves like `running`, for a blocking entry point; an abort in the Store ends the run before its next plan."""
-    run = _new_run(configurable)
-    with run.attached():
-        if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
-            yield run
-            return
-        place = database_key_blocking(checkpointer)
-        run.inbox = _inbox(place, checkpointer, store, run)
-        run.confirm_lock = _locks.confirmation(place)
-        key = (place, run.session_id)
-        taken = _take_blocking(key)
-        if not taken and (ending := _ending(key)) is not None:
-            concurrent.futures.wait([ending], _ENDING_S)
-            taken = _take_blocking(key)
-        taken = taken or _take_after_maintenance_blocking(key)
-        try:
-            with _registered(key, run, taken=taken):
-                yield run
-        finally:
-            if taken:
-                with _released(key, run):
-                    _locks.give_back(*key).result()
-
-
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     handle = handle_of(configurable)
     parent = handle.run
@@ -392,17 +361,6 @@ async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
     return False
 
 
-def _take_after_maintenance_blocking(key: tuple[Hashable, str]) -> bool:
-    for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
-        is_maintained = not _locks.is_free(*_marker(*key)).result()
-        if _take_blocking(key):
-            return True
-        if not is_maintained:
-            break
-        time.sleep(_MAINTENANCE_POLL_S)
-    return False
-
-
 @asynccontextmanager
 async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
     key = (place, run.session_id)
@@ -426,15 +384,6 @@ async def _take(key: tuple[Hashable, str]) -> bool:
     taken = _locks.take(*key)
     try:
         return await await_thread_future(taken)
-    except BaseException:
-        _release_if_taken(taken, key)
-        raise
-
-
-def _take_blocking(key: tuple[Hashable, str]) -> bool:
-    taken = _locks.take(*key)
-    try:
-        return taken.result()
     except BaseException:
         _release_if_taken(taken, key)
         raise

@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
-from graph_agent.storage.locks.locks import database_key, database_key_blocking
+from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.registry import inbox_of
 from tests.support.agents import says, thread
 
@@ -29,23 +29,7 @@ async def test_a_blocking_run_guards_the_file_of_an_asynchronous_saver(tmp_path:
 
 async def test_a_saver_opened_by_url_has_its_database_identity(tmp_path: Path) -> None:
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
-        assert (database_key_blocking(saver), await database_key(saver)) == (tmp_path / "s.db",) * 2
-
-
-def test_a_database_identity_unknown_at_first_is_queried_again(tmp_path: Path) -> None:
-    async def opened() -> AsyncSqliteSaver:
-        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as saver:
-            return saver
-
-    saver = asyncio.run(opened())
-    guessed = database_key_blocking(saver)
-
-    async def in_a_loop() -> Any:
-        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as other:
-            saver.conn, saver.is_setup = other.conn, True
-            return await database_key(saver)
-
-    assert (guessed, asyncio.run(in_a_loop())) == (id(saver), tmp_path / "s.db")
+        assert await database_key(saver) == tmp_path / "s.db"
 
 
 @dataclass

@@ -1,0 +1,97 @@
+"""Lets every saver serve every event loop.
+
+LangGraph's blocking savers have no asynchronous methods, and its asynchronous ones belong to the event loop in which
+they were made. Runs of agents call asynchronous methods only, on the loop of the program or on the background loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from graph_agent.base._internal.sync_bridge import call_in_thread, running_loop
+
+T = TypeVar("T")
+
+_PATCHED = "_serves_any_loop"
+_METHODS = ("get_tuple", "put", "put_writes", "delete_thread", "get_delta_channel_history")
+"""Blocking methods of a saver; the name of the asynchronous one begins with an `a`."""
+
+
+def foreign_loop(saver: BaseCheckpointSaver[Any]) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of a saver if that runs in another thread; None if the saver can be awaited here."""
+    loop = getattr(saver, "loop", None)
+    is_foreign = isinstance(loop, asyncio.AbstractEventLoop) and loop is not running_loop() and loop.is_running()
+    return loop if is_foreign else None
+
+
+def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
+    """Patch the asynchronous methods of a saver to work on every event loop.
+
+    A saver that belongs to another running loop is awaited there. A saver without asynchronous methods is called by its
+    blocking ones in a thread. Any other saver works as before.
+    """
+    if getattr(saver, _PATCHED, False):
+        return
+    # Patched in place: `database_key` reads the saver's connection, which a wrapper would hide.
+    for name in _METHODS:
+        setattr(saver, f"a{name}", _served(saver, name))
+    saver.alist = _served_list(saver)  # type: ignore[method-assign]
+    setattr(saver, _PATCHED, True)
+
+
+def _unpatched(saver: BaseCheckpointSaver[Any], name: str) -> Callable[[], Callable[..., Any]]:
+    """Return a function that returns a method as it is without this module's patch.
+
+    The method is looked up at each call, because `fence_writes` may replace the saver's class.
+    """
+    own = vars(saver).get(name)
+    return lambda: own or partial(getattr(type(saver), name), saver)
+
+
+def _served(saver: BaseCheckpointSaver[Any], name: str) -> Callable[..., Awaitable[Any]]:
+    own, blocking = _unpatched(saver, f"a{name}"), _unpatched(saver, name)
+
+    # LangGraph reads the parameters of `aput_writes`.
+    @wraps(getattr(saver, f"a{name}"))
+    async def call(*args: Any, **options: Any) -> Any:
+        if (loop := foreign_loop(saver)) is not None:
+            return await awaited_on(loop, own()(*args, **options))
+        try:
+            return await own()(*args, **options)
+        except NotImplementedError:  # some savers define the methods only to raise this
+            return await call_in_thread(partial(blocking(), *args, **options))
+
+    return call
+
+
+def _served_list(saver: BaseCheckpointSaver[Any]) -> Callable[..., AsyncIterator[CheckpointTuple]]:
+    own, blocking = _unpatched(saver, "alist"), _unpatched(saver, "list")
+
+    async def call(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        async def listed() -> list[CheckpointTuple]:
+            return [found async for found in own()(config, **options)]
+
+        try:
+            if (loop := foreign_loop(saver)) is None:
+                async for found in own()(config, **options):
+                    yield found
+                return
+            all_found = await awaited_on(loop, listed())
+        except NotImplementedError:
+            # Read at once: a blocking saver may hold a lock between two checkpoints.
+            all_found = await call_in_thread(lambda: [*blocking()(config, **options)])
+        for found in all_found:
+            yield found
+
+    return call
+
+
+async def awaited_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine on the event loop of another thread."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
