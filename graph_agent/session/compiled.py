@@ -32,7 +32,8 @@ from graph_agent.base._compat import (
     surrounding_context,
 )
 from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
-from graph_agent.base._internal.sync_bridge import blocking, blocking_parts, refuse_running_loop
+from graph_agent.base._internal.saver_loops import foreign_loop, serve_any_loop
+from graph_agent.base._internal.sync_bridge import background_loop, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import InputError
 from graph_agent.base.input_ids import InputStoredError
@@ -46,7 +47,6 @@ from graph_agent.core.runs.run import AnsweringControl, Run, RunHandle, handle_o
 from graph_agent.core.state.messages import PushedText, begins, check_input, unusable_input
 from graph_agent.core.state.reads import ReadAgainGraph
 from graph_agent.storage.checkpoints.format import guard_reads
-from graph_agent.storage.checkpoints.loops_of_savers import foreign_loop, serve_any_loop
 from graph_agent.storage.checkpoints.metadata import check_start, patch_metadata
 from graph_agent.storage.inputs.deduplicator import admit_input, stored_chunks
 from graph_agent.storage.locks.registry import is_dispatched, refuse_within, running
@@ -75,7 +75,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
        also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
        tools only read keeps LangGraph's default on other savers. Unless the run sets a durability, the package's
        SQLite saver waits only for supersteps whose calls may write, and commits others soon (see `DeferredWrites`).
-    4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
+    4. A blocking entry point runs the asynchronous one on an event loop in the background, and raises
+       `SyncInLoopError` in the thread of a running event loop. A checkpointer need not have the methods for it: where
+       its asynchronous ones cannot be awaited, its blocking ones are called in a thread.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     6. `graph_agent_input` in a run's `configurable` is the id of its input, as `input_id` of `Session.run`: an input
        that has its result is not run, and its values and interrupts are the output. An answer to an interrupt that a
@@ -260,7 +262,12 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         Raises:
             InputError: When there is a checkpointer and no `thread_id`.
             SessionBusyError: When a run of the session is under way.
+            SyncInLoopError: In the thread of the event loop that the checkpointer belongs to, and in an asynchronous
+                tool or hook of a blocking run.
         """
+        # The update awaits these two; any other loop of the thread may wait for it.
+        needed = (background_loop(), getattr(self.checkpointer, "loop", None))
+        refuse_running_loop("update_state", "graph.aupdate_state", among=needed)
         return blocking(self.abulk_update_state)(config, supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:

@@ -16,6 +16,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.base._internal.closing_stream import ClosingStream, ConsumerTracker
+from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import ConfigError, InputError
@@ -26,7 +27,6 @@ from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.results import RunResult, open_interrupts
-from graph_agent.storage.checkpoints.loops_of_savers import serve_any_loop
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Blocking entry points of a session on every kind of saver: blocking ones, and those of another running event loop."""
+"""Entry points of sessions and graphs on every kind of saver: blocking ones, and those of another running loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.approvals import approve, reject
-from graph_agent.errors import SessionBusyError
+from graph_agent.errors import SessionBusyError, SyncInLoopError
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import Done, Token
 from tests.support.agents import asks, echo, says, thread
@@ -188,6 +188,41 @@ def _record(run: Callable[[], Any], refused: list[str]) -> None:
         run()
     except SessionBusyError as error:
         refused.append(type(error).__name__)
+
+
+async def test_asynchronous_runs_and_reads_work_on_any_saver(saver: Any) -> None:
+    graph = agent_of(saver, CALL, "First.", "Second.")
+
+    answers = [(await Session(graph, "s1").run("one")).answer]
+    answers.append((await graph.ainvoke(says("two"), thread()))["messages"][-1].text)
+    await graph.aupdate_state(thread(), {"messages": [("user", "three")]})
+    state = await graph.aget_state(thread())
+    steps = [found.metadata["step"] async for found in graph.aget_state_history(thread())]
+
+    texts = [message.text for message in state.values["messages"] if message.text != "hello"]
+    assert (answers, texts, steps) == (
+        ["First.", "Second."],
+        ["one", "", "First.", "two", "Second.", "three"],
+        [*range(steps[0], -2, -1)],
+    )
+
+
+def test_an_update_is_made_blocking_on_any_saver(saver: Any) -> None:
+    graph = agent_of(saver, "First.")
+    graph.invoke(says("one"), thread())
+
+    graph.update_state(thread(), {"messages": [("user", "two")]})
+
+    assert [message.text for message in graph.get_state(thread()).values["messages"]] == ["one", "First.", "two"]
+
+
+async def test_an_update_that_would_wait_for_its_own_event_loop_is_refused(tmp_path: Path) -> None:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+        graph = agent_of(saver, "First.")
+        await graph.ainvoke(says("one"), thread())
+
+        with pytest.raises(SyncInLoopError, match=r"use 'await graph\.aupdate_state"):
+            graph.update_state(thread(), {"messages": [("user", "two")]})
 
 
 async def test_a_saver_of_the_running_loop_serves_blocking_runs_of_its_worker_threads(tmp_path: Path) -> None:

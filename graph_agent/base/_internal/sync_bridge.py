@@ -13,7 +13,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, nullcontext
@@ -252,7 +252,7 @@ def blocking_parts(source: AsyncGenerator[T]) -> Generator[T]:
                     return
 
     def resume(value: bool) -> None:
-        _background_loop().call_soon_threadsafe(goes_on.put_nowait, value)
+        background_loop().call_soon_threadsafe(goes_on.put_nowait, value)
 
     with _in_background(pump) as done:
         done.add_done_callback(lambda _: parts.put(end))
@@ -275,7 +275,7 @@ def _in_background(work: Callable[[], Coroutine[Any, Any, T]]) -> Iterator[Futur
     tasks: list[asyncio.Task[None]] = []
     context = copy_context()
     context.run(in_blocking_run.set, True)
-    loop = _background_loop()
+    loop = background_loop()
 
     def start() -> None:
         tasks.append(loop.create_task(_settle(work, done), context=context))
@@ -305,9 +305,13 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def refuse_running_loop(entry: str, instead: str) -> None:
-    """Raise `SyncInLoopError` in a thread that runs an event loop, which the call would block."""
-    if running_loop() is None:
+def refuse_running_loop(entry: str, instead: str, among: Sequence[Any] | None = None) -> None:
+    """Raise `SyncInLoopError` in a thread that runs an event loop, which the call would block.
+
+    With `among`, event loops that are not among these may be blocked.
+    """
+    loop = running_loop()
+    if loop is None or (among is not None and loop not in among):
         return
     raise SyncInLoopError(
         f"{entry} was called from the thread of a running event loop, which it would block while MCP sessions and "
@@ -461,7 +465,8 @@ async def _settle(work: Callable[[], Coroutine[Any, Any, T]], done: Future[T]) -
 
 
 @functools.cache
-def _background_loop() -> asyncio.AbstractEventLoop:
+def background_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of blocking entry points, which runs in a daemon thread from the first call on."""
     # One loop for the life of the process: later calls reuse the clients that a model opened in earlier ones.
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())

@@ -35,6 +35,7 @@ from graph_agent.base._compat import (
 )
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_failure
+from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.base._internal.text import as_text, to_json_safe
 from graph_agent.base.errors import DecisionError, RunFailedError
@@ -53,7 +54,6 @@ from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.storage.checkpoints.loops_of_savers import serve_any_loop
 from graph_agent.storage.locks.registry import POLL_S, is_idle
 
 
@@ -404,7 +404,7 @@ class BackgroundRuns:
     async def start(self, delegation: Delegation) -> DelegationResult | None:
         """Start a task; None if it must run in the foreground.
 
-        This holds without a saver or a session, in a blocking run, whose event loop ends with it, and for the task of
+        This holds without a saver or a session, in a blocking run, after which the program may end, and for the task of
         another delegate, whose own session ends with its answer.
         """
         config = ensure_config()

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from graph_agent.base._internal.saver_loops import awaited_on, foreign_loop
 from graph_agent.base._internal.sync_bridge import call_in_thread
-from graph_agent.storage.checkpoints.loops_of_savers import awaited_on, foreign_loop
 from graph_agent.storage.locks.lock_files import HAS_LOCKS, LockFile
 from graph_agent.storage.locks.postgres import AdvisoryLocks, PostgresAddress
 

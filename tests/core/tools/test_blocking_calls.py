@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base._internal.sync_bridge import DaemonExecutor, DaemonThreads, call_in_thread
 from graph_agent.errors import AbandonedCallsError
+from tests.support.agents import asks, says
+from tests.support.gates import Gate, gated_tool, until
 from tests.support.hung_run import AGENTS
 
 WORD: ContextVar[str] = ContextVar("word", default="unset")
@@ -123,6 +128,27 @@ async def test_a_call_has_its_callers_context() -> None:
     WORD.set("given")
 
     assert await call_in_thread(WORD.get) == "given"
+
+
+async def test_a_run_that_a_blocking_tool_waits_for_is_cancelled_with_the_tool() -> None:
+    gate = Gate()
+    inner = create_graph_agent(ScriptedChatModel([asks(("1", "wait", {}))]), [gated_tool(gate, "wait")])
+
+    @tool
+    def ask() -> str:
+        """Ask another agent, and wait for its answer."""
+        return str(inner.invoke(says("go"))["messages"][-1].text)
+
+    model = ScriptedChatModel([asks(("1", "ask", {}))])
+    session = Session(create_graph_agent(model, [ask], checkpointer=InMemorySaver()), "s1")
+    run = asyncio.create_task(session.run("go"))
+    await gate.reached()
+
+    await session.abort()
+    result = await run
+    await until(lambda: gate.cancelled)
+
+    assert result.stop_reason == "aborted"
 
 
 async def test_a_stop_iteration_reaches_the_caller_as_a_runtime_error() -> None:
