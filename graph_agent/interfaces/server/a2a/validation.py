@@ -41,12 +41,12 @@ from starlette.types import Message as ASGIMessage
 
 from graph_agent.base._internal.credential_headers import credentials_of
 from graph_agent.base._internal.failure_log import leaves
-from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
+from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError
 from graph_agent.base._internal.text import find_lone_surrogate
 from graph_agent.base.errors import InputError
 from graph_agent.interfaces.server.a2a.cross_process import OtherProcesses
 from graph_agent.interfaces.server.a2a.store import is_running
-from graph_agent.interfaces.server.admission.body import ReplayedBody
+from graph_agent.interfaces.server.admission.body import ReplayedBody, read_body
 from graph_agent.interfaces.server.sse import with_json_lines
 
 _STATE = "graph_agent_credentials"
@@ -195,16 +195,10 @@ class BoundedRequests:
             else:
                 await self._app(scope, receive, send)
             return
-        body, more = bytearray(), True
-        meter = JsonMeter(JsonBounds(self._bounds.values, self._bounds.depth))
         try:
-            while more:
-                event = await receive()
-                if event["type"] != "http.request":
-                    return  # the client disconnected
-                meter.feed(event.get("body", b""))
-                body += event.get("body", b"")
-                more = event.get("more_body", False)
+            body = await read_body(receive, JsonBounds(self._bounds.values, self._bounds.depth))
+            if body is None:
+                return  # the client has disconnected
             request = _decoded(body)
             self._check_parts(request)
             self._check_characters(request)
@@ -216,7 +210,7 @@ class BoundedRequests:
             return
         # The SDK parses a large body again; yield to other tasks before that.
         await asyncio.sleep(0)
-        await self._app(scope, ReplayedBody(bytes(body), receive), send)
+        await self._app(scope, ReplayedBody(body, receive), send)
 
     def _check_parts(self, request: Any) -> None:
         params = request.get("params", request) if isinstance(request, dict) else None
@@ -257,7 +251,7 @@ _FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
 """Keys with the base64 of a file, in all protocol versions."""
 
 
-def _decoded(body: bytes | bytearray) -> Any:
+def _decoded(body: bytes) -> Any:
     """Parse a body as JSON; None for invalid JSON, which the SDK refuses. `JsonBoundsError` if it is not UTF-8."""
     try:
         return json.loads(body.decode())

@@ -88,40 +88,56 @@ class BodyLimits:
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self._max_bytes:
-            raise self._too_large()
+            raise ProblemError("too_large", str(BodyTooLargeError(self._max_bytes)))
         if (encoding := headers.get(b"content-encoding", b"identity").strip().lower()) not in (b"identity", b""):
             raise InvalidRequestError(
                 f"The request's body is encoded as {encoding.decode('latin-1')[:40]!r}, which this server does not "
                 "decode. Send it without a content-encoding."
             )
-        meter = JsonMeter(self._json)
-        chunks: list[bytes] = []
-        size = 0
-        refused: ProblemError | None = None
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > self._max_bytes:
-                raise self._too_large()
-            if refused is None:
-                try:
-                    meter.feed(chunk)
-                    chunks.append(chunk)
-                except JsonBoundsError as error:
-                    kind: Kind = "too_large" if isinstance(error, TooManyValuesError) else "invalid"
-                    refused = ProblemError(kind, str(error))
-                    # The rest is read and dropped: a client that is still sending would not read the response.
-                    chunks.clear()
-            if not message.get("more_body", False):
-                if refused is not None:
-                    raise refused
-                return b"".join(chunks)
+        try:
+            return await read_body(receive, self._json, self._max_bytes)
+        except JsonBoundsError as error:
+            kind: Kind = "too_large" if isinstance(error, TooManyValuesError | BodyTooLargeError) else "invalid"
+            raise ProblemError(kind, str(error)) from None
 
-    def _too_large(self) -> ProblemError:
-        return ProblemError("too_large", f"The request's body is larger than {self._max_bytes} bytes.")
+
+class BodyTooLargeError(JsonBoundsError):
+    """A body has more bytes than allowed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"The request's body is larger than {max_bytes} bytes.")
+
+
+async def read_body(receive: Receive, bounds: JsonBounds, max_bytes: int | None = None) -> bytes | None:
+    """Return the whole body of a request; None if the client has disconnected.
+
+    Raises `BodyTooLargeError` as soon as more than `max_bytes` have arrived (None for no limit), and `JsonBoundsError`
+    once the whole body has arrived if its JSON exceeds the bounds.
+    """
+    meter = JsonMeter(bounds)
+    chunks: list[bytes] = []
+    size = 0
+    refused: JsonBoundsError | None = None
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if max_bytes is not None and size > max_bytes:
+            raise BodyTooLargeError(max_bytes)
+        if refused is None:
+            try:
+                meter.feed(chunk)
+                chunks.append(chunk)
+            except JsonBoundsError as error:
+                refused = error
+                # The rest is read and dropped: a client that is still sending would not read the response.
+                chunks.clear()
+        if not message.get("more_body", False):
+            if refused is not None:
+                raise refused
+            return b"".join(chunks)
 
 
 class ReplayedBody:
