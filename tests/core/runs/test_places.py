@@ -6,10 +6,8 @@ import asyncio
 import gc
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
