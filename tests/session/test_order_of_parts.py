@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -16,29 +14,11 @@ from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, c
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import DelegatePart, EventAdded, Part, RunPart, Token
 from tests.support.agents import asks, echo
+from tests.support.gates import HeldModel
+from tests.support.hooks import Passing
 from tests.support.killed_first_call import SESSION, killed
 
 BEGUN = ["user_message", "status"]
-
-
-class HeldModel(ScriptedChatModel):
-    """Replies once its reader has seen what the stream has so far."""
-
-    go: Any = None
-
-    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        await self.go.wait()
-        async for chunk in super()._astream(*args, **kwargs):
-            yield chunk
-
-
-class Passing(AgentMiddleware[Any, Any, Any]):
-    """A hook that changes nothing."""
-
-    rewrites_replies = False
-
-    def after_model(self, state: Any, runtime: Any) -> None:
-        """Do nothing."""
 
 
 def kinds(parts: list[Part] | list[RunPart]) -> list[str]:

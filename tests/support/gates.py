@@ -112,3 +112,18 @@ def gated_tool(gate: Gate, name: str = "work", **marks: Any) -> BaseTool:
 def nothing_under_way() -> bool:
     """Whether no session has a run in this process."""
     return not _under_way
+
+
+class HeldModel(ScriptedChatModel):
+    """A scripted model that replies once the event `go` is set."""
+
+    go: Any = None
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await self.go.wait()
+        return await super()._agenerate(*args, **kwargs)
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        await self.go.wait()
+        async for chunk in super()._astream(*args, **kwargs):
+            yield chunk

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from langchain.agents.middleware import AgentMiddleware
+
 from graph_agent import LoopHook, LoopPlan
 from graph_agent.hooks import HookRequest, HookResponse
 
@@ -29,3 +31,12 @@ class FixedPlanHook(LoopHook):
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
         assert context == "context"
         return self.plan
+
+
+class Passing(AgentMiddleware[Any, Any, Any]):
+    """A hook that changes nothing."""
+
+    rewrites_replies = False
+
+    def after_model(self, state: Any, runtime: Any) -> None:
+        """Do nothing."""

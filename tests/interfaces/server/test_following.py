@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from langchain.agents.middleware import AgentMiddleware
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
@@ -23,6 +22,8 @@ from tests.interfaces.server.hosting import answered, ask, outcome_of, running, 
 from tests.interfaces.server.process import serving
 from tests.support.agents import asks, echo
 from tests.support.chat_client import chat
+from tests.support.gates import HeldModel
+from tests.support.hooks import Passing
 
 KINDS = ["user_message", "status", "plan", "agent_response", "status"]
 
@@ -52,30 +53,6 @@ async def test_events_of_this_process_are_followed_without_polling(monkeypatch: 
         ["event: agent_response", "event: agent_response", "event: end"],
         {"type": "end", "reason": "server_stopping", "after": 7},
     )
-
-
-class HeldModel(ScriptedChatModel):
-    """Replies once it is told to."""
-
-    go: Any = None
-
-    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
-        await self.go.wait()
-        return await super()._agenerate(*args, **kwargs)
-
-    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        await self.go.wait()
-        async for chunk in super()._astream(*args, **kwargs):
-            yield chunk
-
-
-class Passing(AgentMiddleware[Any, Any, Any]):
-    """A hook that changes nothing."""
-
-    rewrites_replies = False
-
-    def after_model(self, state: Any, runtime: Any) -> None:
-        """Do nothing."""
 
 
 async def until(frames: AsyncIterator[str], event: str) -> list[dict[str, Any]]:
