@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ _given: dict[str, tuple[str, bool]] = {}
 """Path as given → what it is, and whether it counts only if it is a file; until it is resolved, which blocks."""
 _resolved: dict[str, str] = {}
 """Real path of a file or a folder → what it is."""
+_resolving = threading.Lock()
 _import_folders: set[str] = set()
 
 
@@ -36,11 +38,13 @@ def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None
 
 def _recorded() -> dict[str, str]:
     """Return the recorded files, with their real paths."""
-    while _given:
-        path, (what, only_file) = _given.popitem()
-        if not only_file or os.path.isfile(path):
-            _resolved[os.path.realpath(path)] = what
-    return _resolved
+    # Calls of a wave look files up in several threads: none may see a file that another one is resolving as foreign.
+    with _resolving:
+        while _given:
+            path, (what, only_file) = _given.popitem()
+            if not only_file or os.path.isfile(path):
+                _resolved[os.path.realpath(path)] = what
+        return {**_resolved}
 
 
 def record_database(path: str | Path) -> None:
