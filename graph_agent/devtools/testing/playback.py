@@ -21,6 +21,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt, interrupt
 
 from graph_agent.base.errors import RunFailedError, ScriptError
+from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.tools.output import Cause
 from graph_agent.devtools.testing.json_values import shown_values, value_differences
@@ -119,44 +120,47 @@ class Playback:
     async def play(
         self,
         contents: Sequence[Content],
-        answers: Callable[[Sequence[Interrupt]], dict[str, Any] | None],
+        decide: Callable[[HeldCall], Any],
         on_event: Callable[[StoredEvent], Awaitable[bool]] | None = None,
         *,
         resumes: bool = False,
-    ) -> None:
-        """Run one input to its end, or to its first fault.
+    ) -> Sequence[Interrupt]:
+        """Run one input to its end, to its first fault, or until it waits for a person.
 
         Args:
             contents: The user's messages.
-            answers: Returns the answers to open interrupts, by id; None to end the input there.
+            decide: Returns the decision on a call that waits for approval; None if there is none.
             on_event: Receives each event, and ends the input by returning True; None to run without a stream.
             resumes: Whether to resume the session in place of the input.
+
+        Returns:
+            The interrupts without a decision, at which the input waits.
         """
         assert self.session is not None, "use it in a `with` statement"
         # The run ends here at a fault, where a request waits for a reply that does not come.
         self._halted = asyncio.get_running_loop().create_future()
-        driving = asyncio.create_task(self._drive(self.session, contents, answers, on_event, resumes=resumes))
+        driving = asyncio.create_task(self._drive(self.session, contents, decide, on_event, resumes=resumes))
         futures: set[asyncio.Future[Any]] = {driving, self._halted}
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         if not self._halted.done():
-            await driving
-            return
+            return await driving
         if on_event is not None and (call := self._halted.result().call):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._started[call].wait(), _READY_S)
         driving.cancel()
         with suppress(asyncio.CancelledError):
             await driving
+        return ()
 
     async def _drive(
         self,
         session: Session,
         contents: Sequence[Content],
-        answers: Callable[[Sequence[Interrupt]], dict[str, Any] | None],
+        decide: Callable[[HeldCall], Any],
         on_event: Callable[[StoredEvent], Awaitable[bool]] | None,
         *,
         resumes: bool,
-    ) -> None:
+    ) -> Sequence[Interrupt]:
         self._calls, self.step, self._began = RecordedCalls(self._script.results), self._first, time.monotonic()
         self._ended_by = None
         await self._steer()
@@ -169,11 +173,11 @@ class Playback:
                 else:
                     parts = session.stream_resume(given) if resumes else session.stream(given)
                     ended = await self._last_of(parts, on_event)
-                if ended is None or not ended.interrupts or not (given := answers(ended.interrupts)):
-                    return
+                if ended is None or not (given := _answers(ended.interrupts, decide)):
+                    return () if ended is None else ended.interrupts
                 resumes = True
         except RunFailedError:
-            return  # the status of the session is the outcome
+            return ()  # the status of the session is the outcome
 
     async def _last_of(
         self, parts: AsyncGenerator[Part], on_event: Callable[[StoredEvent], Awaitable[bool]]
@@ -291,6 +295,22 @@ class Playback:
             return f"{place}: its recorded result was used before."
         recorded, now = shown_values(found.recorded, found.now)
         return f"{place} {found.path}: the recorded result is for {recorded}, and the call has {now}."
+
+
+def _answers(interrupts: Sequence[Interrupt], decide: Callable[[HeldCall], Any]) -> dict[str, Any]:
+    """Return the answers to interrupts, by their ids; those without any decision are left out."""
+    found: dict[str, Any] = {}
+    for each in interrupts:
+        given = {call["id"]: decision for call in held_calls(each) if (decision := decide(call)) is not None}
+        if given:
+            found[each.id] = {"decisions": given}
+    return found
+
+
+def held_calls(asked: Interrupt) -> Sequence[HeldCall]:
+    """Return the calls that an interrupt asks about; none if it asks another question."""
+    request = request_of(asked)
+    return calls_of_request(request) if request is not None else []
 
 
 class RecordedCalls:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, create_model, model_validator
 from graph_agent.base._internal.text import visible_json
 from graph_agent.base.errors import ScriptError
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.core.approvals.requests import calls_of_request, request_of
+from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.delegation import Delegation, DelegationResult
 from graph_agent.core.state.events import SUCCESSES
 from graph_agent.devtools.testing.json_values import ABSENT, value_differences
@@ -32,7 +32,6 @@ from graph_agent.session.session import Session
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
-    from langgraph.types import Interrupt
 
     from graph_agent.session.compiled import CompiledAgentGraph
 
@@ -201,15 +200,10 @@ class RecordedSession:
     async def _run(self, contents: Sequence[Content], approvals: Mapping[str, Any]) -> RecordedRun:
         left = {id_: [*given] if isinstance(given, list) else [given] for id_, given in approvals.items()}
 
-        def answers(interrupts: Sequence[Interrupt]) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            for each in interrupts:
-                held = calls_of_request(request) if (request := request_of(each)) is not None else []
-                if decided := {call["id"]: left[call["id"]].pop(0) for call in held if left.get(call["id"])}:
-                    found[each.id] = {"decisions": decided}
-            return found
+        def decide(call: HeldCall) -> Any:
+            return left[call["id"]].pop(0) if left.get(call["id"]) else None
 
-        await self._playback.play(contents, answers)
+        await self._playback.play(contents, decide)
         if (fault := self._playback.fault) is not None and fault.name:
             raise AssertionError(fault.text)
         if fault is not None:

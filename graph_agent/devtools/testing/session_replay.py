@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.model_requests import learned_rules
 from graph_agent.devtools.testing.input_differences import (
@@ -27,7 +27,7 @@ from graph_agent.devtools.testing.input_differences import (
     unfinished_wave,
 )
 from graph_agent.devtools.testing.json_values import ABSENT
-from graph_agent.devtools.testing.playback import Playback
+from graph_agent.devtools.testing.playback import Playback, held_calls
 from graph_agent.devtools.testing.recording import (
     RecordedInput,
     Recording,
@@ -290,8 +290,6 @@ class _InputRun:
         self._next_step, self._keep_going, self._resumes = first_step if first_step > 1 else 0, keep_going, resumes
         self._events: list[StoredEvent] = []
         self._decisions = [entry for entry in recorded.events if entry["type"] == "approval_decision"]
-        self._undecided: Interrupt | None = None
-        """An open interrupt without a recorded answer, at which the replay ends."""
         self._is_decided = False
         """Whether a difference has ended the replay early."""
         self.differences: list[Difference] = []
@@ -314,13 +312,13 @@ class _InputRun:
             step=max(0, self._first_step - 1),
             runs_reading_tools=self._keep_going,
         )
-        await playback.play(recorded.contents, self._answers, self._see, resumes=self._resumes)
+        asked = await playback.play(recorded.contents, self._decision, self._see, resumes=self._resumes)
         fault = playback.fault
-        if fault is None and self._undecided is not None and recorded.status == SessionStatus.ABORTED:
+        if asked and recorded.status == SessionStatus.ABORTED:
             await self._session.abort()
             self._events = [dict(entry) for entry in await self._session.events()]
-        elif fault is not None or self._undecided is not None:
-            found = self._explain(playback)
+        elif asked or fault is not None:
+            found = self._explain(playback, asked)
             self.is_at_end = found is None
             now = await self._now()
             # Where the recording ends in the middle of a step, the step is equal so far as both have it.
@@ -333,7 +331,7 @@ class _InputRun:
         if not self._is_decided:
             await self._compare_end()
 
-    def _explain(self, playback: Playback) -> Difference | None:
+    def _explain(self, playback: Playback, asked: Sequence[Interrupt]) -> Difference | None:
         """Set why the replay cannot go on, and return the difference; None if the recording ends there."""
         recorded, fault = self.recorded, playback.fault
         if fault is not None and fault.name:
@@ -346,7 +344,6 @@ class _InputRun:
             self.stopped = fault.text
             is_end = recorded.status in (SessionStatus.FAILED, SessionStatus.RUNNING) or _is_late(recorded)
             return None if is_end else self._difference("model", playback.step, "", "a further request")
-        assert self._undecided is not None
         self.waits = recorded.status == SessionStatus.RUNNING
         if playback.waits_for:
             self.stopped = f"The recording ends before the result of {playback.waits_for}."
@@ -354,9 +351,9 @@ class _InputRun:
         self.stopped = "The agent asks a person, and no answer is recorded."
         if self.waits:
             return None
-        calls = _calls_of(self._undecided)
-        name, asked = (calls[0]["name"], calls[0]["arguments"]) if calls else ("", self._undecided.value)
-        return self._difference("approval", playback.step, name, asked)
+        call = next(iter(held_calls(asked[0])), None)
+        name, value = (call["name"], call["arguments"]) if call is not None else ("", asked[0].value)
+        return self._difference("approval", playback.step, name, value)
 
     def _difference(self, kind: DifferenceKind, step: int, name: str, now: Any) -> Difference:
         """Return the difference of something that the recording does not have."""
@@ -367,17 +364,6 @@ class _InputRun:
         if entry["type"] == "plan":
             self._is_decided = self._compare(await self._now(), entry["step"])
         return self._is_decided
-
-    def _answers(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
-        """Return the recorded answers to open interrupts, by id; None if one has none."""
-        answers: dict[str, Any] = {}
-        for each in interrupts:
-            decisions = [self._decision(call) for call in _calls_of(each)]
-            if not decisions or None in decisions:
-                self._undecided = each
-                return None
-            answers[each.id] = {"decisions": decisions}
-        return answers
 
     def _decision(self, call: HeldCall) -> dict[str, Any] | None:
         same = [entry for entry in self._decisions if entry["name"] == call["name"]]
@@ -441,9 +427,3 @@ def _script(recorded: RecordedInput, first_step: int) -> Script:
 def _is_late(recorded: RecordedInput) -> bool:
     """Whether a deadline stopped an input, which no replay repeats."""
     return recorded.stop_reason == "deadline"
-
-
-def _calls_of(asked: Interrupt) -> Sequence[HeldCall]:
-    """Return the calls that an interrupt asks about; none if it asks another question."""
-    request = request_of(asked)
-    return calls_of_request(request) if request is not None else []
