@@ -141,21 +141,18 @@ class Comparison:
         steps, others = ({step.number: step for step in each.steps} for each in (recorded, now))
         for number in sorted(steps.keys() | others.keys()):
             if number >= first and (end is None or number < end):
-                yield from self._requests(recorded, number, steps.get(number), requests)
                 empty = RecordedStep(number=number)
-                yield from _step(recorded.number, steps.get(number, empty), others.get(number, empty))
+                step, other = steps.get(number, empty), others.get(number, empty)
+                yield from _placed(recorded, number, self._requests(recorded, step, requests))
+                yield from _placed(recorded, number, _step(step, other))
 
-    def _requests(
-        self, recorded: RecordedInput, number: int, step: RecordedStep | None, requests: Requests
-    ) -> Iterator[Difference]:
-        if step is not None and any(not reply.is_stored and not reply.error for reply in step.replies):
+    def _requests(self, recorded: RecordedInput, step: RecordedStep, requests: Requests) -> Iterator[_Found]:
+        if any(not reply.is_stored and not reply.error for reply in step.replies):
             return  # A hook or a repair asked again, with messages that are not recorded.
         for purpose in ("summary", "plan", "answer"):
-            key = recorded.number, number, purpose
-            if (one := self.requests.get(key)) is None or (other := requests.get(key)) is None:
-                continue
-            for found in value_differences(self._shown(one), self._shown(other)):
-                yield _difference(recorded.number, number, "request", purpose, found)
+            key = recorded.number, step.number, purpose
+            if (one := self.requests.get(key)) is not None and (other := requests.get(key)) is not None:
+                yield from _differing("request", purpose, self._shown(one), self._shown(other))
 
     def _shown(self, request: ModelRequest) -> dict[str, Any]:
         messages = [dict(each) for each in request.messages]
@@ -168,14 +165,30 @@ class Comparison:
 
     def end(self, recorded: RecordedInput, now: RecordedInput) -> Iterator[Difference]:
         """Yield the differences of the end of an input."""
-        for found in value_differences(recorded.answer, now.answer):
-            yield _difference(recorded.number, 0, "answer", "", found)
-        if recorded.status != now.status:
-            values = ValueDifference("$", recorded.status.value, now.status.value)
-            yield _difference(recorded.number, 0, "status", "", values)
-        if recorded.stop_reason != now.stop_reason:
-            values = ValueDifference("$", recorded.stop_reason, now.stop_reason)
-            yield _difference(recorded.number, 0, "stop_reason", "", values)
+        yield from _placed(recorded, 0, _differing("answer", "", recorded.answer, now.answer))
+        yield from _placed(recorded, 0, _differing("status", "", recorded.status.value, now.status.value))
+        yield from _placed(recorded, 0, _differing("stop_reason", "", recorded.stop_reason, now.stop_reason))
+
+
+_Found = tuple[DifferenceKind, str, ValueDifference]
+"""What differs, the name of its tool or purpose, and the values."""
+
+
+def _differing(kind: DifferenceKind, name: str, recorded: Any, now: Any) -> Iterator[_Found]:
+    return ((kind, name, found) for found in value_differences(recorded, now))
+
+
+def _placed(recorded: RecordedInput, step: int, found: Iterable[_Found]) -> Iterator[Difference]:
+    for kind, name, each in found:
+        yield Difference(
+            input=recorded.number,
+            step=step,
+            kind=kind,
+            name=name,
+            path=each.path,
+            recorded=each.recorded,
+            now=each.now,
+        )
 
 
 def unfinished_wave(recorded: RecordedInput, now: RecordedInput) -> Iterator[Difference]:
@@ -185,22 +198,20 @@ def unfinished_wave(recorded: RecordedInput, now: RecordedInput) -> Iterator[Dif
     others = [call for call in others if call.started]
     held, asked = (_held(entry for entry in each.events if entry["step"] == number) for each in (recorded, now))
     held = [held[at] for at in pair_calls(held, asked).missing]
-    for at, _ in pair_calls(held, _named(others)).equal:  # an approval of another call may still be requested
-        name, arguments = held[at]
-        yield _difference(recorded.number, number, "approval", name, ValueDifference("$", arguments, ABSENT))
+    equal = pair_calls(held, _named(others)).equal  # an approval of another call may still be requested
+    yield from _placed(recorded, number, (_only(held[at], "approval", ABSENT) for at, _ in equal))
     paired = pair_calls(_named(calls), _named(others))
-    yield from _calls(recorded.number, number, calls, others, PairedCalls((), paired.changed, (), paired.added))
+    wave = _calls(calls, others, PairedCalls((), paired.changed, (), paired.added))
+    yield from _placed(recorded, number, wave)
 
 
-def _step(number: int, recorded: RecordedStep, now: RecordedStep) -> Iterator[Difference]:
+def _step(recorded: RecordedStep, now: RecordedStep) -> Iterator[_Found]:
     held, asked = _held(recorded.events), _held(now.events)
     paired = pair_calls(held, asked)
-    for name, arguments in (held[at] for at in paired.missing):
-        yield _difference(number, recorded.number, "approval", name, ValueDifference("$", arguments, ABSENT))
-    for name, arguments in (asked[at] for at in paired.added):
-        yield _difference(number, recorded.number, "approval", name, ValueDifference("$", ABSENT, arguments))
+    yield from (_only(held[at], "approval", ABSENT) for at in paired.missing)
+    yield from (_only(ABSENT, "approval", asked[at]) for at in paired.added)
     paired = pair_calls(_named(recorded.calls), _named(now.calls))
-    yield from _calls(number, recorded.number, recorded.calls, now.calls, paired)
+    yield from _calls(recorded.calls, now.calls, paired)
     for kind, fields in _NOTICES.items():
         values = [
             [
@@ -210,29 +221,26 @@ def _step(number: int, recorded: RecordedStep, now: RecordedStep) -> Iterator[Di
             ]
             for step in (recorded, now)
         ]
-        for found in value_differences(values[0], values[1]):
-            yield _difference(number, recorded.number, kind, "", found)
+        yield from _differing(kind, "", *values)
 
 
-def _calls(
-    number: int, step: int, recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired: PairedCalls
-) -> Iterator[Difference]:
+def _only(recorded: Any, kind: DifferenceKind, now: Any) -> _Found:
+    """Return the difference of a call, as name and arguments, that only one side has; the other is `ABSENT`."""
+    name = (now if recorded is ABSENT else recorded)[0]
+    values = (each if each is ABSENT else dict(each[1]) for each in (recorded, now))
+    return kind, name, ValueDifference("$", *values)
+
+
+def _calls(recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired: PairedCalls) -> Iterator[_Found]:
+    named, others = _named(recorded), _named(now)
     for at, other in paired.changed:
-        for found in value_differences(recorded[at].arguments, now[other].arguments):
-            yield _difference(number, step, "call", recorded[at].name, found)
-    for at in paired.missing:
-        call = recorded[at]
-        found = ValueDifference("$", dict(call.arguments), ABSENT)
-        yield _difference(number, step, "call", call.name, found)
-    for at in paired.added:
-        call = now[at]
-        yield _difference(number, step, "call", call.name, ValueDifference("$", ABSENT, dict(call.arguments)))
+        yield from _differing("call", recorded[at].name, recorded[at].arguments, now[other].arguments)
+    yield from (_only(named[at], "call", ABSENT) for at in paired.missing)
+    yield from (_only(ABSENT, "call", others[at]) for at in paired.added)
     needs = _needs(recorded, dict(paired.equal)), _needs(now, {other: other for other in range(len(now))})
     for at, other in paired.equal:
-        for found in value_differences(needs[0](at), needs[1](other)):
-            yield _difference(number, step, "needs", recorded[at].name, found)
-        for kind, found in _result(recorded[at], now[other]):
-            yield _difference(number, step, kind, recorded[at].name, found)
+        yield from _differing("needs", recorded[at].name, needs[0](at), needs[1](other))
+        yield from _result(recorded[at], now[other])
 
 
 def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[int], list[str]]:
@@ -246,26 +254,17 @@ def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[i
     return of
 
 
-def _result(recorded: RecordedCall, now: RecordedCall) -> Iterator[tuple[DifferenceKind, ValueDifference]]:
-    one, other = recorded.result, now.result
+def _result(recorded: RecordedCall, now: RecordedCall) -> Iterator[_Found]:
+    name, one, other = recorded.name, recorded.result, now.result
     if one is None or other is None:
         if one is not other:
             values = [ABSENT if each is None else each.value for each in (one, other)]
-            yield "result", ValueDifference("$", *values)
+            yield "result", name, ValueDifference("$", *values)
         return
     if one.status != other.status and not (one.status in _FAILURES and other.status in _FAILURES):
-        yield "result", ValueDifference("$", f"status {one.status}", f"status {other.status}")
-    for found in value_differences(one.value, other.value):
-        yield "result", found
-    cut = [bool(each.event.get("truncated")) for each in (one, other)]
-    if cut[0] != cut[1]:
-        yield "truncation", ValueDifference("$", *cut)
-
-
-def _difference(number: int, step: int, kind: DifferenceKind, name: str, found: ValueDifference) -> Difference:
-    return Difference(
-        input=number, step=step, kind=kind, name=name, path=found.path, recorded=found.recorded, now=found.now
-    )
+        yield "result", name, ValueDifference("$", f"status {one.status}", f"status {other.status}")
+    yield from _differing("result", name, one.value, other.value)
+    yield from _differing("truncation", name, *(bool(each.event.get("truncated")) for each in (one, other)))
 
 
 def _named(calls: Iterable[RecordedCall]) -> list[tuple[str, Any]]:
