@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from graph_agent.base._compat import (
     surrounding_context,
 )
 from graph_agent.base._internal.closing_stream import ClosingIterator, ClosingStream, ConsumerTracker
-from graph_agent.base._internal.saver_loops import foreign_loop, serve_any_loop
+from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import background_loop, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import InputError
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _UNNAMED = (None, "agent", "LangGraph")
 """Names that an agent has without an argument `name`; its messages do not carry them."""
 _WHEN = ("before", "after")
+_PREPARED = "_is_prepared_for_agents"
 
 
 class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
@@ -226,10 +228,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             await self._check_session(input, configurable)
             run.fence.claims = _may_resume(input, configurable)
             await self._check_start(configurable)
-            saver = self._saver_of(configurable)
-            is_deferrable = saver is None or foreign_loop(saver) is None
-            if is_deferrable and not _sets_durability(kwargs) and not inherits_durability(configurable):
-                run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
+            if not _sets_durability(kwargs) and not inherits_durability(configurable):
+                run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""), loop=asyncio.get_running_loop())
             if kwargs.get("control") is not None:
                 kwargs["control"] = AnsweringControl(kwargs["control"], run)
             config, kwargs = self._with_run(config, configurable, run), self._durable(kwargs, configurable)
@@ -338,8 +338,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         """Return the saver of a run: a nested run uses that of the surrounding run; None if nothing is stored."""
         if self.checkpointer is False:
             return None
-        saver = checkpointer_of({"configurable": configurable}) or self.checkpointer
-        return saver if isinstance(saver, BaseCheckpointSaver) else None
+        if (inherited := checkpointer_of({"configurable": configurable})) is not None:
+            serve_any_loop(inherited)
+            return inherited
+        return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a run stores nothing, and its caller does not see which node wrote what."""
@@ -384,13 +386,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 'config={"configurable": {"thread_id": "s1"}}, or use Session(graph, "s1").'
             )
         check_session_id(str(configurable.get("thread_id", "")))
-        if (saver := self._saver_of(configurable)) is not None:
-            serve_any_loop(saver)
+        if isinstance(self.checkpointer, BaseCheckpointSaver):
+            _prepare(self.checkpointer)
         return configurable
 
     def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
-        if isinstance(self.checkpointer, BaseCheckpointSaver):
-            _prepare(self.checkpointer)
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         own = {**(config or {}).get("configurable", {}), **nothing}
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
@@ -413,14 +413,22 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
 
 def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
-    """Make a saver fence what runs store, and adapt its metadata; a program or a server may have supplied it."""
+    """Make a saver fence what runs store, serve every event loop, and adapt its metadata.
+
+    A program or a server may have supplied the saver.
+    """
+    if getattr(saver, _PREPARED, False):
+        return
     # A saver in PostgreSQL exists only if its module was loaded; the package does not load it for others.
     if "langgraph.checkpoint.postgres.aio" in sys.modules:
         from graph_agent.storage.checkpoints.postgres_fence import fence_writes
 
         fence_writes(saver)
+    # First: the next patches apply to both kinds of methods, and this one replaces one kind by the other.
+    serve_any_loop(saver)
     patch_metadata(saver)
     guard_reads(saver)
+    setattr(saver, _PREPARED, True)
 
 
 def _of_result(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:

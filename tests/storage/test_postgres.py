@@ -24,7 +24,7 @@ from graph_agent.interfaces.server.a2a.store import open_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.storage.checkpoints import postgres
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver, SharedPostgresStore
-from graph_agent.storage.locks.locks import database_key, database_key_blocking
+from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.postgres import PostgresAddress
 from graph_agent.storage.locks.registry import inbox_of, is_idle
 from tests.support.agents import asks, echo, says, thread
@@ -256,7 +256,7 @@ async def test_every_kind_of_saver_has_the_same_place(kind: Any, postgres_url: s
         else:
             connection = stack.enter_context(opened)
 
-        found = [await database_key(saver()), await asyncio.to_thread(database_key_blocking, saver())]
+        found = [await database_key(saver()), await asyncio.to_thread(asyncio.run, database_key(saver()))]
 
     assert (found, isinstance(place, PostgresAddress)) == ([place, place], True)
 

@@ -101,7 +101,10 @@ class Writer:
 
     def __init__(self, saver: AsyncPostgresSaver, thread_id: str, *, defers: bool = True) -> None:
         self._saver = saver
-        self.run = Run(session_id=thread_id, deferred=DeferredWrites(must_commit=False) if defers else None)
+        self.run = Run(
+            session_id=thread_id,
+            deferred=DeferredWrites(must_commit=False, loop=asyncio.get_running_loop()) if defers else None,
+        )
         at = {"thread_id": thread_id, "checkpoint_ns": ""}
         self._config: Any = {"configurable": with_handle(at, AgentHandle(self.run))}
 

@@ -18,7 +18,10 @@ from graph_agent.base._internal.sync_bridge import call_in_thread, running_loop
 
 T = TypeVar("T")
 
-_PATCHED = "_serves_any_loop"
+_SERVES = "serves_any_loop"
+"""Attribute of a saver that serves every event loop, also without a patch."""
+_IN_MEMORY = "langgraph.checkpoint.memory"
+"""Module of a saver that waits for nothing."""
 _METHODS = ("get_tuple", "put", "put_writes", "delete_thread", "get_delta_channel_history")
 """Blocking methods of a saver; the name of the asynchronous one begins with an `a`."""
 
@@ -36,13 +39,14 @@ def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
     A saver that belongs to another running loop is awaited there. A saver without asynchronous methods is called by its
     blocking ones in a thread. Any other saver works as before.
     """
-    if getattr(saver, _PATCHED, False):
+    if getattr(saver, _SERVES, False):
         return
     # Patched in place: `database_key` reads the saver's connection, which a wrapper would hide.
-    for name in _METHODS:
-        setattr(saver, f"a{name}", _served(saver, name))
-    saver.alist = _served_list(saver)  # type: ignore[method-assign]
-    setattr(saver, _PATCHED, True)
+    if type(saver).__module__ != _IN_MEMORY:
+        for name in _METHODS:
+            setattr(saver, f"a{name}", _served(saver, name))
+        saver.alist = _served_list(saver)  # type: ignore[method-assign]
+    setattr(saver, _SERVES, True)
 
 
 def _unpatched(saver: BaseCheckpointSaver[Any], name: str) -> Callable[[], Callable[..., Any]]:

@@ -10,6 +10,7 @@ A deliberate fork from an older checkpoint is not affected: the run loads the ne
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -216,6 +217,8 @@ class DeferredWrites:
     the plan of a call that may write."""
     error: BaseException | None = None
     """Why a write of the run failed; all later writes of the run are refused with it. None if none failed."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop of the run, which flushes the writes; None if the saver serves every loop."""
     _commit: Callable[[], Awaitable[None]] | None = None
     _queued: int = 0
     _done: int = 0

@@ -332,8 +332,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
         await super().adelete_thread(thread_id)
 
     def _deferred(self, config: RunnableConfig) -> DeferredWrites | None:
-        """Return the queued writes of a run; None if a write must not be queued, as on another event loop."""
-        return deferred_of(config) if asyncio.get_running_loop() is self.loop else None
+        """Return the queued writes of a run; None if a write must not be queued, as in a run on another event loop."""
+        deferred = deferred_of(config)
+        return deferred if deferred is not None and deferred.loop is self.loop else None
 
     def _queue(
         self, config: RunnableConfig, deferred: DeferredWrites, recorded: Recorder, new_id: str | None = None

@@ -70,6 +70,8 @@ class SharedSqliteSaver(SqliteSaver):
 
     defers_writes = True
     """See `graph_agent.core.runs.fence.SupportsDeferral`."""
+    serves_any_loop = True
+    """See `graph_agent.base._internal.saver_loops`."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
         super().__init__(connection, serde=serde)

@@ -71,17 +71,14 @@ class BodyLimits:
         else:
             if body is not None:
                 await self._app(scope, ReplayedBody(body, receive), send)
-                self._collect(len(body))
+                self._answered += len(body)
+                if self._answered >= COLLECT_BYTES:
+                    self._answered = 0
+                    gc.collect()
             return
         response = self._refuse(path_of(scope), problem)
         response.headers["connection"] = "close"  # unread bytes of the body must not be parsed as a request
         await response(scope, receive, send)
-
-    def _collect(self, size: int) -> None:
-        self._answered += size
-        if self._answered >= COLLECT_BYTES:
-            self._answered = 0
-            gc.collect()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the whole body; None if the client has disconnected."""
