@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial, wraps
-from typing import Any, TypeVar
-
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graph_agent.base._internal.sync_bridge import call_in_thread, running_loop
+
+if TYPE_CHECKING:
+    # LangGraph takes long to import, and commands that only read a database do not need it.
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 T = TypeVar("T")
 
