@@ -23,7 +23,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, plain, ratio_row
-from benchmarks.long_session import BATCH, KEEP, build, build_before_prunings
+from benchmarks.long_session import BATCH, build, build_before_prunings
 from benchmarks.waves import one_wave
 from benchmarks.work import REPLY, CountingModel
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
@@ -111,7 +111,7 @@ def _pruning(file: Path) -> Trial:
     async def trial() -> AsyncIterator[Work]:
         with tempfile.TemporaryDirectory() as folder:
             copied = shutil.copy(file, Path(folder) / "s.db")
-            yield lambda: prune(f"sqlite:///{copied}", keep_last=KEEP)
+            yield lambda: prune(f"sqlite:///{copied}", keep_last=1)
 
     return trial
 

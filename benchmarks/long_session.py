@@ -36,8 +36,6 @@ _TURNS = _INPUTS * (_CALLS + 1)
 _REPEATS = 1000
 BATCH = 60
 """Repetitions between two prunings: as many checkpoints as LangGraph reads at once, as no full copy is among them."""
-KEEP = 500
-"""Checkpoints that remain after pruning."""
 _PAGE = 50
 _UUID = re.compile(rb"[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 _CALL = re.compile(rb"call_[0-9]{10}")
@@ -100,7 +98,7 @@ async def tables(scale: Scale) -> list[Table]:
                     ],
                 ]
             began = time.perf_counter()
-            report = await prune(url, keep_last=KEEP)
+            report = await prune(url, keep_last=1)
             rates.append(report.checkpoints / (time.perf_counter() - began))
             stored = report.size_after
         quick = _in_new_process(url, "open", "page", rounds=rounds)
@@ -116,7 +114,7 @@ async def tables(scale: Scale) -> list[Table]:
         ]
     note = (
         f"{_REPEATS * _TURNS:,} turns in SQLite; replies of 200 and results of 1,000 characters. Pruning keeps "
-        f"{KEEP} checkpoints. Wall time in a new process, without imports; the fastest of some."
+        "the first and the newest checkpoint. Wall time in a new process, without imports; the fastest of some."
     )
     return [Table("A long session", note, ["work", "aim", "figure"], rows)]
 
@@ -154,7 +152,7 @@ async def build_before_prunings(folder: Path, batches: int, repeats: int) -> lis
         await asyncio.to_thread(part.append, max(batch * repeats, 1), (batch + 1) * repeats)
         found.append(Path(shutil.copy(file, folder / f"{batch}.db")))
         if batch < batches - 1:
-            await prune(f"sqlite:///{file}", keep_last=KEEP)
+            await prune(f"sqlite:///{file}", keep_last=1)
     return found
 
 

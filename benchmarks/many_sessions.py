@@ -33,8 +33,6 @@ SIZES = (1_000, 100_000)
 """Numbers of sessions that are compared."""
 _REQUESTS = 20
 """Requests of one measurement."""
-_KEEP = 4
-"""Checkpoints that remain after pruning."""
 _TABLES = ("checkpoints", "checkpoint_blobs", "checkpoint_writes", "writes")
 _SERVED = {
     "a page of 50 sessions": "/memory/summaries?limit=50",
@@ -67,7 +65,7 @@ async def _run(url: str, session: str, inputs: int) -> None:
 async def store(url: str, sessions: int) -> None:
     """Store sessions `s0`, `s1`, … that are pruned, in a new database."""
     await _run(url, "s0", 3)
-    await prune(url, keep_last=_KEEP)
+    await prune(url, keep_last=1)
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db, db:
             for table in _TABLES:
@@ -115,7 +113,7 @@ def _get(url: str) -> None:
 async def _prune(database: Database) -> Cost:
     await _run(database.url, f"s{database.sessions // 2}", 1)
     cpu, wall = time.process_time(), time.perf_counter()
-    report = await prune(database.url, keep_last=_KEEP)
+    report = await prune(database.url, keep_last=1)
     cost = Cost(time.process_time() - cpu, time.perf_counter() - wall)
     if len(report.sessions) != 1 or not report.checkpoints:
         raise RuntimeError(f"One session was continued, and pruning found {len(report.sessions)}.")

@@ -8,7 +8,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -20,45 +20,43 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent.base._compat.checkpoints import delta_snapshot, replay_delta
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import DamagedSessionError, InputError, SessionBusyError
-from graph_agent.base.input_ids import ANSWERS
 from graph_agent.core.runs.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.core.state.events import as_value, read_events
 from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.schema import AgentState
 from graph_agent.session.history import pending_events, summarize_session
 from graph_agent.session.open_input import unfinished_events
+from graph_agent.storage.checkpoints.delta_values import CHANNELS, config_at, delta_values
+from graph_agent.storage.checkpoints.format import JOINED, part_of_history
 from graph_agent.storage.checkpoints.history_cache import IMPORT_ID
 from graph_agent.storage.checkpoints.maintenance import open_tables
 from graph_agent.storage.checkpoints.open import open_store
-from graph_agent.storage.checkpoints.pruning.plan import CHANNELS, NamespacePlan, Rule, answer_of, delta_values
+from graph_agent.storage.checkpoints.pruning.plan import Trim, untouched
+from graph_agent.storage.checkpoints.pruning.sessions import plan_session
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
-from graph_agent.storage.checkpoints.pruning.threads import plan_with_answers, rule
 from graph_agent.storage.locks.registry import lock_idle_session, running_check
 
 FORMAT, VERSION = "graph-agent-session", 1
 _INTERNAL = ("__", "branch:")
 """Prefixes of LangGraph's own channels."""
-_ALL = Rule(not_before="", joins=False)
-"""Keeps every checkpoint."""
 
 
 async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncGenerator[dict[str, Any]]:
     """Yield the lines of a session's export, from `sqlite:///FILE` or `postgresql://…`.
 
     With `all_checkpoints`, the imported session can be continued from each; otherwise only those that remain after
-    `prune` with `keep_last=1` are exported. Raises `ConfigError` if the database does not exist or cannot be opened,
+    `prune` are exported. Raises `ConfigError` if the database does not exist or cannot be opened,
     `InputError` if there is no such session.
     """
     count = 0
-    keep = _ALL if all_checkpoints else replace(rule(), joins=False)
-    async with aclosing(_lines(url, session_id, keep)) as lines:
+    async with aclosing(_lines(url, session_id, all_checkpoints=all_checkpoints)) as lines:
         async for line in lines:
             count += 1
             yield line
     yield {"type": "end", "lines": count}
 
 
-async def _lines(url: str, session_id: str, keep: Rule) -> AsyncGenerator[dict[str, Any]]:
+async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
@@ -67,7 +65,7 @@ async def _lines(url: str, session_id: str, keep: Rule) -> AsyncGenerator[dict[s
         summary = asdict(await summarize_session(saver, session_id, newest, running_check(saver)))
         yield {"type": "session", "format": FORMAT, "version": VERSION, **summary, "state": _own_state(newest)}
         try:
-            plans = await plan_with_answers(tables, saver, session_id, keep)
+            checkpoints = await _chosen(tables, saver, session_id, all_checkpoints=all_checkpoints)
         except UnreadableCheckpointError as error:
             raise UnreadableCheckpointError(f"Session {session_id!r} cannot be exported: {error}.") from None
         history = await read_history(saver, session_id, newest, pending=True)
@@ -75,7 +73,7 @@ async def _lines(url: str, session_id: str, keep: Rule) -> AsyncGenerator[dict[s
             yield {"type": "message", "message": _message(message)}
         for event in read_events(history["events"], session_id):
             yield {"type": "event", "event": event}
-        async for line in _checkpoints(tables, saver, session_id, plans):
+        async for line in _checkpoints(tables, saver, session_id, *checkpoints):
             yield line
         for note in await StoreInbox(store).read(session_id):
             yield {"type": "note", "key": note.key, "kind": note.kind, "content": note.content}
@@ -117,37 +115,43 @@ def _message(message: Any) -> Any:
     return as_value(message_to_dict(message) if isinstance(message, BaseMessage) else message)
 
 
+Moved = Mapping[tuple[str, str], Sequence[tuple[str, str, bytes]]]
+"""Namespace and part of the history → the writes that it receives: channel, type and value."""
+
+
+async def _chosen(
+    tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, *, all_checkpoints: bool
+) -> tuple[Mapping[str, Trim], Moved]:
+    """Return what `prune` would make of a session, which is exported, or the session as it is."""
+    plan = None if all_checkpoints else await plan_session(tables, saver, session_id)
+    if plan is not None:
+        return plan.namespaces, plan.moved
+    stored = await tables.load(session_id)
+    return {name: untouched(rows, "") for name, rows in sorted(stored.items())}, {}
+
+
 async def _checkpoints(
-    tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: dict[str, NamespacePlan]
+    tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: Mapping[str, Trim], moved: Moved
 ) -> AsyncIterator[dict[str, Any]]:
     writes: dict[tuple[str, str], list[StoredWrite]] = {}
     for write in await tables.stored_writes(session_id):
         writes.setdefault((write.namespace, write.checkpoint_id), []).append(write)
-    for id_ in plans[""].answers if "" in plans else ():
-        checkpoint, metadata = await answer_of(saver, session_id, id_)
-        packed = _packed(*saver.serde.dumps_typed(checkpoint))
-        line = {"namespace": ANSWERS, "id": id_, "parent": None, "metadata": metadata, "checkpoint": packed}
-        yield {"type": "checkpoint", **line, "writes": []}
-    for namespace, plan in reversed(plans.items()):
-        gone = plan.nodes.keys() - plan.kept
+    for namespace, plan in plans.items():
+        parents, parts = plan.parents(), {part.ids[0] for part in plan.parts}
         for id_ in plan.parents_first():
-            if id_ in gone:
-                continue
-            at: RunnableConfig = {
-                "configurable": {"thread_id": session_id, "checkpoint_ns": namespace, "checkpoint_id": id_}
-            }
-            found = await saver.aget_tuple(at)
+            found = await saver.aget_tuple(part_of_history(config_at((session_id, namespace), id_)))
             if found is None:
                 raise SessionBusyError(f"Session {session_id!r} was pruned during its export; export it again.")
-            parent = plan.remaining_ancestor(id_, gone)
-            copies = await delta_values(saver, (session_id, namespace), id_, plan.folds.get(id_, ()))
+            own = writes.get((namespace, id_), []) if id_ not in parts or plan.rows[id_].is_part else []
+            own += [StoredWrite(namespace, id_, JOINED, "", *write) for write in moved.get((namespace, id_), ())]
+            parent = parents.get(id_, plan.rows[id_].parent)
             yield {
                 "type": "checkpoint",
                 "namespace": namespace,
                 "id": id_,
-                "parent": parent if parent in plan.nodes else None,  # another program may have removed it
-                "metadata": found.metadata,
-                "checkpoint": _packed(*saver.serde.dumps_typed(_with_copies(found, copies))),
+                "parent": parent if parent in plan.rows else None,  # another program may have removed it
+                "metadata": plan.metadata_of(id_),
+                "checkpoint": _packed(*saver.serde.dumps_typed(found.checkpoint)),
                 "writes": [
                     {
                         "task_id": write.task_id,
@@ -155,7 +159,7 @@ async def _checkpoints(
                         "channel": write.channel,
                         "value": _packed(write.type, write.value),
                     }
-                    for write in writes.get((namespace, id_), ())
+                    for write in own
                 ],
             }
 

@@ -105,7 +105,7 @@ async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple)
     """
     from langchain_core.messages import convert_to_messages
 
-    from graph_agent.storage.checkpoints.pruning.plan import delta_values
+    from graph_agent.storage.checkpoints.delta_values import delta_values
 
     values, at = newest.checkpoint["channel_values"], newest.config["configurable"]
     messages: Any = getattr(values.get("messages"), "value", values.get("messages"))

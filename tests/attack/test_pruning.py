@@ -69,7 +69,7 @@ async def test_readers_of_a_session_that_two_processes_prune_find_it_whole(url: 
     runner = await started("run", url, str(INPUTS))
     assert runner.stdout is not None
     await asyncio.wait_for(runner.stdout.readline(), 60)
-    pruners = [await started(how, url, str(20 * SCALE)) for how in ("prune", "join", "prune")]
+    pruners = [await started(how, url, str(20 * SCALE)) for how in ("prune", "split", "prune")]
     faults, reads = list[str](), 0
     async with open_saver(url) as saver:
         graph = agent(saver, [])
@@ -103,7 +103,7 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
         for number in range(5, 5 + KILLS):
             await take_step(saver, "delegate", number)
             before = await read_all(saver)
-            pruner = await started("join" if number % 2 else "prune", url, "50")
+            pruner = await started("split" if number % 2 else "prune", url, "50")
             # A checkpoint that is removed between two reads of it is refused, also if it is read by its id.
             with suppress(DamagedSessionError):
                 while len(await read_all(saver)) == len(before):
@@ -127,8 +127,8 @@ async def test_a_killed_pruning_leaves_every_checkpoint_as_it_was(url: str) -> N
 )
 @given(**PRUNINGS)
 async def test_random_sessions_read_and_continue_as_before(
-    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool, joined: bool
+    steps: list[tuple[str, int]], position: int, replayed: bool, joined: bool
 ) -> None:
-    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed, joined=joined)
+    found, pruned, unpruned = await pruned_and_unpruned(steps, position, replayed=replayed, joined=joined)
 
     assert (found, pruned) == ([], unpruned)

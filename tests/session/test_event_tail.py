@@ -31,7 +31,7 @@ async def test_a_page_is_the_end_of_the_history(tmp_path: Path) -> None:
         for number, step in enumerate(("answer", "wave", "delegate", "cancelled", "edit", "ask", "resume")):
             await take_step(saver, step, number)
             read += await pages(session)
-        await prune(f"sqlite:///{tmp_path / 'a.db'}", keep_last=3)
+        await prune(f"sqlite:///{tmp_path / 'a.db'}", keep_last=1)
         read += await pages(session)
         await take_step(saver, "wave", 20)
         read += await pages(session)

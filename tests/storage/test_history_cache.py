@@ -64,7 +64,7 @@ async def _different_readings(url: str, steps: list[tuple[str, int]]) -> list[An
                 before = await read_all(other)
                 ids = sorted(id_ for namespace, id_ in before if not namespace)
                 if step == "prune":
-                    await prune(url, keep_last=choice)
+                    await prune(url, keep_last=1)
                 else:
                     await take_step(keeping if choice % 2 else other, step, number, ids[choice % len(ids)])
             newest = await agent(keeping, []).aget_state(thread())

@@ -13,11 +13,11 @@ from tests.support.pruning import PRUNINGS, pruned_and_unpruned
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@example(steps=[("ask", 1), ("ask", 19)], keep=1, position=19, replayed=False, joined=False)
+@example(steps=[("ask", 1), ("ask", 19), ("answer", 0)], position=19, replayed=False, joined=False)
 @given(**PRUNINGS)
 async def test_a_pruned_session_reads_and_continues_as_before(
-    steps: list[tuple[str, int]], keep: int, position: int, replayed: bool, joined: bool
+    steps: list[tuple[str, int]], position: int, replayed: bool, joined: bool
 ) -> None:
-    found, pruned, unpruned = await pruned_and_unpruned(steps, keep, position, replayed=replayed, joined=joined)
+    found, pruned, unpruned = await pruned_and_unpruned(steps, position, replayed=replayed, joined=joined)
 
     assert (found, pruned) == ([], unpruned)

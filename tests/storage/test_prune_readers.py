@@ -17,7 +17,7 @@ from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_
 from graph_agent.persistence import open_saver, prune
 from graph_agent.session.history import EventReader
 from graph_agent.storage.checkpoints import history_cache
-from graph_agent.storage.checkpoints.pruning import plan, threads
+from graph_agent.storage.checkpoints.pruning import plan, sessions
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import agent, differences, read_all, take_step
 
@@ -90,12 +90,12 @@ READERS = (all_events, newest_events, followed_events, terminal_events, blocking
 
 @pytest.mark.parametrize(
     ("read", "length"),
-    [*((read, "short") for read in READERS), (all_events, "joined"), (terminal_events, "joined"), (all_events, "kept")],
+    [*((read, "short") for read in READERS), (all_events, "split"), (terminal_events, "split"), (all_events, "kept")],
 )
 async def test_a_read_returns_the_whole_session_wherever_a_pruning_falls(
     read: Callable[[Any], Awaitable[Any]], length: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "COPIED_BYTES", 0 if length == "joined" else plan.COPIED_BYTES)
+    monkeypatch.setattr(plan, "PART_BYTES", 0 if length == "split" else plan.PART_BYTES)
     monkeypatch.setattr(history_cache, "FEWEST_ENTRIES", 1 if length == "kept" else history_cache.FEWEST_ENTRIES)
     first, second = tmp_path / "first.db", tmp_path / "second.db"
     async with open_saver(f"sqlite:///{first}") as saver:
@@ -143,30 +143,27 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'a.db'}"
 
 
-@pytest.mark.parametrize("keep", [(1, 1), (1, 3), (3, 1)])
-async def test_prunings_of_one_session_take_turns(
-    url: str, keep: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_prunings_of_one_session_take_turns(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins when the other has read the session, and has removed nothing."""
     planned, go_on = asyncio.Event(), asyncio.Event()
-    plan_with_answers = threads.plan_with_answers
+    plan_session = sessions.plan_session
 
     async def stopping(*arguments: Any) -> Any:
-        found = await plan_with_answers(*arguments)
+        found = await plan_session(*arguments)
         planned.set()
         await go_on.wait()
         return found
 
-    monkeypatch.setattr(threads, "plan_with_answers", stopping)
+    monkeypatch.setattr(sessions, "plan_session", stopping)
     async with open_saver(url) as saver:
         graph = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
         for number in range(3):
             await Session(graph, "s1").run(f"Input {number}", input_id=f"i{number}")
         await take_step(saver, "wave", 4)
         before = await read_all(saver)
-        first = asyncio.create_task(prune(url, keep_last=keep[0]))
+        first = asyncio.create_task(prune(url, keep_last=1))
         await planned.wait()
-        second = asyncio.create_task(prune(url, keep_last=keep[1]))
+        second = asyncio.create_task(prune(url, keep_last=1))
         await asyncio.sleep(0)
         go_on.set()
         reports = [await first, await second]

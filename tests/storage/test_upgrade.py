@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.errors import NewerFormatError
-from graph_agent.persistence import open_saver, open_store
+from graph_agent.persistence import open_saver, open_store, prune
 from graph_agent.session.history import EventReader, summarize_sessions
 from graph_agent.storage.checkpoints import format as checkpoint_format
 from graph_agent.storage.checkpoints.open import open_reader
@@ -241,3 +241,27 @@ async def test_a_server_sends_clients_of_a_newer_session_elsewhere(
 
 async def _never_running(session_id: str) -> bool:
     return False
+
+
+@pytest.fixture
+def pruned_database(tmp_path: Path) -> str:
+    """The address of a database that the first form of pruning trimmed."""
+    shutil.copy(_FIXTURES / "pruned" / "sessions.sqlite", tmp_path / "s.db")
+    return f"sqlite:///{tmp_path / 's.db'}"
+
+
+async def test_sessions_that_an_earlier_version_pruned_are_read_and_trimmed_and_continue(pruned_database: str) -> None:
+    """`joined` has parts of a history, and answers apart from their checkpoints; `s1` has full copies and a branch."""
+    async with open_saver(pruned_database) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Later."], cycle=True), checkpointer=saver)
+        again = await Session(graph, "joined").run("text 0", input_id="i0")
+        before = [await Session(graph, name).events() for name in ("s1", "joined")]
+        report = await prune(pruned_database, keep_last=1)
+        after = [await Session(graph, name).events() for name in ("s1", "joined")]
+        second = await prune(pruned_database, keep_last=1)
+        later = [(await Session(graph, name).run("And now?")).answer for name in ("s1", "joined")]
+        events = [await Session(graph, name).events() for name in ("s1", "joined")]
+
+    assert (again.answer, [len(each) for each in before], after == before) == ("Reply 0.", [30, 48], True)
+    assert (report.checkpoints > 1, second.checkpoints, later) == (True, 0, ["Later.", "Later."])
+    assert [each[: len(old)] for each, old in zip(events, before, strict=True)] == before

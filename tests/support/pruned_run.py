@@ -1,7 +1,7 @@
 """A process that gives inputs to session `s1`, or prunes its database: `python -m tests.support.pruned_run`.
 
-Arguments: `run`, `prune` or `join`, the database, and the number of inputs or prunings; `join` prunes histories as long
-ones. Each prints a line when it ends.
+Arguments: `run`, `prune` or `split`, the database, and the number of inputs or prunings; with `split`, a part of the
+history has one checkpoint only. Each prints a line when it ends.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import sys
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, prune
-from graph_agent.storage.checkpoints.pruning import plan, threads
+from graph_agent.storage.checkpoints.pruning import plan
 from tests.support.agents import asks, echo
 
 
 async def main(what: str, url: str, count: str) -> None:
     """Run or prune."""
     if what != "run":
-        threads._BATCH = plan.GROUP = 2  # many transactions, between which the process may be killed
-        plan.COPIED_BYTES = 0 if what == "join" else plan.COPIED_BYTES
+        plan.PART_BYTES = 0 if what == "split" else plan.PART_BYTES
         for _ in range(int(count)):
             report = await prune(url, keep_last=1)
             sys.stdout.write(f"{report.checkpoints}\n")

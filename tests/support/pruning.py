@@ -26,14 +26,13 @@ from tests.support.agents import asks, echo, says, thread
 STEPS = ("answer", "wave", "ask", "delegate", "delegate_asks", "cancelled", "resume", "fork", "edit", "go_back")
 """What a session can do; see `take_step`."""
 RANDOM_STEPS = st.lists(
-    st.one_of(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), st.tuples(st.just("prune"), st.integers(1, 6))),
+    st.one_of(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), st.tuples(st.just("prune"), st.just(0))),
     min_size=2,
     max_size=9,
 )
 """Steps, some of which are prunings."""
 PRUNINGS: dict[str, st.SearchStrategy[Any]] = {
     "steps": RANDOM_STEPS,
-    "keep": st.integers(1, 4),
     "position": st.integers(0, 40),
     "replayed": st.booleans(),
     "joined": st.booleans(),
@@ -227,22 +226,21 @@ async def continuation(saver: Any, at: str | None = None, *, replayed: bool = Fa
 
 
 async def pruned_and_unpruned(
-    steps: Sequence[tuple[str, int]], keep: int, position: int, *, replayed: bool = False, joined: bool = False
+    steps: Sequence[tuple[str, int]], position: int, *, replayed: bool = False, joined: bool = False
 ) -> tuple[list[Any], Any, Any]:
     """Let a session take random steps, prune it in between and at the end, and continue it and an unpruned copy.
 
     Args:
-        steps: Steps and their choice of a checkpoint; `prune` with the number of checkpoints to keep.
-        keep: Checkpoints to keep at the end.
+        steps: Steps and their choice of a checkpoint.
         position: Choice of the checkpoint from which both continue.
         replayed: Whether it is first continued without an input.
-        joined: Whether pruning treats the histories as long ones, which it does not copy.
+        joined: Whether a part of the history has one checkpoint only.
 
     Returns:
         The differences that pruning made to remaining checkpoints and to its own dry run, and both continuations.
     """
-    copied_bytes = 0 if joined else plan.COPIED_BYTES
-    with tempfile.TemporaryDirectory() as name, patch.object(plan, "COPIED_BYTES", copied_bytes):
+    part_bytes = 0 if joined else plan.PART_BYTES
+    with tempfile.TemporaryDirectory() as name, patch.object(plan, "PART_BYTES", part_bytes):
         folder = Path(name)
         url = f"sqlite:///{folder / 'a.db'}"
         found: list[Any] = []
@@ -254,12 +252,12 @@ async def pruned_and_unpruned(
                     ids = sorted(id_ for namespace, id_ in before if not namespace)
                     await take_step(saver, step, number, ids[choice % len(ids)])
                     continue
-                await prune(url, keep_last=choice)
+                await prune(url, keep_last=1)
                 found += differences(before, await read_all(saver))
             before = await read_all(saver)
         await asyncio.to_thread(shutil.copytree, folder, folder / "twin")
-        planned = await prune(url, keep_last=keep, dry_run=True)
-        done = await prune(url, keep_last=keep)
+        planned = await prune(url, keep_last=1, dry_run=True)
+        done = await prune(url, keep_last=1)
         if done.sessions != planned.sessions:
             found.append((planned, done))
         async with open_saver(url) as saver:

@@ -327,15 +327,19 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 def prune(
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
-    keep_last: Annotated[
-        int | None,
-        typer.Option("--keep-last", min=1, help="Keep this number of the newest checkpoints of each session."),
-    ] = None,
-    older_than: Annotated[
+    idle_for: Annotated[
         str | None,
         typer.Option(
-            "--older-than", help="Remove checkpoints of at least this age, e.g. 30d, 12h or 90m.", show_default="30d"
+            "--idle-for",
+            help="Trim sessions that were not used for this time, e.g. 30d, 12h or 90m.",
+            show_default="30d",
         ),
+    ] = None,
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", help="1 trims sessions that were used just now, too; no other number.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", hidden=True, help="No longer supported: give `--idle-for`.")
     ] = None,
     session: Annotated[
         list[str] | None,
@@ -348,19 +352,26 @@ def prune(
         bool, typer.Option("--json", help="Print one JSON object per session, and one with the sums.")
     ] = False,
 ) -> None:
-    """Remove old checkpoints from an agent's database, also while it is in use, and free their space.
+    """Trim the idle sessions of an agent's database to their first and newest checkpoint, and free the space.
 
-    The state, the messages, the events and the open questions of each session remain, with its first checkpoint and
-    the newest one of each branch. Sessions with a run under way are skipped.
+    The state, the messages and the events of each session remain. Sessions that wait for an answer or have a run under
+    way are skipped. The database may be in use.
     """
     from graph_agent.storage.checkpoints.maintenance import prune as prune_database
 
-    if keep_last is not None and older_than is not None:
-        raise typer.BadParameter("give one of --keep-last and --older-than.", param_hint="--older-than")
-    age = parse_duration(older_than) if older_than is not None else None
+    if older_than is not None:
+        raise typer.BadParameter(
+            "the age of single checkpoints is no rule now; give --idle-for, the time since a session was used.",
+            param_hint="--older-than",
+        )
+    if keep_last not in (None, 1):
+        raise typer.BadParameter("a trimmed session has its first and newest checkpoint.", param_hint="--keep-last")
+    if keep_last is not None and idle_for is not None:
+        raise typer.BadParameter("give one of --keep-last and --idle-for.", param_hint="--idle-for")
+    idle = parse_duration(idle_for) if idle_for is not None else None
     address = shared_database(address_of(config, db))
     report = run_async(
-        prune_database(address, keep_last=keep_last, older_than=age, sessions=session or None, dry_run=dry_run)
+        prune_database(address, idle_for=idle, keep_last=keep_last, sessions=session or None, dry_run=dry_run)
     )
     if not json_lines:
         _print_report(report)
@@ -378,12 +389,12 @@ def parse_duration(text: str) -> timedelta:
     if found is None:
         raise typer.BadParameter(
             f"{text!r} is no duration; give a number and a unit, such as 30d, 12h, 90m, 45s or 2w.",
-            param_hint="--older-than",
+            param_hint="--idle-for",
         )
     try:
         return timedelta(**{_UNITS[found[2]]: int(found[1])})
     except OverflowError:
-        raise typer.BadParameter(f"{text!r} is too long.", param_hint="--older-than") from None
+        raise typer.BadParameter(f"{text!r} is too long.", param_hint="--idle-for") from None
 
 
 def size_text(size: int) -> str:

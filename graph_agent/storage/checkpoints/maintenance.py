@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.base.database_urls import MEMORY, check_database_exists, file_of, is_postgres
 from graph_agent.base.errors import ConfigError
 from graph_agent.storage.checkpoints.open import open_saver
-from graph_agent.storage.checkpoints.pruning.plan import Mark, Rule
+from graph_agent.storage.checkpoints.pruning.sessions import PrunedSession, by_number, prune_session, trimmed_before
 from graph_agent.storage.checkpoints.pruning.tables import Tables
-from graph_agent.storage.checkpoints.pruning.threads import PrunedSession, by_number, prune_thread, rule, total
 from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.registry import is_idle
 
-DEFAULT_AGE = timedelta(days=30)
-"""Age from which checkpoints are removed if no rule is given."""
-_MARKS = 500
-"""Marks of pruned sessions stored at once."""
+DEFAULT_IDLE = timedelta(days=30)
+"""Time since its newest checkpoint after which a session is trimmed by default."""
+USED = "of sessions that were used since"
+_UUID6 = 6
+"""The version of the ids that LangGraph gives to checkpoints, which begin with their time."""
+_EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
+"""The beginning of the time in such an id, which counts 100 nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class PruneReport:
     writes: int
     """Stored writes removed with them."""
     bytes: int
-    """Bytes of stored data removed, less those of the full copies that the remaining checkpoints received."""
+    """Bytes of stored data removed, less those of the moved history."""
     size_before: int
     """Bytes that the database took on disk before."""
     size_after: int
@@ -53,34 +56,36 @@ class PruneReport:
 async def prune(
     url: str,
     *,
+    idle_for: timedelta | None = None,
     keep_last: int | None = None,
     older_than: timedelta | None = None,
     sessions: Iterable[str] | None = None,
     dry_run: bool = False,
     folder: Path | None = None,
 ) -> PruneReport:
-    """Remove old checkpoints, and return the space to the file system.
+    """Trim idle sessions to their first and newest checkpoint, and return the space to the file system.
 
-    The state, the events and the open interrupts of each session remain, with its first checkpoint and the newest one
-    of each branch. The answers of inputs with an id remain for a day, as such an input may be sent again. Older
-    checkpoints are lost: the session cannot be read as it was then, nor continued from there. Every checkpoint that
-    remains reads as before. A session with a run under way is skipped; a run that begins meanwhile waits for a few
-    milliseconds.
+    The state, the messages and the events of each session remain. Its other checkpoints are lost: the session cannot be
+    read as it was then, nor continued from there, and branches other than the newest are gone. Inputs with an id of the
+    last day remain with the checkpoints since, as a caller may send such an input again. A session is skipped if a run
+    of it is under way, or if its newest input has not ended, e.g. because it waits for an answer. A run that begins
+    meanwhile waits for the transaction that trims its session.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`; the tables may be those of LangGraph's own savers.
-        keep_last: Number of the newest checkpoints to keep, in each session and each nested graph; at least 1.
-        older_than: Keep checkpoints up to this age. Without both rules, the age is 30 days.
-        sessions: Ids of the sessions to prune; None for all.
+        idle_for: Trim the sessions whose newest checkpoint is at least this old; None for 30 days.
+        keep_last: 1 trims sessions that were used just now, as `idle_for=timedelta(0)` does; no other number.
+        older_than: No longer supported; `idle_for` replaces it.
+        sessions: Ids of the sessions to trim; None for all.
         dry_run: Whether to return what would be removed, and change nothing.
         folder: Same as for `open_saver`.
 
     Raises:
         SessionLostError: If the connection is lost that excludes runs of a session; earlier sessions stay pruned.
-        ConfigError: If a rule is invalid or both are given, a session does not exist, or the database does not exist or
-            is one in memory.
+        ConfigError: If a rule is invalid, or no longer supported, or two are given, a session does not exist, or the
+            database does not exist or is one in memory.
     """
-    keep = _rule(keep_last, older_than)
+    since = _idle_since(idle_for, keep_last, older_than)
     async with open_tables(url, folder) as (tables, saver):
         place = await database_key(saver)
         stored = {state.id: state for state in await tables.threads()}
@@ -89,24 +94,23 @@ async def prune(
             raise ConfigError(f"There is no session {unknown[0]!r} to prune; `graph-agent sessions` lists them.")
         before = await tables.size()
         found: list[PrunedSession] = []
-        reasons, marks = Counter[str](), dict[str, Mark]()
+        reasons = Counter[str]()
         for id_ in chosen:
-            if (unchanged := stored[id_].unchanged_since(keep)) is not None:
-                reasons.update(unchanged.reasons)
-                continue
-            found.append(await prune_thread(tables, saver, place, id_, keep, dry_run=dry_run, marks=marks))
-            reasons.update(found[-1].reasons)
-            if len(marks) >= _MARKS and not dry_run:
-                await tables.mark(marks)
-                marks.clear()
-        if marks and not dry_run:
-            await tables.mark(marks)
+            state = stored[id_]
+            if (unchanged := trimmed_before(state)) is not None:
+                reasons.update(unchanged)
+            elif (used := _time_of(state.newest)) is not None and used > since:
+                reasons[USED] += state.number
+            else:
+                found.append(await prune_session(tables, saver, place, id_, dry_run=dry_run))
+                reasons.update(found[-1].reasons)
         shown = tuple(each for each in found if each.checkpoints or each.bytes or each.skipped)
         if not dry_run and any(each.checkpoints or each.bytes for each in found):
             await tables.reclaim(lambda: _are_idle(saver, stored))
-        return PruneReport(
-            shown, by_number(reasons), *total(found), before, before if dry_run else await tables.size(), dry_run
-        )
+        total = (sum(each.checkpoints for each in found), sum(each.writes for each in found))
+        removed = sum(each.bytes for each in found)
+        after = before if dry_run else await tables.size()
+        return PruneReport(shown, by_number(reasons), *total, removed, before, after, dry_run)
 
 
 async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool:
@@ -116,20 +120,41 @@ async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool
     return True
 
 
-def _rule(keep_last: int | None, older_than: timedelta | None) -> Rule:
-    if keep_last is not None and older_than is not None:
-        raise ConfigError("keep_last and older_than are given; give one of them.")
-    if keep_last is not None:
-        if keep_last < 1:
-            raise ConfigError(f"keep_last={keep_last}: at least 1 checkpoint of a session remains; give 1 or more.")
-        return rule(keep_last)
-    age = DEFAULT_AGE if older_than is None else older_than
-    if age < timedelta():
-        raise ConfigError(f"older_than={age}: an age is not negative.")
+def _idle_since(idle_for: timedelta | None, keep_last: int | None, older_than: timedelta | None) -> datetime:
+    """Return the time since which a session is not used if it is trimmed."""
+    if older_than is not None:
+        raise ConfigError(
+            f"older_than={older_than}: the age of single checkpoints is no rule now; give idle_for, the time since "
+            "a session's newest checkpoint."
+        )
+    if keep_last is not None and keep_last != 1:
+        raise ConfigError(
+            f"keep_last={keep_last}: a trimmed session has its first and its newest checkpoint; give keep_last=1, or "
+            "idle_for to trim only sessions that were not used for a time."
+        )
+    if keep_last is not None and idle_for is not None:
+        raise ConfigError("keep_last and idle_for are given; give one of them.")
+    idle = timedelta() if keep_last is not None else DEFAULT_IDLE if idle_for is None else idle_for
+    if idle < timedelta():
+        raise ConfigError(f"idle_for={idle}: a time is not negative.")
+    if not idle:
+        return datetime.max.replace(tzinfo=UTC)  # the clock that an id was made by may be ahead
     try:
-        return rule(not_before=datetime.now(UTC) - age)
+        return datetime.now(UTC) - idle
     except OverflowError:
-        raise ConfigError(f"older_than={age}: no checkpoint can be that old; give a shorter time.") from None
+        raise ConfigError(f"idle_for={idle}: no session can be that old; give a shorter time.") from None
+
+
+def _time_of(checkpoint_id: str) -> datetime | None:
+    """Return the time in a checkpoint's id; None for an id of another form."""
+    try:
+        id_ = UUID(checkpoint_id)
+    except ValueError:
+        return None
+    if id_.version != _UUID6:
+        return None
+    ticks = (id_.int >> 96 << 28) | (id_.int >> 80 & 0xFFFF) << 12 | (id_.int >> 64 & 0xFFF)
+    return _EPOCH + timedelta(microseconds=ticks // 10)
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ async def check_start(saver: BaseCheckpointSaver[Any], configurable: Mapping[str
         if await load(saver, {"configurable": named}) is None:
             raise InputError(
                 f"Session {thread_id!r} has no checkpoint {checkpoint_id!r}: `prune` may have removed it. Continue "
-                "from one of those that `get_state_history` lists; to keep more, prune with a higher keep_last."
+                "from one of those that `get_state_history` lists; fork a session to keep one of its steps."
             )
     for namespace in _namespaces_to_check(configurable):
         newest = await load(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})

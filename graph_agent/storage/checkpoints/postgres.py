@@ -406,12 +406,12 @@ class SharedPostgresSaver(FencedPostgresSaver):
         )
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove old checkpoints of threads, see `graph_agent.persistence.prune`; or `delete` the threads.
+        """Trim threads, see `graph_agent.persistence.prune`; or `delete` them.
 
-        Raises `SessionBusyError` if a run of a thread is under way.
+        Raises `SessionBusyError` if a thread was skipped, e.g. because a run of it is under way.
         """
         # Imported here: few processes prune.
         from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
-        from graph_agent.storage.checkpoints.pruning.threads import prune_to_newest
+        from graph_agent.storage.checkpoints.pruning.sessions import prune_to_newest
 
         await prune_to_newest(PostgresTables(self._pool), self, thread_ids, strategy)

@@ -352,10 +352,15 @@ async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
             await Session(graph, "s1").run("Hello")
     planned = run_cli(tmp_path, "prune", "--db", url, "--keep-last", "1", "--dry-run", "--json")
     done = run_cli(tmp_path, "prune", "--db", url, "--keep-last", "1", "--json")
-    shown = run_cli(tmp_path, "prune", "--db", url, "--older-than", "90m")
+    shown = run_cli(tmp_path, "prune", "--db", url, "--idle-for", "90m")
     wrong = [
         run_cli(tmp_path, "prune", "--db", url, *options)
-        for options in (("--older-than", "5 years"), ("--keep-last", "0"), ("--keep-last", "1", "--older-than", "1d"))
+        for options in (
+            ("--idle-for", "5 years"),
+            ("--keep-last", "2"),
+            ("--older-than", "30d"),
+            ("--keep-last", "1", "--idle-for", "1d"),
+        )
     ]
 
     session, totals = (json.loads(line) for line in done.stdout.splitlines())
@@ -363,9 +368,11 @@ async def test_the_command_prune_reports_each_session(tmp_path: Path) -> None:
     assert (totals["checkpoints"], totals["bytes"]) == (session["checkpoints"], session["bytes"])
     assert shown.stdout.startswith(
         "Removed 0 checkpoints with 0 writes: 0 B of stored data.\n"
-        "2 checkpoints remain: 1 the first of a session; 1 the newest.\nThe database takes "
+        "3 checkpoints remain: 1 the first of a session; 1 the history of later ones; 1 the newest.\n"
+        "The database takes "
     )
-    assert [each.returncode for each in wrong] == [2, 2, 2]
+    assert [each.returncode for each in wrong] == [2, 2, 2, 2]
+    assert "give --idle-for" in " ".join(wrong[2].stderr.split())
 
 
 @pytest.mark.parametrize("options", [["--html", "--test"], ["--input", "1"], ["--html", "--all-checkpoints"]])

@@ -4,136 +4,106 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ormsgpack
-from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import call_in_thread
-from graph_agent.base.input_ids import INPUT_ID
-from graph_agent.storage.checkpoints.format import JOINED
-from graph_agent.storage.checkpoints.pruning.histories import OpaqueSerializer
-from graph_agent.storage.checkpoints.pruning.plan import MARK, At, Copies, Mark, Node, ThreadState, config_at
+from graph_agent.storage.checkpoints.delta_values import At
+from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 from graph_agent.storage.checkpoints.pruning.tables import (
-    LEFTOVER,
-    METADATA,
-    Batch,
+    EXTENT,
+    WRITES_BY_CHANNEL,
     Confirm,
-    Row,
     Statement,
-    StoredWrite,
+    Tables,
     ThreadChangedError,
+    ThreadState,
     UnreadableCheckpointError,
+    Written,
+    by_namespace,
+    known_deltas,
     no_check,
-    nodes_of,
+    written_of,
 )
 from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, is_locked
 from graph_agent.storage.checkpoints.sqlite_writer import Recorder
 
 T = TypeVar("T")
 
-_IN = "thread_id = ? AND checkpoint_ns = ?"
-_AT = f"{_IN} AND checkpoint_id = ?"
-_THREADS = (
-    "SELECT c.thread_id, c.newest, c.number, w.value FROM (SELECT thread_id, max(checkpoint_id) AS newest,"
-    " count(*) AS number FROM checkpoints GROUP BY thread_id) c LEFT JOIN writes w ON w.thread_id = c.thread_id"
-    f" AND w.checkpoint_ns = '' AND w.checkpoint_id = '' AND w.task_id = '{MARK}' AND w.idx = 0"
-)
-_MARK = (
-    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
-    f" VALUES (?, '', '', '{MARK}', 0, '{MARK}', 'json', ?)"
-)
+_NAMES = {
+    "{writes}": "writes",
+    "{value}": "value",
+    "{json}": "CAST(? AS BLOB)",
+    "{list}": "(SELECT value FROM json_each(?))",
+}
 _ROWS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints"
     " WHERE thread_id = ?"
 )
-_WRITES = (
-    "SELECT checkpoint_ns, checkpoint_id, channel, count(*), coalesce(sum(length(value)), 0) FROM writes"
-    " WHERE thread_id = ? GROUP BY checkpoint_ns, checkpoint_id, channel"
-)
-_STORED_WRITES = (
-    "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, value FROM writes"
-    " WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id, task_id, idx"
-)
-_WRITES_OF = (
-    "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, value FROM writes"
-    f" WHERE {_IN} AND checkpoint_id IN (SELECT value FROM json_each(?))"
-    " AND channel IN (SELECT value FROM json_each(?)) ORDER BY task_path, task_id, idx"
-)
-_CHECKPOINT = f"SELECT type, checkpoint FROM checkpoints WHERE {_AT}"
-_UPDATE = f"UPDATE checkpoints SET checkpoint = ? WHERE {_AT}"
-_NEWER = f"SELECT parent_checkpoint_id FROM checkpoints WHERE {_IN} AND checkpoint_id > ?"
-_SET_PARENT = f"UPDATE checkpoints SET parent_checkpoint_id = ? WHERE {_AT}"
-_DELETE = (f"DELETE FROM writes WHERE {_AT}", f"DELETE FROM checkpoints WHERE {_AT}")
 _DELETE_ALL = (
     "DELETE FROM checkpoints WHERE thread_id = ?",
     "DELETE FROM writes WHERE thread_id = ?",
     "DELETE FROM store WHERE prefix = ?",
 )
 _ADD_ITEM = "INSERT INTO store (prefix, key, value) VALUES (?, ?, ?)"
-_DELETE_NOTES = f"DELETE FROM writes WHERE {_AT} AND task_id = ?"
-_NOTE = (
-    "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
-    " VALUES (?, ?, '', ?, ?, ?, 'null', x'')"
-)
-_JOIN = (
-    "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
-    f" VALUES (?, ?, ?, '{JOINED}', ?, ?, ?, ?)"
-)
-_MARK_JOINED = (
-    f"UPDATE checkpoints SET metadata = CAST(json_remove(json_set(CAST(metadata AS TEXT), '$.{JOINED}', json('true')),"
-    f" '$.{INPUT_ID}') AS BLOB) WHERE {_AT}"
-)
 _INCREMENTAL = 2
 """The value of `PRAGMA auto_vacuum` for files from which pages can be freed in small steps."""
 _PAGES = 500
 """Pages freed per step; other processes cannot write for about 20 ms."""
 
 
-class SqliteTables:
+class SqliteTables(Tables):
     """The tables in one file; each method opens a connection of its own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    async def threads(self) -> list[ThreadState]:
-        """Return all threads, by one query."""
-        return await self._in_thread(lambda db: [ThreadState(*row) for row in db.execute(_THREADS)])
-
-    async def mark(self, marks: Mapping[str, Mark]) -> None:
-        """Store the marks of threads, in one transaction."""
-        await self.store([(_MARK, [(id_, mark.to_json()) for id_, mark in marks.items()])])
-
-    async def load(self, thread_id: str) -> dict[str, list[Node]]:
+    async def load(self, thread_id: str) -> dict[str, Rows]:
         """Return the checkpoints of a thread by namespace."""
-        return await self._in_thread(lambda db: _load(db, thread_id))
 
-    async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
-        """Return all writes of a thread; those of one task are in their order."""
-        return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_STORED_WRITES, (thread_id,))])
+        def load(db: sqlite3.Connection) -> dict[str, Rows]:
+            with _transaction(db, "BEGIN"), paused_collection():
+                written = written_of(db.execute(_sql(WRITES_BY_CHANNEL), (thread_id,)).fetchall())
+                return by_namespace([_row(stored, written) for stored in db.execute(_ROWS, (thread_id,))])
 
-    async def writes_of(self, at: At, ids: Sequence[str], channels: Sequence[str]) -> list[StoredWrite]:
-        """Return the writes of checkpoints to delta channels; those of one checkpoint are in LangGraph's order."""
-        values = (*at, json.dumps([*ids]), json.dumps([*channels]))
-        return await self._in_thread(lambda db: [StoredWrite(*row) for row in db.execute(_WRITES_OF, values)])
+        return await self._in_thread(load)
 
-    async def opaque_history(
-        self, at: At, checkpoint_id: str, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the history of delta channels, with objects as they are stored."""
+    async def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        given = [json.dumps(value) if isinstance(value, list) else value for value in values]
+        return await self._in_thread(lambda db: db.execute(_sql(sql), given).fetchall())
 
-        def read(db: sqlite3.Connection) -> Mapping[str, DeltaChannelHistory]:
-            with paused_collection():
-                saver, config = SqliteSaver(db, serde=OpaqueSerializer()), config_at(at, checkpoint_id)
-                return saver.get_delta_channel_history(config=config, channels=channels)
+    async def apply(
+        self, statements: Sequence[Statement], confirm: Confirm = no_check, expected: ThreadState | None = None
+    ) -> None:
+        """Execute statements in one transaction."""
+        await confirm()  # a lock on a file is not lost within a transaction
 
-        return await self._in_thread(read)
+        def store(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                if expected is not None:
+                    found = db.execute(EXTENT, (expected.id,)).fetchone()
+                    if found != (expected.newest, expected.number):
+                        raise ThreadChangedError
+                for sql, rows in statements:
+                    db.executemany(_sql(sql), rows)
+
+        await self._in_thread(store)
+
+    def cleaning(self, at: At) -> list[Statement]:
+        """Return nothing: a checkpoint holds its own values."""
+        return []
+
+    async def unused_bytes(self, at: At, gone: Sequence[str]) -> int:
+        """Return 0."""
+        return 0
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
         """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""
@@ -144,71 +114,9 @@ class SqliteTables:
         self, thread_id: str, statements: Sequence[Statement], prefix: str, items: Sequence[tuple[str, Any]]
     ) -> None:
         """Delete a thread and its items in the Store, and store new ones, in one transaction."""
-
-        def replace(db: sqlite3.Connection) -> None:
-            with _transaction(db):
-                for sql, value in zip(_DELETE_ALL, (thread_id, thread_id, prefix), strict=True):
-                    db.execute(sql, (value,))
-                for sql, rows in statements:
-                    db.executemany(sql, rows)
-                db.executemany(_ADD_ITEM, [(prefix, key, json.dumps(value)) for key, value in items])
-
-        await self._in_thread(replace)
-
-    async def store(self, statements: Sequence[Statement], confirm: Confirm = no_check) -> None:
-        """Execute statements of a recorder, in one transaction."""
-        await confirm()
-
-        def store(db: sqlite3.Connection) -> None:
-            with _transaction(db):
-                for sql, rows in statements:
-                    db.executemany(sql, rows)
-
-        await self._in_thread(store)
-
-    async def add_copies(
-        self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool, confirm: Confirm = no_check
-    ) -> int:
-        """Add full copies of channels to a checkpoint; return the bytes by which it grows."""
-        await confirm()  # a lock on a file is not lost within a transaction
-
-        def add(db: sqlite3.Connection) -> int:
-            with _transaction(db, "BEGIN" if dry_run else "BEGIN IMMEDIATE"):
-                kind, before = db.execute(_CHECKPOINT, (*at, checkpoint_id)).fetchone()
-                after = _with_values(kind, before, copies)
-                if not dry_run:
-                    db.execute(_UPDATE, (after, *at, checkpoint_id))
-            return len(after) - len(before)
-
-        return await self._in_thread(add)
-
-    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
-        """Remove checkpoints and their writes, and replace the writes of `batch.joined`, in one transaction."""
-        await confirm()
-
-        def remove(db: sqlite3.Connection) -> None:
-            with _transaction(db):
-                if any(parent in doomed for (parent,) in db.execute(_NEWER, (*at, newest))):
-                    raise ThreadChangedError
-                for sql in _DELETE:
-                    db.executemany(sql, [(*at, id_) for id_ in batch.ids])
-                if (head := batch.joined) is not None:
-                    db.execute(_DELETE[0], (*at, head.id))
-                    db.executemany(_JOIN, [(*at, head.id, number, *row) for number, row in enumerate(head.writes)])
-                    db.execute(_MARK_JOINED, (*at, head.id))
-                db.executemany(_SET_PARENT, [(parent, *at, id_) for id_, parent in batch.parents.items()])
-                db.execute(_DELETE_NOTES, (*at, "", LEFTOVER))
-                db.executemany(_NOTE, [(*at, LEFTOVER, number, id_) for number, id_ in enumerate(batch.leftovers)])
-
-        await self._in_thread(remove)
-
-    async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
-        """Do nothing: a checkpoint holds its own values."""
-        return 0
-
-    async def uncleaned(self, thread_id: str) -> list[str]:
-        """Return nothing, as `clean` does nothing."""
-        return []
+        deletions = [(sql, [(key,)]) for sql, key in zip(_DELETE_ALL, (thread_id, thread_id, prefix), strict=True)]
+        added = [(prefix, key, json.dumps(value)) for key, value in items]
+        await self.apply([*deletions, *statements, (_ADD_ITEM, added)])
 
     async def size(self) -> int:
         """Return the bytes of the file and its log."""
@@ -229,48 +137,34 @@ class SqliteTables:
             return work(connection)
 
 
-def _load(db: sqlite3.Connection, thread_id: str) -> dict[str, list[Node]]:
-    with _transaction(db, "BEGIN"), paused_collection():
-        written: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
-        for namespace, id_, channel, number, size in db.execute(_WRITES, (thread_id,)):
-            written.setdefault((namespace, id_), {})[channel] = number, size
-        names: dict[frozenset[str], frozenset[str]] = {}
-        return nodes_of((_row(stored, names) for stored in db.execute(_ROWS, (thread_id,))), written)
+def _sql(sql: str) -> str:
+    for name, own in _NAMES.items():
+        sql = sql.replace(name, own)
+    return sql
 
 
-def _row(stored: tuple[Any, ...], names: dict[frozenset[str], frozenset[str]]) -> Row:
+def _row(stored: tuple[Any, ...], written: Written) -> tuple[str, Row]:
     namespace, id_, parent, kind, blob, metadata = stored
-    checkpoint = _unpack(kind, blob, lambda code, data: None)
-    versions = frozenset(checkpoint.get("channel_versions") or ())
-    values = frozenset(checkpoint.get("channel_values") or ())
+    checkpoint = _unpack(kind, blob)
     known = json.loads(metadata) if metadata else {}
-    return Row(
-        namespace=namespace,
+    return namespace, Row(
         id=id_,
-        parent=parent,
+        parent=parent or None,
         ts=checkpoint.get("ts") or "",
-        version=checkpoint.get("v") or 1,
-        versions=names.setdefault(versions, versions),
-        values=names.setdefault(values, values),
-        metadata={key: known[key] for key in METADATA if key in known},
+        metadata=known,
+        values=frozenset(checkpoint.get("channel_values") or ()),
+        deltas=known_deltas(known, is_agents="loop" in (checkpoint.get("channel_versions") or ())),
         size=len(blob) + len(metadata or b""),
+        writes=written.get((namespace, id_), {}),
     )
 
 
-def _with_values(kind: str, blob: bytes, copies: Copies) -> bytes:
-    """Return a stored checkpoint with further channel values; all other bytes remain as they are."""
-    checkpoint = _unpack(kind, blob, ormsgpack.Ext)
-    for channel, (_, stored) in copies.items():
-        checkpoint["channel_values"][channel] = _unpack("msgpack", stored, ormsgpack.Ext)
-    return ormsgpack.packb(checkpoint, option=ormsgpack.OPT_NON_STR_KEYS)
-
-
-def _unpack(kind: str, blob: bytes, objects: Callable[[int, bytes], Any]) -> Any:
-    """Return stored data; raise `UnreadableCheckpointError` if it is not msgpack, or damaged."""
+def _unpack(kind: str, blob: bytes) -> Any:
+    """Return a stored checkpoint without its objects; `UnreadableCheckpointError` if it is not msgpack, or damaged."""
     if kind != "msgpack":
         raise UnreadableCheckpointError(f"its checkpoints are stored as {kind!r}, and only 'msgpack' can be pruned")
     try:
-        return ormsgpack.unpackb(blob, ext_hook=objects, option=ormsgpack.OPT_NON_STR_KEYS)
+        return ormsgpack.unpackb(blob, ext_hook=lambda code, data: None, option=ormsgpack.OPT_NON_STR_KEYS)
     except ValueError as error:
         raise UnreadableCheckpointError(f"one of its checkpoints is damaged: {error}") from error
 

@@ -1,26 +1,45 @@
-"""Declares what pruning needs of a database, and reads its rows as the nodes of a plan."""
+"""Declares what pruning, export and import need of a database, with the statements that both databases share."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.base.errors import OperatorError
-from graph_agent.base.input_ids import INPUT_ID
-from graph_agent.storage.checkpoints.format import FORMAT, FORMAT_KEY, JOINED
-from graph_agent.storage.checkpoints.pruning.plan import At, Copies, Mark, Node, ThreadState, agent_deltas
+from graph_agent.storage.checkpoints.delta_values import At
+from graph_agent.storage.checkpoints.format import FORMAT, FORMAT_KEY
+from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 
-Write = tuple[str, str, bytes]
-"""Channel, type and value of a stored write."""
 Statement = tuple[str, Sequence[Any]]
 """SQL, and a list of its parameters for each execution."""
-METADATA = ("counters_since_delta_snapshot", "parents", "source", INPUT_ID, FORMAT_KEY, JOINED)
-"""The keys of a checkpoint's metadata that are read."""
+Confirm = Callable[[], Awaitable[None]]
+"""Verifies that no run of the thread has begun; raises otherwise."""
+MARK = "graph_agent_pruned"
+"""Task id and channel of the note of what a pruning has left of a thread: a write of a checkpoint without an id."""
+WRITES_BY_CHANNEL = (
+    "SELECT checkpoint_ns, checkpoint_id, channel, count(*), coalesce(sum(length({value})), 0) FROM {writes}"
+    " WHERE thread_id = ? GROUP BY checkpoint_ns, checkpoint_id, channel"
+)
+_THREADS = (
+    "SELECT c.thread_id, c.newest, c.number, w.{value} FROM (SELECT thread_id, max(checkpoint_id) AS newest,"
+    " count(*) AS number FROM checkpoints GROUP BY thread_id) c LEFT JOIN {writes} w ON w.thread_id = c.thread_id"
+    f" AND w.checkpoint_ns = '' AND w.checkpoint_id = '' AND w.task_id = '{MARK}' AND w.idx = 0"
+)
+_STORED_WRITES = (
+    "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, {value} FROM {writes}"
+    " WHERE thread_id = ?"
+)
+EXTENT = "SELECT coalesce(max(checkpoint_id), ''), count(*) FROM checkpoints WHERE thread_id = ?"
+_ALL_WRITES = f"{_STORED_WRITES} ORDER BY checkpoint_ns, checkpoint_id, task_id, idx"
+_WRITES_OF = (
+    f"{_STORED_WRITES} AND checkpoint_ns = ? AND checkpoint_id IN {{list}} AND channel IN {{list}}"
+    " ORDER BY task_path, task_id, idx"
+)
 
 
 class UnreadableCheckpointError(OperatorError):
@@ -28,25 +47,20 @@ class UnreadableCheckpointError(OperatorError):
 
 
 class ThreadChangedError(Exception):
-    """A checkpoint that is to be removed has become the parent of a new one."""
+    """A thread has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One checkpoint as it is stored."""
+class ThreadState:
+    """How far a thread reaches, by which a pruning recognizes one that has not changed."""
 
-    namespace: str
     id: str
-    parent: str | None
-    ts: str
-    version: int
-    versions: frozenset[str]
-    """Channels with a version."""
-    values: frozenset[str]
-    """Channels with a stored value."""
-    metadata: Mapping[str, Any]
-    size: int
-    """Bytes of the checkpoint and its metadata."""
+    newest: str
+    """The highest checkpoint id of all namespaces; empty without a checkpoint."""
+    number: int
+    """Number of checkpoints."""
+    mark: bytes | None = None
+    """The stored note of the last pruning; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,50 +76,48 @@ class StoredWrite:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The first checkpoint of a group, with the writes that it receives instead of its own."""
-
-    id: str
-    writes: Sequence[Write]
-    """The writes, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Checkpoints that are removed together."""
-
-    ids: Sequence[str]
-    """The checkpoints; no other remaining one is a descendant, except those in `parents` and theirs."""
-    parents: Mapping[str, str | None]
-    """Remaining checkpoint whose parent is removed → its new parent; None if there is none."""
-    leftovers: Sequence[str]
-    """Checkpoints without descendants that are removed next; noted in case the process ends before."""
-    joined: Joined | None = None
-    """The parent of the remaining checkpoint in `parents`, with the writes of the removed ones; None without one."""
-
-
-LEFTOVER = "graph_agent_pruning"
-"""Task id of the notes of leftovers: writes of a checkpoint without an id, whose channel is the leftover's id."""
-Written = Mapping[tuple[str, str], Mapping[str, tuple[int, int]]]
-"""Namespace and checkpoint → channel → number and bytes of its stored writes."""
-
-
-Confirm = Callable[[], Awaitable[None]]
-"""Verifies that no run of the thread has begun; raises otherwise."""
-
-
 async def no_check() -> None:
     """Verify nothing."""
 
 
-class Tables(Protocol):
+class Tables(ABC):
     """The tables of LangGraph's savers in one database."""
 
+    @abstractmethod
+    async def load(self, thread_id: str) -> dict[str, Rows]:
+        """Return the checkpoints of a thread by namespace; raise `UnreadableCheckpointError` if one cannot be read."""
+
+    @abstractmethod
+    async def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query.
+
+        It names the table of writes as `{writes}`, its value as `{value}`, parameters as `?`, and a parameter that is a
+        list of texts as `{list}`.
+        """
+
+    @abstractmethod
+    async def apply(
+        self, statements: Sequence[Statement], confirm: Confirm = no_check, expected: ThreadState | None = None
+    ) -> None:
+        """Execute statements in one transaction, in the syntax of `query`, or those of a recorder.
+
+        Raises `ThreadChangedError` if a thread has not the `expected` extent, and what `confirm` raises; nothing is
+        stored then.
+        """
+
+    @abstractmethod
+    def cleaning(self, at: At) -> list[Statement]:
+        """Return the statements that remove values of a namespace that no checkpoint refers to any more."""
+
+    @abstractmethod
+    async def unused_bytes(self, at: At, gone: Sequence[str]) -> int:
+        """Return the bytes that `cleaning` removes once the checkpoints `gone` are removed."""
+
+    @abstractmethod
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
         """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""
-        ...
 
+    @abstractmethod
     async def replace(
         self, thread_id: str, statements: Sequence[Statement], prefix: str, items: Sequence[tuple[str, Any]]
     ) -> None:
@@ -113,131 +125,62 @@ class Tables(Protocol):
 
         The `statements` store new checkpoints and writes. `prefix` is that of the items in the table of the Store.
         """
-        ...
+
+    @abstractmethod
+    async def size(self) -> int:
+        """Return the bytes that the database takes on disk."""
+
+    @abstractmethod
+    async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
+        """Return free space to the file system without blocking runs; rewrite the database only if `is_idle`."""
 
     async def threads(self) -> list[ThreadState]:
         """Return all threads, by one query."""
-        ...
+        return [ThreadState(*row) for row in await self.query(_THREADS)]
 
-    async def mark(self, marks: Mapping[str, Mark]) -> None:
-        """Store the marks of threads, in one transaction."""
-        ...
-
-    async def load(self, thread_id: str) -> dict[str, list[Node]]:
-        """Return the checkpoints of a thread by namespace; raise `UnreadableCheckpointError` if one cannot be read."""
-        ...
+    async def extent(self, thread_id: str) -> ThreadState:
+        """Return how far a thread reaches now."""
+        [row] = await self.query(EXTENT, [thread_id])
+        return ThreadState(thread_id, *row)
 
     async def stored_writes(self, thread_id: str) -> list[StoredWrite]:
         """Return all writes of a thread; those of one task are in their order."""
-        ...
+        return [StoredWrite(*row) for row in await self.query(_ALL_WRITES, [thread_id])]
 
     async def writes_of(self, at: At, ids: Sequence[str], channels: Sequence[str]) -> list[StoredWrite]:
-        """Return the writes of checkpoints to delta channels; those of one checkpoint are in LangGraph's order."""
-        ...
-
-    async def opaque_history(
-        self, at: At, checkpoint_id: str, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return delta channels' history with objects as stored; raise `ValueError` if one is no msgpack or damaged."""
-        ...
-
-    async def store(self, statements: Sequence[Statement], confirm: Confirm = no_check) -> None:
-        """Execute statements of a recorder, in one transaction."""
-        ...
-
-    async def add_copies(
-        self, at: At, checkpoint_id: str, copies: Copies, *, dry_run: bool, confirm: Confirm = no_check
-    ) -> int:
-        """Add full copies of channels to a checkpoint, in one transaction; return the bytes by which it grows.
-
-        With `dry_run`, only the bytes are returned. If `confirm`, called at the end, raises, nothing is stored.
-        """
-        ...
-
-    async def remove(self, at: At, batch: Batch, newest: str, doomed: set[str], confirm: Confirm = no_check) -> None:
-        """Remove checkpoints and their writes, and replace the writes of `batch.joined`, in one transaction.
-
-        Raises `ThreadChangedError`, with nothing removed, if a checkpoint newer than `newest` has a `doomed` one, of
-        all that are to be removed, as its parent.
-        """
-        ...
-
-    async def clean(self, at: At, gone: set[str], *, dry_run: bool) -> int:
-        """Remove the stored values of checkpoints `gone` that no remaining one refers to; return their bytes."""
-        ...
-
-    async def uncleaned(self, thread_id: str) -> list[str]:
-        """Return the namespaces of a thread that a pruning left without `clean`, e.g. because it was killed."""
-        ...
-
-    async def size(self) -> int:
-        """Return the bytes that the database takes on disk."""
-        ...
-
-    async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
-        """Return free space to the file system without blocking runs; rewrite the database only if `is_idle`."""
-        ...
+        """Return the writes of checkpoints to some channels; those of one checkpoint are in LangGraph's order."""
+        return [StoredWrite(*row) for row in await self.query(_WRITES_OF, [*at, [*ids], [*channels]])]
 
 
-def nodes_of(rows: Iterable[Row], written: Written) -> dict[str, list[Node]]:
-    """Return the nodes of a thread by namespace; raise `UnreadableCheckpointError` for those of a newer version."""
-    found = list(rows)
-    deltas = {row.namespace: set[str]() for row in found}
-    for row in found:
-        if (stored := row.metadata.get(FORMAT_KEY) or 1) > FORMAT:
-            raise UnreadableCheckpointError(
-                f"its checkpoints have format {stored}, of a newer version of graph-agent; this version reads {FORMAT}"
-            )
-        deltas[row.namespace] |= _counted(row) | agent_deltas(row.versions)
-    shared: dict[frozenset[str], frozenset[str]] = {}
+Written = dict[tuple[str, str], dict[str, tuple[int, int]]]
+"""Namespace and checkpoint → channel → number and bytes of its writes."""
 
-    def share(names: frozenset[str]) -> frozenset[str]:
-        return shared.setdefault(names, names)
 
-    nodes: dict[str, list[Node]] = {namespace: [] for namespace in deltas}
-    for row in found:
-        own = agent_deltas(row.versions)
-        rebuilt = ((_counted(row) | own) & row.versions) - row.values
-        writes = written.get((row.namespace, row.id), {})
-        leftovers = written.get((row.namespace, ""), {})
-        names = deltas[row.namespace]
-        nodes[row.namespace].append(
-            Node(
-                id=row.id,
-                parent=row.parent or None,
-                ts=row.ts,
-                within=_within(row),
-                version=row.version,
-                source=str(row.metadata.get("source") or ""),
-                is_agent=bool(own),
-                has_sends=TASKS in writes,
-                ends_wave=bool(own) and "wave_finished" in writes,
-                holds_input="__start__" in row.values,
-                deltas=share(rebuilt),
-                foldable=share(rebuilt & own),
-                stored=share(row.values & names),
-                is_leftover=row.id in leftovers,
-                input_id=row.metadata.get(INPUT_ID),
-                size=row.size + sum(size for _, size in writes.values()),
-                writes=sum(number for number, _ in writes.values()),
-                write_bytes=sum(size for _, size in writes.values()),
-                delta_bytes=sum(size for name, (_, size) in writes.items() if name in names)
-                + (row.size if row.values & names else 0),
-                is_joined=bool(row.metadata.get(JOINED)),
-            )
+def written_of(rows: Sequence[tuple[Any, ...]]) -> Written:
+    """Return the rows of `WRITES_BY_CHANNEL` by checkpoint."""
+    written: Written = {}
+    for namespace, id_, channel, number, size in rows:
+        written.setdefault((namespace, id_), {})[channel] = number, int(size)
+    return written
+
+
+def known_deltas(metadata: Mapping[str, Any], *, is_agents: bool) -> frozenset[str]:
+    """Return the delta channels that a checkpoint shows: those that LangGraph counts the updates of, and an agent's.
+
+    Raises `UnreadableCheckpointError` for a checkpoint of a newer version.
+    """
+    if (stored := metadata.get(FORMAT_KEY) or 1) > FORMAT:
+        raise UnreadableCheckpointError(
+            f"its checkpoints have format {stored}, of a newer version of graph-agent; this version reads {FORMAT}"
         )
-    return nodes
+    counters = metadata.get("counters_since_delta_snapshot")
+    own = ("messages", "events") if is_agents else ()
+    return frozenset([*(counters if isinstance(counters, dict) else ()), *own])
 
 
-def _counted(row: Row) -> frozenset[str]:
-    """Return the delta channels that LangGraph counts the updates of."""
-    counters = row.metadata.get("counters_since_delta_snapshot")
-    return frozenset(counters) if isinstance(counters, dict) else frozenset()
-
-
-def _within(row: Row) -> str | None:
-    parents = row.metadata.get("parents")
-    if not row.namespace or not isinstance(parents, dict) or not parents:
-        return None
-    found = parents[max((str(name) for name in parents), key=len)]
-    return found if isinstance(found, str) else None
+def by_namespace(rows: Sequence[tuple[str, Row]]) -> dict[str, Rows]:
+    """Return checkpoints by namespace and id."""
+    found: dict[str, dict[str, Row]] = {}
+    for namespace, row in rows:
+        found.setdefault(namespace, {})[row.id] = row
+    return dict(found)
