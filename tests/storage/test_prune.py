@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import psycopg
 import pytest
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from typing_extensions import TypedDict
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.errors import (
@@ -29,13 +33,14 @@ from graph_agent.errors import (
     SessionLostError,
 )
 from graph_agent.persistence import open_saver, prune
-from graph_agent.session.importing import export_session, import_session
+from graph_agent.session.history import summarize_sessions
+from graph_agent.session.importing import export_session, fork_session, import_session
 from graph_agent.storage.checkpoints.maintenance import USED
 from graph_agent.storage.checkpoints.pruning import moves, sessions
 from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
 from graph_agent.storage.checkpoints.pruning.sqlite import SqliteTables
 from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.registry import maintained
+from graph_agent.storage.locks.registry import maintained, running_check
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres
@@ -533,3 +538,84 @@ async def stored_values(url: str) -> int:
         tables = PostgresTables(saver.conn)  # type: ignore[attr-defined]  # the pool of every PostgreSQL saver
         [(number,)] = await tables.query("SELECT count(*) FROM checkpoint_blobs")
     return int(number)
+
+
+def _append(values: list[str], writes: Sequence[Any]) -> list[str]:
+    return [*values, *(f"{len(values) + at}: {value}" for at, value in enumerate(writes))]
+
+
+class Noted(TypedDict):
+    notes: Annotated[list[str], DeltaChannel(_append, list)]
+
+
+async def test_a_delta_channel_of_unknown_kind_is_trimmed(url: str) -> None:
+    def note(state: Noted) -> dict[str, str]:
+        return {"notes": f"after {len(state['notes'])}"}
+
+    builder = StateGraph(Noted)
+    builder.add_node(note)
+    builder.add_edge(START, "note")
+    builder.add_edge("note", END)
+    async with open_saver(url) as saver:
+        graph: Any = builder.compile(checkpointer=saver)
+        for number in range(4):
+            await graph.ainvoke({"notes": f"input {number}"}, thread())
+        before = (await graph.aget_state(thread())).values
+        removed = [(await prune(url, keep_last=1)).checkpoints > 8]
+        after = (await graph.aget_state(thread())).values
+        on = await graph.ainvoke({"notes": "more"}, thread())
+        removed.append((await prune(url, keep_last=1)).checkpoints > 0)
+        last = (await graph.aget_state(thread())).values
+
+    assert (after, last, removed) == (before, on, [True, True])
+    assert on["notes"] == [*before["notes"], "8: more", "9: after 9"]
+
+
+async def test_a_fork_of_a_session_is_trimmed_and_the_session_keeps_its_title(url: str) -> None:
+    async with open_saver(url) as saver:
+        for number in range(3):
+            await take_step(saver, "wave", number)
+        await fork_session(saver, "s1", "fork", 7)
+        graph = create_graph_agent(ScriptedChatModel(["Other.", "Another."]), checkpointer=saver)
+        await Session(graph, "fork").run("On the fork.")
+
+        async def seen() -> Any:
+            summaries = await summarize_sessions(saver, running_check(saver))
+            events = [await Session(graph, name).events() for name in ("s1", "fork")]
+            return summaries, events, await SessionMemory(graph).list_sessions()
+
+        before = await seen()
+        report = await prune(url, keep_last=1)
+        after = await seen()
+        result = await Session(graph, "fork").run("And on.")
+
+    assert (after == before, [each.id for each in report.sessions]) == (True, ["fork", "s1"])
+    assert (result.answer, len(before[1][1]) > 10) == ("Another.", True)
+
+
+async def test_a_pruning_that_stops_at_any_statement_has_changed_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = PostgresTables if url.startswith("postgres") else SqliteTables
+    apply, numbers = kind.apply, itertools.count()
+    stops: list[bool] = []
+
+    async def stopping(tables: Any, statements: Sequence[Any], *arguments: Any) -> None:
+        at = next(numbers)
+        stops.append(at <= len(statements))
+        failing = [("DELETE FROM nowhere WHERE 1 = ?", [(1,)])] if stops[-1] else []
+        await apply(tables, [*statements[:at], *failing, *statements[at:]], *arguments)
+
+    async with open_saver(url) as saver:
+        for number, step in enumerate(("delegate", "wave", "answer")):
+            await take_step(saver, step, number)
+        before = await read_all(saver)
+        monkeypatch.setattr(kind, "apply", stopping)
+        found: list[Any] = []
+        while not stops or stops[-1]:
+            with suppress(sqlite3.OperationalError, psycopg.errors.UndefinedTable):
+                await prune(url, keep_last=1)
+            found += [len(stops)] if stops[-1] and await read_all(saver) != before else []
+        after = await read_all(saver)
+
+    assert (found, len(stops) > 8, differences(before, after), len(after) < 5) == ([], True, [], True)
