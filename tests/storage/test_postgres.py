@@ -242,6 +242,22 @@ async def test_a_run_that_is_cancelled_while_it_asks_for_its_lock_leaves_none(po
         assert (await Session(graph, "s1").run("now")).answer == "One."
 
 
+async def test_blocking_runs_use_every_saver_from_another_event_loop(postgres_url: str) -> None:
+    def run(saver: Any, session_id: str) -> list[str]:
+        graph, config = agent(["One.", "Two."], saver), thread(session_id)
+        answers = [Session(graph, session_id).run_sync("one", input_id="i").answer]
+        answers.append(graph.invoke(says("two"), config)["messages"][-1].text)
+        answers.append(Session(graph, session_id).run_sync("one", input_id="i").answer)
+        graph.update_state(config, {"messages": [("user", "three")]})
+        return [*answers, *(message.text for message in graph.get_state(config).values["messages"])]
+
+    async with open_saver(postgres_url) as ours, AsyncPostgresSaver.from_conn_string(postgres_url) as theirs:
+        with PostgresSaver.from_conn_string(postgres_url) as blocking:
+            results = [await asyncio.to_thread(run, each, f"s{at}") for at, each in enumerate((ours, theirs, blocking))]
+
+    assert results == [["One.", "Two.", "One.", "one", "One.", "two", "Two.", "three"]] * 3
+
+
 @pytest.mark.parametrize("kind", [AsyncConnectionPool, ConnectionPool, psycopg.AsyncConnection, psycopg.Connection])
 async def test_every_kind_of_saver_has_the_same_place(kind: Any, postgres_url: str) -> None:
     def saver() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.interfaces.server.a2a.store import open_tables
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.storage.checkpoints.sqlite_connection import DatabaseRemovedError
+from graph_agent.storage.checkpoints.sqlite_connection import DatabaseRemovedError, LockWaitConnection
 from tests.interfaces.server.process import serving
 from tests.support.chat_client import CHAT, body, chat
 
@@ -45,6 +46,20 @@ async def test_an_input_is_refused_after_its_database_was_removed(
             await session.run("two")
 
     assert first.answer == "One."
+
+
+@pytest.mark.parametrize("commit", [lambda db: db.commit(), lambda db: db.execute("COMMIT")], ids=["method", "SQL"])
+def test_a_transaction_is_not_committed_after_its_database_was_removed(
+    tmp_path: Path, commit: Callable[[LockWaitConnection], object]
+) -> None:
+    file = tmp_path / "s.db"
+    with closing(LockWaitConnection(file)) as db:
+        db.execute("CREATE TABLE words (word)")
+        db.execute("INSERT INTO words VALUES ('one')")
+        file.unlink()
+
+        with pytest.raises(DatabaseRemovedError):
+            commit(db)
 
 
 async def test_a_relative_file_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

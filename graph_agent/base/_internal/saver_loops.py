@@ -24,8 +24,10 @@ _SERVES = "serves_any_loop"
 """Attribute of a saver that serves every event loop, also without a patch."""
 _IN_MEMORY = "langgraph.checkpoint.memory"
 """Module of a saver that waits for nothing."""
-_METHODS = ("get_tuple", "put", "put_writes", "delete_thread", "get_delta_channel_history")
-"""Blocking methods of a saver; the name of the asynchronous one begins with an `a`."""
+_METHODS = ("aget_tuple", "aput", "aput_writes", "adelete_thread", "aget_delta_channel_history", "find_input")
+"""Asynchronous methods of a saver; the names of the blocking ones lack the `a`. Some savers of this package have the
+last one, which has no blocking form.
+"""
 
 
 def foreign_loop(saver: BaseCheckpointSaver[Any]) -> asyncio.AbstractEventLoop | None:
@@ -45,8 +47,8 @@ def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
         return
     # Patched in place: `database_key` reads the saver's connection, which a wrapper would hide.
     if type(saver).__module__ != _IN_MEMORY:
-        for name in _METHODS:
-            setattr(saver, f"a{name}", _served(saver, name))
+        for name in filter(partial(hasattr, saver), _METHODS):
+            setattr(saver, name, _served(saver, name))
         saver.alist = _served_list(saver)  # type: ignore[method-assign]
     setattr(saver, _SERVES, True)
 
@@ -61,10 +63,10 @@ def _unpatched(saver: BaseCheckpointSaver[Any], name: str) -> Callable[[], Calla
 
 
 def _served(saver: BaseCheckpointSaver[Any], name: str) -> Callable[..., Awaitable[Any]]:
-    own, blocking = _unpatched(saver, f"a{name}"), _unpatched(saver, name)
+    own, blocking = _unpatched(saver, name), _unpatched(saver, name.removeprefix("a"))
 
     # LangGraph reads the parameters of `aput_writes`.
-    @wraps(getattr(saver, f"a{name}"))
+    @wraps(getattr(saver, name))
     async def call(*args: Any, **options: Any) -> Any:
         if (loop := foreign_loop(saver)) is not None:
             return await awaited_on(loop, own()(*args, **options))
