@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 Answers = Literal["exact", "ignore"]
 """Whether another text of an answer counts as a difference."""
-_SEEN_S = 10.0
-"""Seconds to wait for the event of a call that has started; it was sent before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
