@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 413
 """Modules the package may have; lower it when modules join."""
-LINES = 87_125
+LINES = 87_123
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
