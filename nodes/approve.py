@@ -35,7 +35,7 @@ async def approve_node(
     """
     task = Task.of(state, config, runtime, deps)
     asked = task.loop.get("awaiting_approval", [])
-    if task.run.aborted or not asked:
+    if task.run.stop.aborted or not asked:
         return {"wave_finished": True}
     if checkpointer_of(config) is None:
         raise ConfigError(

@@ -255,7 +255,7 @@ class AnswerUpdate:
         elif self.answer is not None:
             self._record_cut_off(self.answer)
         if self.answer is not None:
-            self.answer = with_name(self.answer, self.active_run.agent_name)
+            self.answer = with_name(self.answer, self.active_run.identity.agent_name)
 
     async def produce(self) -> None:
         """Produce the answer, or the error that prevented it; the first rule that applies decides."""
@@ -342,7 +342,7 @@ class AnswerUpdate:
         """Do work that sends requests, unless an abort or the deadline cancels it."""
         left_s = answer_left_s(self.active_run, self.loop, self.settings)
         try:
-            await self.active_run.stoppable(self._send(work, sentence), "The request for the answer", left_s)
+            await self.active_run.stop.stoppable(self._send(work, sentence), "The request for the answer", left_s)
         except WorkStoppedError:
             self._cut_short()
 
@@ -471,7 +471,7 @@ class AnswerUpdate:
 
     def _cut_short(self) -> None:
         """Build the answer from the text that was streamed before an abort or the deadline."""
-        if self.active_run.aborted:
+        if self.active_run.stop.aborted:
             self.reason = "aborted"
             self.outcome = {"stop_reason": "aborted"}
         elif self.reason == "completed":

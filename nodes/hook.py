@@ -49,7 +49,7 @@ async def hook_node(
     try:
         # An answer that has been found may use the time that is kept back for it.
         left_s = None if loop["outcome"] is not None else work_left_s(run, loop, task.settings)
-        update = await run.stoppable(hook.run(state, config), f"The hook {hook.node}", left_s)
+        update = await run.stop.stoppable(hook.run(state, config), f"The hook {hook.node}", left_s)
         _check(update, deps.toolbox.own)
         if update.get("jump_to") not in hook.jumps:
             update.pop("jump_to", None)  # as in LangChain, a jump that `can_jump_to` does not declare has no effect
@@ -73,8 +73,8 @@ async def hook_node(
 def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
     """Return the update of a hook that an abort or the deadline stopped: it ends the input, with no unchecked reply."""
     message = f"The hook {hook.node} was stopped before its end."
-    outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.aborted else "deadline"}
-    if not task.run.aborted and task.settings.deadline_s is not None:
+    outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.stop.aborted else "deadline"}
+    if not task.run.stop.aborted and task.settings.deadline_s is not None:
         outcome["limit"] = task.settings.deadline_s
     events = [event("warning", task.step, message=message)]
     if "limit" in outcome:

@@ -121,7 +121,12 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
 
 async def answer_with_results(update: PlanUpdate) -> Decision | None:
     """Answer with the results of the wave if its tools return directly."""
-    if update.state.get("wave_finished") and not update.steered and not update.run.aborted and update.answer_directly():
+    if (
+        update.state.get("wave_finished")
+        and not update.steered
+        and not update.run.stop.aborted
+        and update.answer_directly()
+    ):
         return Decision.END
     return None
 
@@ -133,7 +138,7 @@ async def end_if_concluded(update: PlanUpdate) -> Decision | None:
 
 async def stop_at_abort(update: PlanUpdate) -> Decision | None:
     """Stop at an abort, before the wave continues."""
-    return Decision.END if update.run.aborted and update.stop_at_abort_or_budget() else None
+    return Decision.END if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
 
 
 async def stop_at_abort_or_budget(update: PlanUpdate) -> Decision | None:
@@ -245,7 +250,7 @@ async def ask_before_deadline(update: PlanUpdate) -> None:
     update.direct_answer = None
     left_s = work_left_s(update.run, update.loop, update.settings)
     try:
-        await update.run.stoppable(_ask(update), "The planning request", left_s)
+        await update.run.stop.stoppable(_ask(update), "The planning request", left_s)
     except WorkStoppedError:
         update.stop_at_abort_or_deadline(cut_short=True)
 
@@ -271,7 +276,7 @@ async def _ask(update: PlanUpdate) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
         update.fail(failure_event(error, update.loop["step"], "The planning request"), error)
         return
-    planned = replace(planned, message=with_name(planned.message, update.run.agent_name))
+    planned = replace(planned, message=with_name(planned.message, update.run.identity.agent_name))
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
     report_model_calls(update.loop, update.events[-1])

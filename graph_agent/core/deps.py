@@ -297,7 +297,7 @@ class Task:
         if telemetry.observer is not None:
             telemetry.observer.enter(run)
         # A node runs in a context of its own.
-        log_fields.set({"session_id": run.session_id, "input_id": loop["last_input_id"], "step": loop["step"]})
+        log_fields.set({"session_id": run.identity.session_id, "input_id": loop["last_input_id"], "step": loop["step"]})
         return cls(config, runtime, deps, run, state, loop, deps.settings(runtime, config, loop))
 
     @property
@@ -336,7 +336,7 @@ def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage]
     last = _newest_reply(history) if usage["model_calls"] else None
     used = last.usage_metadata if last is not None else None
     return BudgetUsage(
-        seconds=run.worked_s(loop.get("worked_s", 0.0)),
+        seconds=run.stop.worked_s(loop.get("worked_s", 0.0)),
         tokens=usage["total_tokens"],
         cost=usage.get("cost", 0.0),
         last_tokens=used["total_tokens"] if used else 0,
@@ -352,11 +352,11 @@ def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None
     """Return the seconds that planning and calls may still take; None without a deadline."""
     if settings.deadline_s is None:
         return None
-    return max(0.0, work_s(settings.deadline_s, settings) - run.worked_s(loop.get("worked_s", 0.0)))
+    return max(0.0, work_s(settings.deadline_s, settings) - run.stop.worked_s(loop.get("worked_s", 0.0)))
 
 
 def answer_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
     """Return the seconds that the answer may still take; None without a deadline."""
     if settings.deadline_s is None:
         return None
-    return max(0.0, settings.deadline_s - run.worked_s(loop.get("worked_s", 0.0)))
+    return max(0.0, settings.deadline_s - run.stop.worked_s(loop.get("worked_s", 0.0)))

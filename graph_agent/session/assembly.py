@@ -234,9 +234,9 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
         active_run = run_of(config)
-        active_run.check_held()
+        active_run.stop.check_held()
         update = await node(state, config, *args, **kwargs)
-        active_run.check_held()
+        active_run.stop.check_held()
         stream_messages(config, lambda: results_in(update))
         return update
 

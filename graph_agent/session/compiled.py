@@ -216,7 +216,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
             run.is_unobserved = self._is_unobserved(configurable, kwargs)
-            run.agent_name = self.name if self.name not in _UNNAMED else None
+            run.identity.agent_name = self.name if self.name not in _UNNAMED else None
             try:
                 input = await self._admit(input, configurable, run)
             except InputStoredError as stored:
@@ -239,15 +239,15 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             try:
                 async with flushed, contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
-                        run.at_consumer = True
+                        run.stop.at_consumer = True
                         try:
                             yield chunk
                         finally:
-                            run.at_consumer = False
+                            run.stop.at_consumer = False
             # The run was drained, or as part of a parent graph stopped at a breakpoint or an interrupt.
             except GraphBubbleUp as stopped:
                 held = stopped
-            if run.untouched:
+            if run.calls.untouched:
                 from graph_agent.core.execution.ledger import note_unstarted  # rarely needed
 
                 await note_unstarted(run, {"configurable": configurable}, self.checkpointer)

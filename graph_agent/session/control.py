@@ -130,7 +130,7 @@ class SessionCommands:
         """
         run = await find_run(self.saver, self.id)
         if run is not None:
-            run.abort()
+            run.stop.abort()
             return True
         if not await is_idle(self.saver, self.id):
             await self._send(new_note("abort"))
@@ -178,7 +178,7 @@ class SessionControl(SessionCommands):
         """Abort a session that no program runs, which settles its calls; return whether its input was aborted."""
         handle = RunHandle()
         handle.abort()
-        config: RunnableConfig = {"configurable": with_handle(self._thread["configurable"], AgentHandle(handle))}
+        config: RunnableConfig = {"configurable": with_handle(self._thread["configurable"], AgentHandle(parent=handle))}
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def next_follow_up(self) -> ControlMessage | None:
@@ -263,7 +263,7 @@ def call_records(
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]
-        if not call.ready or (run is not None and id_ in run.planned and id_ not in run.started_calls):
+        if not call.ready or (run is not None and id_ in run.calls.planned and id_ not in run.calls.started):
             return "planned"
         if id_ in recovery.noted or id_ in interrupted or not idle:
             return "started"

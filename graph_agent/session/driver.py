@@ -255,9 +255,10 @@ class RunDriver:
         surrounding run reaches. `note` is the follow-up that the input is.
         """
         if handle is None:
-            parent = handle_of(self._configurable).run or handle_of(ensure_config()["configurable"]).run
+            surrounding = handle_of(self._configurable).parent or handle_of(ensure_config()["configurable"]).run
+            outer = surrounding.stop if isinstance(surrounding, Run) else surrounding
             before = partial(self.control.check_next, note) if note is not None else None
-            handle = RunHandle(parent=parent, before=before, mark=mark)
+            handle = RunHandle(outer, surrounding=surrounding, before=before, mark=mark)
         run = InputRun(handle)
         if self._graph.checkpointer is not None:  # otherwise nothing takes it away, and the two refer to each other
             handle.after = partial(self._read_end, run)
@@ -271,7 +272,7 @@ class RunDriver:
         """
         modes, mark = options.modes, run.handle.mark
         stores, values = self._graph.checkpointer is not None, dict[str, Any]()
-        handle = replace(handle_of(self._configurable), run=run.handle, hides_nodes=not stores)
+        handle = replace(handle_of(self._configurable), parent=run.handle, hides_nodes=not stores)
         if options.readership is not None:
             handle = replace(handle, readership=options.readership, is_watched=True)
         configurable = {**with_handle(self._configurable, handle), STRICT_RESUME: True}
@@ -322,7 +323,7 @@ class RunDriver:
         begun, saver = time.monotonic(), cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
         while True:
             if (run := await find_run(saver, self.id)) is not None:
-                if not mark.names(run.mark, self.id):
+                if not mark.names(run.identity.mark, self.id):
                     return False
                 await asyncio.wait([asyncio.wrap_future(run.ended)])
                 return True
@@ -347,7 +348,9 @@ class RunDriver:
             return None
         try:
             # The deadline of the input before it does not cover this.
-            async with asyncio.timeout(_LATE_FOLLOW_UP_S if ended is not None and ended.left_s == 0 else _FOLLOW_UP_S):
+            async with asyncio.timeout(
+                _LATE_FOLLOW_UP_S if ended is not None and ended.stop.left_s == 0 else _FOLLOW_UP_S
+            ):
                 return await self.control.next_follow_up()
         except TimeoutError as error:
             log_failure(logger, f"Looking for follow-ups of the session {self.id!r}", error)
@@ -359,7 +362,7 @@ class RunDriver:
         If the lock was lost, another run may have continued the session, so the state is that of the last checkpoint
         of the input's own run.
         """
-        run.ended, run.aborted = ended, ended.aborted
+        run.ended, run.aborted = ended, ended.stop.aborted
         with with_own_lists(ended.stored_lists):
             state = await self.state()
         newest = state.config["configurable"].get("checkpoint_id")

@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from graph_agent.core.runs.fence import DeferredWrites
-from graph_agent.core.runs.run import AgentHandle, Run, with_handle
+from graph_agent.core.runs.run import AgentHandle, Run, RunIdentity, with_handle
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import open_saver, strict_serializer
 from graph_agent.storage.checkpoints import postgres_fence
@@ -102,7 +102,7 @@ class Writer:
     def __init__(self, saver: AsyncPostgresSaver, thread_id: str, *, defers: bool = True) -> None:
         self._saver = saver
         self.run = Run(
-            session_id=thread_id,
+            RunIdentity(thread_id),
             deferred=DeferredWrites(must_commit=False, loop=asyncio.get_running_loop()) if defers else None,
         )
         at = {"thread_id": thread_id, "checkpoint_ns": ""}

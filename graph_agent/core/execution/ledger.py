@@ -96,7 +96,7 @@ class WaveRecovery:
 
 async def may_start(task: Task, call: Call) -> bool:
     """Whether a writing call, planned in this run or an earlier one, can run now; False if one may have started it."""
-    if call["id"] in task.run.planned:
+    if call["id"] in task.run.calls.planned:
         return True
     recovery = await _wave_recovery(task)
     if task.id in recovery.asking:
@@ -107,7 +107,7 @@ async def may_start(task: Task, call: Call) -> bool:
 
 async def finished_before(task: Task, call: Call) -> list[Write] | None:
     """Return the writes of a call that had finished before a person edited the checkpoint; None for any other call."""
-    if call["id"] in task.run.planned:
+    if call["id"] in task.run.calls.planned:
         return None
     return (await _wave_recovery(task)).finished.get(call["id"])
 
@@ -121,21 +121,21 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
         # An earlier run continued with this answer; its progress is unknown.
         return False
     await _note_answer(task, ANSWERED, answers)
-    task.run.answered_tasks[task.id] = answers
+    task.run.calls.answered_tasks[task.id] = answers
     return True
 
 
 async def note_refused(task: Task) -> None:
     """Store a note that the newest answer of a task was refused before its call ran, so that another may be given."""
-    if (answers := task.run.answered_tasks.get(task.id)) is not None:
+    if (answers := task.run.calls.answered_tasks.get(task.id)) is not None:
         await _note_answer(task, REFUSED, answers)
 
 
 async def _note_answer(task: Task, kind: str, answers: int) -> None:
     saver, at = checkpoint_of(task)
     if saver is not None and at is not None:
-        note = f"{task.id}:{answers}:{task.run.id}"
-        await put_writes(saver, at, [(kind, [note])], f"{kind}:{task.run.id}:{note}")
+        note = f"{task.id}:{answers}:{task.run.identity.id}"
+        await put_writes(saver, at, [(kind, [note])], f"{kind}:{task.run.identity.id}:{note}")
 
 
 async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
@@ -145,7 +145,7 @@ async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
         call: The call, planned in this run or an earlier one.
         writes: Whether the call may write; there are no notes of reading calls.
     """
-    if call["id"] in task.run.planned:
+    if call["id"] in task.run.calls.planned:
         return False
     recovery = await _wave_recovery(task)
     return not recovery.is_certainly_unstarted(call["id"], ledger=writes and task.records)
@@ -216,7 +216,7 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
     thread = {"thread_id": configurable.get("thread_id", ""), "checkpoint_ns": configurable.get("checkpoint_ns", "")}
     if (newest := await load(saver, {"configurable": thread})) is not None:
         stopped_at: RunnableConfig = {"configurable": with_handle(newest.config["configurable"], AgentHandle(run))}
-        await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
+        await put_writes(saver, stopped_at, [(UNTOUCHED, run.calls.untouched)], f"{UNTOUCHED}:{run.identity.id}")
 
 
 def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:

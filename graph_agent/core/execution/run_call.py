@@ -87,8 +87,8 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
             "resume. Send new input: the open calls are then settled as unknown, and the conversation continues."
         )
     log_fields.set({**log_fields.get({}), "call_id": call["id"]})
-    task.run.started_tasks.add(call["id"])
-    if call["id"] in task.run.planned:
+    task.run.calls.started_tasks.add(call["id"])
+    if call["id"] in task.run.calls.planned:
         return CallToRun(call, [])
     state = read_state(task.config, FIELDS)
     wave = current_wave(state)
@@ -119,7 +119,7 @@ async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
         return False
     try:
         policy = held_calls([call], events, task.deps, task.settings)
-        return bool(await task.run.stoppable(policy, "An approval policy"))
+        return bool(await task.run.stop.stoppable(policy, "An approval policy"))
     except WorkStoppedError:
         return True
 
@@ -351,7 +351,7 @@ async def run_in_slot(
 
     Args:
         timer: Started when `work` begins.
-        contained: Same as for `Run.stoppable`.
+        contained: Same as for `RunStop.stoppable`.
 
     Returns:
         The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
@@ -359,29 +359,29 @@ async def run_in_slot(
     run, toolbox = task.run, task.deps.toolbox
     writes = toolbox.writes(call["name"])
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
-    started = call["id"] not in run.planned and await may_have_started(task, call, writes=writes)
+    started = call["id"] not in run.calls.planned and await may_have_started(task, call, writes=writes)
 
     async def run_it() -> T | CallResult:
         nonlocal started
         async with task.deps.slots.of_wave(task.runtime, task.settings.max_parallel_calls):
-            if run.aborted:
+            if run.stop.aborted:
                 raise WorkStoppedError
             if writes:
                 if not toolbox.repeatable(call["name"]) and not await may_start(task, call):
                     return CallResult(UNKNOWN, "unknown")
-                if task.records or call["id"] not in run.planned:
+                if task.records or call["id"] not in run.calls.planned:
                     await note_started(task, call)
-            await run.confirm_held()
+            await run.stop.confirm_held()
             started = True
-            run.started_calls.add(call["id"])
-            with current_call(run.session_id, call, _wave(task)), timer.running(call):
+            run.calls.started.add(call["id"])
+            with current_call(run.identity.session_id, call, _wave(task)), timer.running(call):
                 return await work()
 
     try:
         left_s = work_left_s(run, task.loop, task.settings)
-        return await run.stoppable(run_it(), f"The call of {call['name']!r}", left_s, contained=contained)
+        return await run.stop.stoppable(run_it(), f"The call of {call['name']!r}", left_s, contained=contained)
     except WorkStoppedError:
-        return cut_short("abort" if run.aborted else "deadline", started=started, writes=writes)
+        return cut_short("abort" if run.stop.aborted else "deadline", started=started, writes=writes)
 
 
 def _wave(task: Task) -> str:
@@ -397,7 +397,7 @@ async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> C
         return output
 
     async def stored() -> dict[str, list[Any]]:
-        return {} if call["id"] in run.planned else await _stored_writes(task)
+        return {} if call["id"] in run.calls.planned else await _stored_writes(task)
 
     accepted = await run.once(f"own writes:{task.wave}", stored)
     # No other call can write between this check and the changes below, as nothing is awaited.

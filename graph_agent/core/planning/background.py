@@ -68,7 +68,7 @@ async def receive_background(update: PlanUpdate) -> bool:
     if not tasks:
         return False
     try:
-        found = await update.run.stoppable(_collect(update.deps.toolbox, tasks), "Reading background tasks")
+        found = await update.run.stop.stoppable(_collect(update.deps.toolbox, tasks), "Reading background tasks")
     except WorkStoppedError:
         return False
     for id_, result in found.items():

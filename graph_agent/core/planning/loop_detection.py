@@ -224,7 +224,7 @@ def stop_repetition(update: PlanUpdate) -> bool:
     if waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period:
         return False
     window = settings.loop_window
-    recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, update.run.fingerprints)
+    recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, update.run.calls.fingerprints)
     loop = find_loop(recent.fingerprints, window=window, max_period=settings.loop_max_period)
     # A wave of other calls does not continue an older pattern.
     if loop is not None and not recent.newest_wave.isdisjoint(loop.pattern):

@@ -273,7 +273,7 @@ def may_replan(update: PlanUpdate) -> bool:
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or update.limit_met:
         return False
-    if update.state["remaining_steps"] < update.deps.steps_for_a_wave or update.run.aborted:
+    if update.state["remaining_steps"] < update.deps.steps_for_a_wave or update.run.stop.aborted:
         return False
     return not update.budget_met(NO_USAGE, outcome["draft"])
 

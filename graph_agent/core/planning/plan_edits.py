@@ -79,7 +79,7 @@ async def start_calls(
     if update.settings.approve is not None:
         policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)
         try:
-            held = await update.run.stoppable(policy, "An approval policy")
+            held = await update.run.stop.stoppable(policy, "An approval policy")
         except (WorkStoppedError, asyncio.CancelledError) as stopped:
             # Without a decision no call may run, and each needs a result.
             update.skip([(call, _STOPPED) for call in [*chosen.ready, *chosen.waiting]])
@@ -227,7 +227,7 @@ async def apply_edits(update: PlanUpdate) -> None:
     if (
         ready
         and not update.loop.get("awaiting_approval")
-        and update.run.planned.issuperset(call["id"] for call in ready)
+        and update.run.calls.planned.issuperset(call["id"] for call in ready)
     ):
         return
     apply_decisions(update)
@@ -248,7 +248,7 @@ async def apply_edits(update: PlanUpdate) -> None:
     status = update.state.get("status", SessionStatus.CREATED.value)
     if status != SessionStatus.RUNNING:
         # A person has started an input with their own calls.
-        update.run.begin_input()
+        update.run.stop.begin_input()
         update.reset_counters()
         update.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
         update.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}

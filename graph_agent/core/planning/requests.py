@@ -104,7 +104,7 @@ class ModelRequests:
         prepared = run.shared("prepared history", PreparedHistory)
         active = RequestState(deps, chain, settings, history, loop, planner, prepared)
         forwarder = run.parent.forwarder if isinstance(run.parent, RunHandle) else None
-        return cls(active, budget_met, forwarder, run.session_id, answer_left_s(run, loop, settings))
+        return cls(active, budget_met, forwarder, run.identity.session_id, answer_left_s(run, loop, settings))
 
     async def plan_once(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
         """Send one planning request.

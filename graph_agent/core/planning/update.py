@@ -117,7 +117,7 @@ class PlanUpdate:
             await self.withdraw(remote["open"])
         if remote and remote.get("after"):
             self.change_remote(after=None)
-        queued_s = round(self.run.begin_input(), 6)
+        queued_s = round(self.run.stop.begin_input(), 6)
         self._set_deadline()
         await self.prepare()
         await self.settle()
@@ -137,7 +137,7 @@ class PlanUpdate:
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
-        warnings = (*self.deps.warnings(), *self.run.warnings)
+        warnings = (*self.deps.warnings(), *self.run.identity.warnings)
         self.events += [event("warning", 0, message=warning) for warning in warnings]
         self.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
 
@@ -145,11 +145,11 @@ class PlanUpdate:
         """Load the delegates' descriptions and changed tools, unless the run is stopped before."""
         if self.deps.toolbox.needs_refresh:
             with suppress(WorkStoppedError):
-                await self.run.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
+                await self.run.stop.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
 
     def _set_deadline(self) -> None:
-        self.run.worked_s(self.loop.get("worked_s", 0.0))
-        self.run.deadline_s = self.settings.deadline_s
+        self.run.stop.worked_s(self.loop.get("worked_s", 0.0))
+        self.run.stop.deadline_s = self.settings.deadline_s
 
     async def settle(self, *, continues: bool = False) -> None:
         """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
@@ -199,7 +199,7 @@ class PlanUpdate:
 
     def stop_at_abort_or_budget(self) -> bool:
         """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""
-        met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.aborted else None
+        met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.stop.aborted else None
         met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
             return False
@@ -283,7 +283,9 @@ class PlanUpdate:
         self.changes["ready"] = calls
         # After a crash, settlement reports a call that is stored as waiting as never started.
         stored_first = wave is not None or any(self.deps.toolbox.writes(call["name"]) for call in calls)
-        self.run.plan_calls((call["id"] for call in calls), stored_first=stored_first)
+        if stored_first and self.run.deferred is not None:
+            self.run.deferred.must_commit = True
+        self.run.calls.plan(call["id"] for call in calls)
         if self.settings.effect_ledger:
             self.loop["ledger"] = True
         else:
@@ -385,7 +387,7 @@ class PlanUpdate:
 
     def stop_at_abort_or_deadline(self, *, cut_short: bool = False) -> None:
         """End planning because an abort or the deadline has stopped work of this pass; `cut_short` as for `stop`."""
-        if self.run.aborted:
+        if self.run.stop.aborted:
             self.stop("aborted", None, cut_short=cut_short)
         else:
             self.stop("deadline", self.settings.deadline_s, cut_short=cut_short)
@@ -416,7 +418,7 @@ class PlanUpdate:
     def as_pairs(self) -> list[tuple[str, Any]]:
         """The state update as key-value pairs."""
         if self.settings.deadline_s is not None:
-            self.loop["worked_s"] = round(self.run.worked_s(self.loop.get("worked_s", 0.0)), 3)
+            self.loop["worked_s"] = round(self.run.stop.worked_s(self.loop.get("worked_s", 0.0)), 3)
         if self.events and self.events[-1]["type"] in ("limit", "error"):
             report_model_calls(self.loop, self.events[-1])
         return [*self.changes.items(), *self.own_writes, ("loop", self.loop), ("events", self.events)]

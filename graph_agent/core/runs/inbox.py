@@ -289,21 +289,21 @@ async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
     if isinstance(run.inbox, MemoryInbox):
         return await _read_notes(run, run.inbox, loop)
     try:
-        return await run.stoppable(_read_notes(run, run.inbox, loop), "The Store")
+        return await run.stop.stoppable(_read_notes(run, run.inbox, loop), "The Store")
     except WorkStoppedError:
         return []
 
 
 async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
-    notes = await inbox.read(run.session_id)
-    obsolete = run.process_aborts(notes)
+    notes = await inbox.read(run.identity.session_id)
+    obsolete = run.stop.process_aborts(notes)
     taken = set(loop.get("consumed_notes", ()))
     if taken and not run.has_read_inbox:
         obsolete += [note.key for note in notes if note.key in taken]
         loop.pop("consumed_notes", None)
     run.has_read_inbox = True
     if obsolete:
-        await inbox.forget(run.session_id, obsolete)
+        await inbox.forget(run.identity.session_id, obsolete)
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 
@@ -328,7 +328,7 @@ async def _reconfigure(
     try:
         changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}
         if check is not None:
-            await run.stoppable(check({**loop, "config_overrides": changed}), "Building the model")
+            await run.stop.stoppable(check({**loop, "config_overrides": changed}), "Building the model")
     except ConfigError as error:
         return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
     loop["config_overrides"] = changed

@@ -20,7 +20,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -55,7 +55,9 @@ class AgentHandle:
     """
 
     run: Run | None = None
-    """Inside a run, the run itself; before its start, its parent. None for neither."""
+    """The run; None before its start."""
+    parent: Run | RunHandle | None = None
+    """The parent of a run that has not started; None if there is none."""
     readership: ConsumerTracker | None = None
     """State of the run's stream; None if the run has no stream, or it is unknown."""
     is_watched: bool = False
@@ -99,7 +101,7 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
     passed_on = _NO_HANDLE if names_checkpoint(given) else outer
     return with_handle(
         merged,
-        run=own.run or outer.run,
+        parent=own.run or own.parent or outer.run,
         is_watched=own.is_watched or passed_on.is_watched,
         in_foreground=own.in_foreground or passed_on.in_foreground,
     )
@@ -113,101 +115,37 @@ class EarlyEvents:
 
 
 class WorkStoppedError(Exception):
-    """An abort or a deadline stopped work of a run; see `Run.stoppable`."""
+    """An abort or a deadline stopped work of a run; see `RunStop.stoppable`."""
 
 
 @dataclass(eq=False, repr=False)
-class Run:
-    """One run of an agent's graph, from its entry point to its end. Thread-safe."""
+class RunStop:
+    """What stops one run: an abort, its deadline, the loss of its session, or a reader that has left. Thread-safe."""
 
-    inbox: Inbox | None = None
-    """The session's inbox; None for a run without a session."""
-    session_id: str = ""
-    """The session; empty for a run that stores nothing."""
-    parent: Run | None = None
-    """The run that contains this one as a delegate or a subgraph; its abort applies to this run too."""
+    parent: RunStop | None = None
+    """That of the run which contains this one as a delegate or a subgraph; it stops this run, too."""
+    fence: CheckpointFence | None = None
+    """The fence of the run; None if the run is not this process's own."""
     readership: ConsumerTracker | None = None
     """State of the run's stream; None if the run has no stream, or it is unknown."""
-    ended: Future[None] = field(default_factory=Future)
-    """Done when the session is free for its next run."""
     task: asyncio.Task[Any] | None = None
     """The task whose cancellation ends the run; None if there is none."""
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
-    agent_name: str | None = None
-    """Name that the agent's messages carry; None for an agent without a name of its own."""
-    warnings: tuple[str, ...] = ()
-    """Faults of the request that the run answers; a `warning` event reports each when the run begins an input."""
-    planned: set[str] = field(default_factory=set)
-    """Ids of the calls made ready in this run, which no earlier run can have started."""
-    started_tasks: set[str] = field(default_factory=set)
-    """Ids of the calls whose task has started in this run."""
-    started_calls: set[str] = field(default_factory=set)
-    """Ids of the calls started in this run."""
-    answered_tasks: dict[str, int] = field(default_factory=dict)
-    """Task id → number of answers with which this run continued it."""
-    has_read_inbox: bool = False
-    """Whether the inbox was read. The first read removes notes that the stored state has processed."""
-    cause: BaseException | None = None
-    """The exception behind the newest failure of this run; None if there is none."""
-    failure: RunFailedError | None = None
-    """The error to raise at the run's end; None if there is none."""
-    fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
-    """Cache of `recent_calls`."""
-    mark: InputId | None = None
-    """The id of its input, which its checkpoints store; None for an input without an id."""
-    inputs_before: Mapping[str, str] | str | None = None
-    """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
-    checkpoint of each; then, the checkpoint that has them. None for nothing."""
-    stored_lists: tuple[str, Mapping[str, list[Any]]] | None = None
-    """Id of the newest checkpoint that it stores, and its lists by channel; None before the first."""
-    recent_runs: tuple[str, ...] = ()
-    """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
+    deadline_s: float | None = None
+    """Seconds that the input may take, the answer included; None for no limit, or before the input began."""
+    at_consumer: bool = False
+    """Whether the consumer of the stream has the newest part, and the run waits for it."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies the session's lock; None if the lock cannot be lost."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _stopped_at: float | None = None
-    _children: set[Run] = field(default_factory=set)
+    _children: set[RunStop] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
-    _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
-    _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
-    deferred: DeferredWrites | None = None
-    """Its queued writes; None if each write is committed at once."""
-    answering: bool = False
-    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
-    is_unobserved: bool = False
-    """Whether it stores nothing, and its caller does not see which node wrote what; tracers may."""
-    updates_only: bool = False
-    """Whether it locks the session for `update_state` only, and runs no node."""
-    deadline_s: float | None = None
-    """Seconds that its input may take, the answer included; None for no limit, or before the input began."""
-    observed: Any = None
-    """What the observer of this process has recorded of it; None if there is none."""
-    at_consumer: bool = False
-    """Whether the consumer of its stream has the newest part, and the run waits for it."""
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - resolved at call time, so that a test can set the clock
-
-    def __post_init__(self) -> None:
-        self.fence = CheckpointFence(self.id)
-        """Refuses its writes when another run has continued the session."""
-
-    def plan_calls(self, ids: Iterable[str], *, stored_first: bool) -> None:
-        """Record calls as made ready in this run, if `stored_first` once their plan is committed; ids may be reused."""
-        if self.deferred is not None and stored_first:
-            self.deferred.must_commit = True
-        new = set(ids)
-        self.planned |= new
-        self.started_tasks -= new
-        self.started_calls -= new
-
-    @property
-    def untouched(self) -> list[str]:
-        """Ids of the calls made ready whose task has not started."""
-        return sorted(self.planned - self.started_tasks)
 
     @property
     def aborted(self) -> bool:
@@ -231,12 +169,12 @@ class Run:
         Nested runs share the time in which stopped work may end, so that each level does not add its own.
         """
         now, seconds = time.monotonic(), 0.0
-        run: Run | None = self
-        while run is not None:
-            if run.is_ending or run.left_s == 0:
-                run._stopped_at = run._stopped_at or now
-                seconds = max(seconds, now - run._stopped_at)
-            run = run.parent
+        stop: RunStop | None = self
+        while stop is not None:
+            if stop.is_ending or stop.left_s == 0:
+                stop._stopped_at = stop._stopped_at or now
+                seconds = max(seconds, now - stop._stopped_at)
+            stop = stop.parent
         return seconds
 
     def abort(self) -> None:
@@ -253,23 +191,24 @@ class Run:
 
     def end_lost(self, why: str) -> None:
         """Abort the run, and store nothing more, because its process lost the session; `why` is for the sender."""
-        self.fence.close(why)
+        if self.fence is not None:
+            self.fence.close(why)
         self.abort()
 
     def check_held(self) -> None:
         """Raise `SessionLostError` if a loss of the session's lock was recorded."""
-        if self.fence.why_lost:
+        if self.fence is not None and self.fence.why_lost:
             self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
         """Behaves like `check_held`, but first verifies the lock itself if its last check is outdated."""
-        run: Run | None = self
-        while run is not None:
-            if run.confirm_lock is not None:
-                await await_thread_future(run.confirm_lock())
-            run = run.parent
+        stop: RunStop | None = self
+        while stop is not None:
+            if stop.confirm_lock is not None:
+                await await_thread_future(stop.confirm_lock())
+            stop = stop.parent
         self.check_held()
 
     def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
@@ -322,7 +261,7 @@ class Run:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Register this run with its parent, so that an abort of the parent reaches it."""
+        """Register the run with its parent, so that an abort of the parent reaches it."""
         if self.parent is None:
             yield
             return
@@ -333,6 +272,139 @@ class Run:
         finally:
             with self.parent._guard:
                 self.parent._children.discard(self)
+
+    def begin_input(self) -> float:
+        """Restart the working time for a new input; return the seconds that passed before."""
+        now = time.monotonic()
+        queued_s = now - self._since
+        self._worked_s, self._since, self._stopped_at = 0.0, now, None
+        return queued_s
+
+    def worked_s(self, before_s: float) -> float:
+        """Return the working seconds of this input, after those of its earlier runs, without the time between them."""
+        if self._worked_s is None:
+            self._worked_s = before_s
+        return self._worked_s + time.monotonic() - self._since
+
+
+class _Interruptible:
+    # A class: every node of every run enters it, and a generator-based context manager takes twice as long.
+    __slots__ = ("_scope", "_stop")
+
+    def __init__(self, stop: RunStop, seconds: float | None) -> None:
+        self._stop = stop
+        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+        self._scope = anyio.CancelScope(deadline=deadline)
+
+    def __enter__(self) -> anyio.CancelScope:
+        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
+        scope, stop = Context().run(self._scope.__enter__), self._stop
+        with stop._guard:
+            stop._scopes[scope] = asyncio.get_running_loop()
+        if stop.aborted:
+            scope.cancel()
+        return scope
+
+    def __exit__(self, *raised: Any) -> bool:
+        with self._stop._guard:
+            self._stop._scopes.pop(self._scope, None)
+        swallowed = bool(self._scope.__exit__(*raised))
+        if swallowed:
+            self._stop.check_held()
+        return swallowed
+
+
+@dataclass(eq=False, slots=True)
+class RunIdentity:
+    """Which run it is, for its session's events, checkpoints and traces."""
+
+    session_id: str = ""
+    """The session; empty for a run that stores nothing."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    agent_name: str | None = None
+    """Name that the agent's messages carry; None for an agent without a name of its own."""
+    mark: InputId | None = None
+    """The id of its input, which its checkpoints store; None for an input without an id."""
+    warnings: tuple[str, ...] = ()
+    """Faults of the request that the run answers; a `warning` event reports each when the run begins an input."""
+    inputs_before: Mapping[str, str] | str | None = None
+    """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
+    checkpoint of each; then, the checkpoint that has them. None for nothing."""
+    recent_runs: tuple[str, ...] = ()
+    """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
+
+
+@dataclass(eq=False, slots=True)
+class RunCalls:
+    """The calls of one run: which it made ready, and which it has started."""
+
+    planned: set[str] = field(default_factory=set)
+    """Ids of the calls made ready in this run, which no earlier run can have started."""
+    started_tasks: set[str] = field(default_factory=set)
+    """Ids of the calls whose task has started in this run."""
+    started: set[str] = field(default_factory=set)
+    """Ids of the calls started in this run."""
+    answered_tasks: dict[str, int] = field(default_factory=dict)
+    """Task id → number of answers with which this run continued it."""
+    fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
+    """Cache of `recent_calls`."""
+
+    @property
+    def untouched(self) -> list[str]:
+        """Ids of the calls made ready whose task has not started."""
+        return sorted(self.planned - self.started_tasks)
+
+    def plan(self, ids: Iterable[str]) -> None:
+        """Record calls as made ready in this run; a call may have the id of an earlier one."""
+        new = set(ids)
+        self.planned |= new
+        self.started_tasks -= new
+        self.started -= new
+
+
+@dataclass(eq=False, repr=False)
+class Run:
+    """One run of an agent's graph, from its entry point to its end.
+
+    What a run is, what stops it, and which calls it has are groups of their own; a function takes the group it needs.
+    """
+
+    identity: RunIdentity = field(default_factory=RunIdentity)
+    parent: Run | RunHandle | None = None
+    """The run that contains this one as a delegate or a subgraph, or its handle; its abort applies to this run too."""
+    readership: InitVar[ConsumerTracker | None] = None
+    """State of the run's stream; see `RunStop`."""
+    calls: RunCalls = field(default_factory=RunCalls)
+    inbox: Inbox | None = None
+    """The session's inbox; None for a run without a session."""
+    has_read_inbox: bool = False
+    """Whether the inbox was read. The first read removes notes that the stored state has processed."""
+    deferred: DeferredWrites | None = None
+    """Its queued writes; None if each write is committed at once."""
+    stored_lists: tuple[str, Mapping[str, list[Any]]] | None = None
+    """Id of the newest checkpoint that it stores, and its lists by channel; None before the first."""
+    is_unobserved: bool = False
+    """Whether it stores nothing, and its caller does not see which node wrote what; tracers may."""
+    updates_only: bool = False
+    """Whether it locks the session for `update_state` only, and runs no node."""
+    answering: bool = False
+    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
+    observed: Any = None
+    """What the observer of this process has recorded of it; None if there is none."""
+    cause: BaseException | None = None
+    """The exception behind the newest failure of this run; None if there is none."""
+    failure: RunFailedError | None = None
+    """The error to raise at the run's end; None if there is none."""
+    ended: Future[None] = field(default_factory=Future)
+    """Done when the session is free for its next run."""
+    _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _held: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self, readership: ConsumerTracker | None) -> None:
+        self.fence = CheckpointFence(self.identity.id)
+        """Refuses its writes when another run has continued the session."""
+        outer: RunStop | None = self.parent.stop if isinstance(self.parent, Run) else self.parent
+        self.stop: RunStop = RunStop(outer, self.fence, readership)
 
     async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
         """Return a value that several tasks of this run need, computed at the first request; no caller cancels it."""
@@ -361,37 +433,20 @@ class Run:
         """Record the exception that fails the input; for an error of a hook, the hook's own exception."""
         self.cause = error.__cause__ if isinstance(error, HookError) and error.__cause__ is not None else error
 
-    def begin_input(self) -> float:
-        """Restart the working time for a new input; return the seconds that passed before."""
-        now = time.monotonic()
-        queued_s = now - self._since
-        self._worked_s, self._since, self._stopped_at = 0.0, now, None
-        return queued_s
-
-    def worked_s(self, before_s: float) -> float:
-        """Return the working seconds of this input, after those of its earlier runs, without the time between them."""
-        if self._worked_s is None:
-            self._worked_s = before_s
-        return self._worked_s + time.monotonic() - self._since
-
-
-@asynccontextmanager
-async def observed(run: Run, name: str) -> AsyncIterator[None]:
-    """Report a run of the named agent to the observer of this process, if there is one."""
-    if telemetry.observer is None:
-        yield
-        return
-    with telemetry.observer.run(run, name):
-        yield
-
 
 @dataclass(eq=False, repr=False)
-class RunHandle(Run):
+class RunHandle(RunStop):
     """Parent of one run, passed by a program in its `AgentHandle` to abort the run and to hook into it.
 
     Runs nested in that run, such as a delegate's, do not inherit the hooks.
     """
 
+    surrounding: Run | RunHandle | None = None
+    """The run in which the program starts this one, and whose stop is `parent`; None outside of any."""
+    mark: InputId | None = None
+    """The id of the run's input; None for an input without an id."""
+    warnings: tuple[str, ...] = ()
+    """Faults of the request that the run answers; see `RunIdentity`."""
     brought: tuple[ControlMessage, ...] = ()
     """Notes for the session, added once the run has its lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
@@ -407,31 +462,14 @@ class RunHandle(Run):
     """Id of the earlier checkpoint from which the run continues its input; None for the newest checkpoint."""
 
 
-class _Interruptible:
-    # A class: every node of every run enters it, and a generator-based context manager takes twice as long.
-    __slots__ = ("_run", "_scope")
-
-    def __init__(self, run: Run, seconds: float | None) -> None:
-        self._run = run
-        deadline = math.inf if seconds is None else anyio.current_time() + seconds
-        self._scope = anyio.CancelScope(deadline=deadline)
-
-    def __enter__(self) -> anyio.CancelScope:
-        # Until it is due, even a cancelled timer keeps its context, and with this one the session's history.
-        scope, run = Context().run(self._scope.__enter__), self._run
-        with run._guard:
-            run._scopes[scope] = asyncio.get_running_loop()
-        if run.aborted:
-            scope.cancel()
-        return scope
-
-    def __exit__(self, *raised: Any) -> bool:
-        with self._run._guard:
-            self._run._scopes.pop(self._scope, None)
-        swallowed = bool(self._scope.__exit__(*raised))
-        if swallowed:
-            self._run.check_held()
-        return swallowed
+@asynccontextmanager
+async def observed(run: Run, name: str) -> AsyncIterator[None]:
+    """Report a run of the named agent to the observer of this process, if there is one."""
+    if telemetry.observer is None:
+        yield
+        return
+    with telemetry.observer.run(run, name):
+        yield
 
 
 def fence_of(config: RunnableConfig) -> CheckpointFence | None:

@@ -396,7 +396,7 @@ class _Conversation:
 
 async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationRequest | None:
     """Return the newest question that a task of an earlier run asked for this call; None if there is none."""
-    if not count_resume_values(config) and call["id"] in run_of(config).planned:
+    if not count_resume_values(config) and call["id"] in run_of(config).calls.planned:
         return None
     runtime = get_runtime()
     saver, at = checkpointer_of(config), running_checkpoint(config, runtime)

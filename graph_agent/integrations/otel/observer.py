@@ -90,11 +90,11 @@ class OtelObserver:
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT_NAME: name,
-            **({names.CONVERSATION_ID: run.session_id} if run.session_id else {}),
+            **({names.CONVERSATION_ID: run.identity.session_id} if run.identity.session_id else {}),
         }
         span = self._start(names.INVOKE_AGENT, name, attributes)
         at = context.get_current() if span is None else trace.set_span_in_context(span)
-        run.observed = seen = _RunSpans(name, at, span, run.session_id)
+        run.observed = seen = _RunSpans(name, at, span, run.identity.session_id)
         try:
             yield
         except BaseException as error:

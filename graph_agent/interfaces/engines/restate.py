@@ -81,7 +81,7 @@ def agent_object(
         """Whether the session's run, or else its newest checkpoint, is of an input."""
         run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
         if run is not None:
-            return run.mark is not None and run.mark.id == input_id
+            return run.identity.mark is not None and run.identity.mark.id == input_id
         return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
 
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:

@@ -40,7 +40,8 @@ def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []
-    if own and checkpointer_of({"configurable": {**configurable}}) is not None and handle_of(configurable).run is None:
+    handle, saver = handle_of(configurable), checkpointer_of({"configurable": {**configurable}})
+    if own and saver is not None and handle.run is None and handle.parent is None:
         parts = own.split("|")
         found += ["|".join(parts[:count]) for count in range(len(parts))]
     return found
@@ -118,10 +119,13 @@ def _as_stored(
         run.stored_lists = checkpoint_id, entries
     if configurable.get("checkpoint_ns"):
         return at, numbered
-    mark = run.mark.metadata if run.mark is not None else {}
-    recent = {RECENT_RUNS: list(run.recent_runs)} if run.recent_runs else {}
+    identity = run.identity
+    mark = identity.mark.metadata if identity.mark is not None else {}
+    recent = {RECENT_RUNS: list(identity.recent_runs)} if identity.recent_runs else {}
     inputs: dict[str, Any] = {}
-    if run.inputs_before is not None and RECENT_INPUTS not in metadata:  # `aput` of some savers calls `put`
-        inputs = {RECENT_INPUTS: run.inputs_before}
-        run.inputs_before = checkpoint_id if isinstance(run.inputs_before, Mapping) else run.inputs_before
+    if identity.inputs_before is not None and RECENT_INPUTS not in metadata:  # `aput` of some savers calls `put`
+        inputs = {RECENT_INPUTS: identity.inputs_before}
+        identity.inputs_before = (
+            checkpoint_id if isinstance(identity.inputs_before, Mapping) else identity.inputs_before
+        )
     return at, cast("CheckpointMetadata", {**numbered, **mark, **recent, **inputs})

@@ -164,18 +164,18 @@ async def admit_input(
     `InputStoredError` if the run has an input id, and the input has its result, `InputError` if it does not fit its id.
     """
     input_id = configurable.get(INPUT_ID)
-    admission = InputDeduplicator(saver, graph.aget_state, run.session_id)
+    admission = InputDeduplicator(saver, graph.aget_state, run.identity.session_id)
     is_nested = run.parent is not None and not isinstance(run.parent, RunHandle)
     if is_dispatched(configurable) and not is_nested:
-        run.recent_runs = await admission.runs_before(str(configurable["run_id"]))
-    if run.mark is None and input_id is not None and given is not None and not is_nested:
-        run.mark = InputId(check_input_id(input_id), digest_of(_content(given)))
-    if run.mark is not None:
-        return await admission.admit(given, run.mark, run)
+        run.identity.recent_runs = await admission.runs_before(str(configurable["run_id"]))
+    if run.identity.mark is None and input_id is not None and given is not None and not is_nested:
+        run.identity.mark = InputId(check_input_id(input_id), digest_of(_content(given)))
+    if run.identity.mark is not None:
+        return await admission.admit(given, run.identity.mark, run)
     if resumes:
-        run.mark = await admission.inherited(configurable)
+        run.identity.mark = await admission.inherited(configurable)
     if index_of(saver) is None:
-        run.inputs_before = await inputs_before(saver, await load(saver, admission.thread), run.mark)
+        run.identity.inputs_before = await inputs_before(saver, await load(saver, admission.thread), run.identity.mark)
     if is_dispatched(configurable) and isinstance(given, Command):
         delivery = InputId(str(configurable["run_id"]), digest_of(given.resume))
         return await admission.admit_delivery(given, delivery, run)
@@ -210,7 +210,7 @@ class InputDeduplicator:
         newest = await load(self.saver, self.thread)
         run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
         if index_of(self.saver) is None:
-            run.inputs_before = await inputs_before(self.saver, newest, mark)
+            run.identity.inputs_before = await inputs_before(self.saver, newest, mark)
         if newest is None:
             return given
         known = await self._find(mark, newest)

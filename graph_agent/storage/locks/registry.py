@@ -24,7 +24,7 @@ from graph_agent.base._internal.polling import poll_forever
 from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
 from graph_agent.core.runs.inbox import Inbox, MemoryInbox, StoreInbox
-from graph_agent.core.runs.run import Run, RunHandle, handle_of
+from graph_agent.core.runs.run import Run, RunHandle, RunIdentity, handle_of
 from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
 from graph_agent.storage.locks.locks import SessionLocks, database_key, guards_processes
 
@@ -137,7 +137,7 @@ def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:
     """Stop the run of a session whose lock is lost."""
     key = (place, session_id)
     if (run := _under_way.get(key)) is not None:
-        run.end_lost(why)
+        run.stop.end_lost(why)
     elif (maintenance := _maintained.get(key)) is not None:
         maintenance.lost = maintenance.lost or why
 
@@ -161,7 +161,7 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 
 def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
     if store is not None:
-        return StoreInbox(store, stopped_for_s=run.stopped_for_s)
+        return StoreInbox(store, stopped_for_s=run.stop.stopped_for_s)
     if place not in _inboxes and place == id(saver):
         # Another saver may get the same `id`.
         weakref.finalize(saver, _inboxes.pop, place, None).atexit = False
@@ -191,7 +191,7 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
 @asynccontextmanager
 async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
     """Lock a session so that no run begins in any process on the database; `SessionBusyError` if one is under way."""
-    async with _session(await database_key(saver), Run(session_id=session_id)):
+    async with _session(await database_key(saver), Run(RunIdentity(session_id))):
         yield
 
 
@@ -202,11 +202,11 @@ async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
 
 def refuse_within(session_id: str) -> None:
     """Raise `SessionBusyError` inside the session's own run, such as from one of its tools."""
-    run = handle_of(ensure_config()["configurable"]).run
+    run: Run | RunHandle | None = handle_of(ensure_config()["configurable"]).run
     while run is not None:
-        if run.session_id == session_id:
+        if isinstance(run, Run) and run.identity.session_id == session_id:
             raise _busy(session_id)
-        run = run.parent
+        run = run.parent if isinstance(run, Run) else run.surrounding
 
 
 @asynccontextmanager
@@ -219,14 +219,14 @@ async def running(
     """
     use_daemon_threads()
     run = _new_run(configurable)
-    run.task = asyncio.current_task()
-    with run.attached(), _ended_in_time(run):
+    run.stop.task = asyncio.current_task()
+    with run.stop.attached(), _ended_in_time(run):
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
         place = await database_key(checkpointer)
         inbox = run.inbox = _inbox(place, checkpointer, store, run)
-        run.confirm_lock = _locks.confirmation(place)
+        run.stop.confirm_lock = _locks.confirmation(place)
         dispatched = is_dispatched(configurable)
         guard = until_cancelled() if dispatched else nullcontext()
         async with guard, _session(place, run, dispatched=dispatched):
@@ -234,7 +234,7 @@ async def running(
             if scope.before is not None:
                 await scope.before()
             for note in scope.brought:
-                await inbox.add(run.session_id, note)
+                await inbox.add(run.identity.session_id, note)
             watcher = asyncio.create_task(_watch_for_abort(run, inbox)) if store is not None else None
             try:
                 yield run
@@ -253,9 +253,9 @@ async def running(
 def _ended_in_time(run: Run) -> Iterator[None]:
     """Cancel the run's task, with a `RunHungError`, if it has not ended `2 * GRACE_S` seconds after its stop.
 
-    Parts of nodes end earlier, see `Run.stoppable`. LangGraph itself always waits for the checkpointer.
+    Parts of nodes end earlier, see `RunStop.stoppable`. LangGraph itself always waits for the checkpointer.
     """
-    loop, task = asyncio.get_running_loop(), run.task
+    loop, task = asyncio.get_running_loop(), run.stop.task
     assert task is not None
     before, is_forced, stopped_at = task.cancelling(), False, math.inf
     timer: asyncio.TimerHandle
@@ -263,9 +263,9 @@ def _ended_in_time(run: Run) -> Iterator[None]:
     # The function receives itself: in its closure it would be a cycle, which only garbage collection frees.
     def look(again: Callable[..., None]) -> None:
         nonlocal timer, is_forced, stopped_at
-        is_left = run.readership is not None and run.readership.is_left
-        is_stopped = run.aborted or is_left or run.left_s == 0 or task.cancelling() > before
-        stopped_at = min(stopped_at, loop.time()) if is_stopped and not run.at_consumer else math.inf
+        is_left = run.stop.readership is not None and run.stop.readership.is_left
+        is_stopped = run.stop.aborted or is_left or run.stop.left_s == 0 or task.cancelling() > before
+        stopped_at = min(stopped_at, loop.time()) if is_stopped and not run.stop.at_consumer else math.inf
         if loop.time() - stopped_at < 2 * GRACE_S:
             timer = loop.call_later(POLL_S, again, again)
         else:
@@ -281,8 +281,8 @@ def _ended_in_time(run: Run) -> Iterator[None]:
         if not is_forced or task.uncancel() > before:
             raise
         raise RunHungError(
-            f"The run of session {run.session_id!r} was stopped, and did not end within {2 * GRACE_S:g} s: its "
-            "checkpointer does not answer. The session has what was stored before; once the checkpointer answers, "
+            f"The run of session {run.identity.session_id!r} was stopped, and did not end within {2 * GRACE_S:g} s: "
+            "its checkpointer does not answer. The session has what was stored before; once the checkpointer answers, "
             "resume the session or send new input."
         ) from None
     finally:
@@ -291,20 +291,20 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     handle = handle_of(configurable)
-    parent = handle.run
-    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, readership=handle.readership)
+    identity, parent = RunIdentity(str(configurable.get("thread_id", ""))), handle.run or handle.parent
     if isinstance(parent, RunHandle):
-        run.mark, run.warnings = parent.mark, parent.warnings
-    return run
+        identity.mark, identity.warnings = parent.mark, parent.warnings
+    return Run(identity, parent, handle.readership)
 
 
 def _has_session(run: Run) -> bool:
     """Whether a run is its session's own, and not a part of another run of it."""
-    if not run.session_id or (run.parent is not None and run.parent.session_id == run.session_id):
+    session_id, parent = run.identity.session_id, run.parent
+    if not session_id or (isinstance(parent, Run) and parent.identity.session_id == session_id):
         return False
     # Within a node of another graph on the same thread, that graph is responsible for one run at a time.
     surrounding = ensure_config().get("configurable", {})
-    return not (surrounding.get("checkpoint_ns") and str(surrounding.get("thread_id", "")) == run.session_id)
+    return not (surrounding.get("checkpoint_ns") and str(surrounding.get("thread_id", "")) == session_id)
 
 
 @asynccontextmanager
@@ -363,7 +363,7 @@ async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
 
 @asynccontextmanager
 async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
-    key = (place, run.session_id)
+    key = (place, run.identity.session_id)
     taken = await _take(key) or (await _wait_for_ending(key) and await _take(key))
     taken = taken or await _take_after_maintenance(key)
     if not taken and dispatched:
@@ -394,10 +394,10 @@ def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
     run = _under_way.get(key)
     if run is None:
         return _releasing.get(key)
-    if not run.is_ending:
+    if not run.stop.is_ending:
         return None
-    if run.readership is not None:
-        run.readership.close_if_left()
+    if run.stop.readership is not None:
+        run.stop.readership.close_if_left()
     return run.ended
 
 
@@ -426,7 +426,7 @@ def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
 @contextmanager
 def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator[None]:
     if not taken:
-        raise _busy(run.session_id)
+        raise _busy(run.identity.session_id)
     _under_way[key] = run
     try:
         yield
@@ -460,11 +460,11 @@ async def _watch_for_abort(run: Run, inbox: Inbox) -> None:
     """
 
     async def poll() -> None:
-        if aborts := run.process_aborts(await inbox.read(run.session_id)):
-            await inbox.forget(run.session_id, aborts)
+        if aborts := run.stop.process_aborts(await inbox.read(run.identity.session_id)):
+            await inbox.forget(run.identity.session_id, aborts)
 
     await poll_forever(
-        poll, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted"
+        poll, POLL_S, logger, f"Looking in the Store whether session {run.identity.session_id!r} is to be aborted"
     )
 
 

@@ -331,7 +331,7 @@ class GraphExecutor(AgentExecutor):
         _, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
-        configurable = with_handle(read_budget(metadata), AgentHandle(scope))
+        configurable = with_handle(read_budget(metadata), AgentHandle(parent=scope))
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(

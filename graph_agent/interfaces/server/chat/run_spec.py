@@ -92,7 +92,7 @@ class RunSpec:
     def config(self) -> Any:
         """The run's config."""
         at = {"thread_id": self.thread, STRICT_RESUME: True}
-        return {"configurable": with_handle(at, AgentHandle(self.scope))}
+        return {"configurable": with_handle(at, AgentHandle(parent=self.scope))}
 
     @property
     def question_token(self) -> str | None:
