@@ -6,7 +6,6 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
@@ -14,40 +13,30 @@ from langgraph.types import Command, interrupt
 from graph_agent.base._compat import read_state
 from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
-from graph_agent.base._internal.text import as_text, clean
+from graph_agent.base._internal.text import clean
 from graph_agent.base.errors import GraphAgentError
-from graph_agent.base.input_messages import CONTEXT_MARK
-from graph_agent.base.types import HIDDEN_ID_PREFIX, Call, Usage
-from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
-from graph_agent.core.delegation import (
-    DEPTH_LEFT,
-    AskingDelegate,
-    ContinuingDelegate,
-    Delegation,
-    DelegationResult,
-)
-from graph_agent.core.deps import AgentDeps, Task, spent
+from graph_agent.base.types import Call
+from graph_agent.core.delegation import ContinuingDelegate, DelegationResult
+from graph_agent.core.deps import AgentDeps, Task
 from graph_agent.core.execution.approvals import question_value
 from graph_agent.core.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
     checked_result,
     delegation_update,
+    failed_delegation,
+    run_delegate,
     run_through_middleware,
     waiting_task,
 )
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
-from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.call_events import CallResult, fault_result
-from graph_agent.core.state.channels import RemoteState
-from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import effect_text
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
-from graph_agent.models.parsing.call import delegate_name, is_delegation
+from graph_agent.models.parsing.call import delegate_name
 
 logger = get_logger(__name__)
-_TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 
 
 async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
@@ -72,7 +61,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
 
     async def attempt(edited: Call) -> DelegationResult:
         limit_s = settings.delegate_timeout_s or settings.tool_timeout_s
-        work = _run(task, edited, answer, progress, tally)
+        work = run_delegate(task, edited, answer, progress, tally)
         result = checked_result(await await_within(work, limit_s, f"The delegate {delegate_name(call['name'])!r}"))
         tally(result.usage)
         return result
@@ -90,12 +79,12 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
             name = delegate_name(call["name"])
             if isinstance(error, TimeLimitError):
                 log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
-                return _error(f"The delegate {name!r} was {error}. {effect_text(writes=True)}")
+                return failed_delegation(f"The delegate {name!r} was {error}. {effect_text(writes=True)}")
             if isinstance(error, GraphAgentError | TimeoutError) or is_raised_by_model(error):
                 log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
             else:
                 log_user_error(logger, f"The delegate {name!r}", error)
-            return _error(clean(f"The delegate {name!r} failed: {public_exception_text(error)}"))
+            return failed_delegation(clean(f"The delegate {name!r} failed: {public_exception_text(error)}"))
 
         try:
             if deps.wrap_tool_call is None:
@@ -131,68 +120,3 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         times=timer.fields(task, call, result.status),
     )
     return Command(update=update)
-
-
-async def _run(task: Task, call: Call, answer: Any, progress: ProgressReporter, tally: UsageTally) -> DelegationResult:
-    """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
-    deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
-    handle = handle_of(configurable)
-    remote: RemoteState | None = task.state.get("remote")
-    if "fault" in (checked := deps.toolbox.checked(call)):
-        return DelegationResult(checked["fault"], "invalid")
-    delegate, text = deps.toolbox.delegates[call["name"]], call["arguments"]["task"]
-    if not isinstance(text, str):
-        # A reference in a plan may resolve to any JSON.
-        text = as_text(text)
-    depth_left = min(settings.max_delegation_depth, configurable.get(DEPTH_LEFT, settings.max_delegation_depth))
-    if depth_left < 1:
-        return DelegationResult(_TOO_DEEP, "skipped")
-    delegation = Delegation(
-        id=call["id"],
-        task=text,
-        context=_context(task.state["messages"], settings.context_messages),
-        session_id=configurable.get("thread_id", ""),
-        depth_left=depth_left - 1,
-        budget=_share(task, tally.usage),
-        prices=settings.prices,
-        context_id=remote["contexts"].get(delegate.name, "") if remote else "",
-        report_progress=progress,
-        background=call["arguments"].get("background") is True
-        and getattr(delegate, "background", False)
-        and not handle.in_foreground,
-        watch=progress.pass_on if handle.is_watched else None,
-        record_usage=tally,
-    )
-    if (waiting := waiting_task(remote, call)) is None:
-        return await delegate.run(delegation)
-    if not isinstance(delegate, AskingDelegate):
-        return _error(f"The delegate {delegate.name!r} cannot resume a task.")
-    return await delegate.resume(delegation, waiting, answer)
-
-
-def _share(task: Task, attempts: Usage) -> RemainingBudget:
-    """One delegation's share of the remaining budget, after its earlier attempts; equal for all of the wave."""
-    if not has_budget(task.settings):
-        return RemainingBudget()
-    usage = add_usage(task.state["usage"], attempts)
-    used = spent(task.run, task.loop, usage, task.state["messages"], task.settings)
-    delegations = sum(is_delegation(call["name"]) for call in task.state["ready"])
-    return budget_for_delegates(used, task.settings).shared_by(max(1, delegations))
-
-
-def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
-    """The last messages with text; calls and results are omitted, as they have no meaning outside this run."""
-    context: list[AnyMessage] = []
-    for message in reversed(messages):
-        if len(context) == count:
-            break
-        if (message.id or "").startswith(HIDDEN_ID_PREFIX):
-            continue
-        if isinstance(message, HumanMessage | AIMessage) and (text := without_failure_report(message).text):
-            kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
-            context.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
-    return context[::-1]
-
-
-def _error(content: str) -> DelegationResult:
-    return DelegationResult(content, "error")

@@ -16,6 +16,8 @@ from graph_agent.core.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.execution.approvals import answered_approvals
 from graph_agent.core.hooks.copies import hook_error
 from graph_agent.core.hooks.pipeline import MiddlewareNode
+from graph_agent.core.planning.answer import AnswerUpdate
+from graph_agent.core.planning.failures import failure_event
 from graph_agent.core.planning.middleware_replies import hold_answer, hold_reply, is_failed, message_changes, skips
 from graph_agent.core.planning.update import PlanUpdate, limit_event
 from graph_agent.core.runs.run import WorkStoppedError
@@ -24,7 +26,6 @@ from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import messages_fault, value_fault
 from graph_agent.core.state.schema import LoopOutcome, PlanState
 from graph_agent.core.tools.invoke import belongs_to_run
-from graph_agent.nodes.finalize import AnswerUpdate, failure_event
 from graph_agent.nodes.plan import ask_before_deadline
 
 _OPEN = ("messages", "jump_to", "structured_response")

@@ -23,6 +23,7 @@ from graph_agent.base.usage import LimitMetError
 from graph_agent.core.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.planning.ask import RefusedError
 from graph_agent.core.planning.background import receive_for_session
+from graph_agent.core.planning.failures import failure_event
 from graph_agent.core.planning.hooked_requests import plan as request_plan
 from graph_agent.core.planning.hooked_requests import prepare
 from graph_agent.core.planning.loop_detection import mark_withheld, stop_repetition
@@ -55,7 +56,7 @@ from graph_agent.core.state.schema import LoopOutcome, PlanState, report_model_c
 from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.core.waves.schema import Selection, fill_in_earlier, select
 from graph_agent.models.finish import cut_off
-from graph_agent.nodes.finalize import failure_event, finalize_in_plan, may_finalize
+from graph_agent.nodes.finalize import finalize_in_plan, may_finalize
 
 logger = get_logger(__name__)
 

@@ -7,26 +7,30 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, Literal
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
-from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base._internal.text import as_text, clean, to_json_safe
+from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.base.types import NO_USAGE, Call, Usage
-from graph_agent.base.usage import add_usage
-from graph_agent.core.delegation import DelegationResult
-from graph_agent.core.deps import Task, ToolCallWrapper
+from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
+from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
+from graph_agent.core.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
+from graph_agent.core.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.execution.approvals import approval_events, is_repeated
+from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_event
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
 from graph_agent.core.state.events import SUCCESSES, StoredEvent, event, stored_value
+from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import fenced, shown_address, source_of, textless
 from graph_agent.core.tools.truncation import truncate_output
-from graph_agent.models.parsing.call import delegate_name
+from graph_agent.models.parsing.call import delegate_name, is_delegation
 
+_TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 MOST_LINES = 200
 """Maximum progress lines of one delegation in the history; the custom stream has all of them."""
 
@@ -216,3 +220,71 @@ def checked_result(returned: object) -> DelegationResult:
     names = ("content", "value", "artifact", "history", "approvals")
     plain: dict[str, Any] = {name: to_json_safe(getattr(returned, name)) for name in names}
     return replace(returned, **plain, stored=to_json_safe(dict(returned.stored)))
+
+
+async def run_delegate(
+    task: Task, call: Call, answer: Any, progress: ProgressReporter, tally: UsageTally
+) -> DelegationResult:
+    """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
+    deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
+    handle = handle_of(configurable)
+    remote: RemoteState | None = task.state.get("remote")
+    if "fault" in (checked := deps.toolbox.checked(call)):
+        return DelegationResult(checked["fault"], "invalid")
+    delegate, text = deps.toolbox.delegates[call["name"]], call["arguments"]["task"]
+    if not isinstance(text, str):
+        # A reference in a plan may resolve to any JSON.
+        text = as_text(text)
+    depth_left = min(settings.max_delegation_depth, configurable.get(DEPTH_LEFT, settings.max_delegation_depth))
+    if depth_left < 1:
+        return DelegationResult(_TOO_DEEP, "skipped")
+    delegation = Delegation(
+        id=call["id"],
+        task=text,
+        context=_context(task.state["messages"], settings.context_messages),
+        session_id=configurable.get("thread_id", ""),
+        depth_left=depth_left - 1,
+        budget=_share(task, tally.usage),
+        prices=settings.prices,
+        context_id=remote["contexts"].get(delegate.name, "") if remote else "",
+        report_progress=progress,
+        background=call["arguments"].get("background") is True
+        and getattr(delegate, "background", False)
+        and not handle.in_foreground,
+        watch=progress.pass_on if handle.is_watched else None,
+        record_usage=tally,
+    )
+    if (waiting := waiting_task(remote, call)) is None:
+        return await delegate.run(delegation)
+    if not isinstance(delegate, AskingDelegate):
+        return failed_delegation(f"The delegate {delegate.name!r} cannot resume a task.")
+    return await delegate.resume(delegation, waiting, answer)
+
+
+def _share(task: Task, attempts: Usage) -> RemainingBudget:
+    """One delegation's share of the remaining budget, after its earlier attempts; equal for all of the wave."""
+    if not has_budget(task.settings):
+        return RemainingBudget()
+    usage = add_usage(task.state["usage"], attempts)
+    used = spent(task.run, task.loop, usage, task.state["messages"], task.settings)
+    delegations = sum(is_delegation(call["name"]) for call in task.state["ready"])
+    return budget_for_delegates(used, task.settings).shared_by(max(1, delegations))
+
+
+def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
+    """The last messages with text; calls and results are omitted, as they have no meaning outside this run."""
+    context: list[AnyMessage] = []
+    for message in reversed(messages):
+        if len(context) == count:
+            break
+        if (message.id or "").startswith(HIDDEN_ID_PREFIX):
+            continue
+        if isinstance(message, HumanMessage | AIMessage) and (text := without_failure_report(message).text):
+            kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
+            context.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
+    return context[::-1]
+
+
+def failed_delegation(content: str) -> DelegationResult:
+    """Return the result of a delegation that failed, with a text for the model."""
+    return DelegationResult(content, "error")

@@ -16,15 +16,9 @@ from graph_agent.core.hooks.request_messages import CarriedMessages, result_text
 from graph_agent.core.planning.ask import finish_stream
 from graph_agent.core.planning.reply import Planned, ended_plan, misfit, plan_of_answer
 from graph_agent.core.planning.request_state import closing
-from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.requests import ModelRequests, finished_plan, without_markup
 from graph_agent.core.planning.summary import renew_summary, use_summary
-from graph_agent.core.planning.text_correction import (
-    apply_known_drop,
-    finished_plan,
-    plan_in_text,
-    sign_of_ignored_tools,
-    without_markup,
-)
+from graph_agent.core.planning.text_correction import apply_known_drop, plan_in_text, sign_of_ignored_tools
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.schema import HookWork
 from graph_agent.models.stream_filters import has_no_answer

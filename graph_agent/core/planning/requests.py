@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from graph_agent.base.settings.config import LoopConfig
@@ -23,8 +23,9 @@ from graph_agent.core.planning.ask import (
     ask_for_calls,
     ask_for_plan,
     finish_refusal,
+    finish_stream,
 )
-from graph_agent.core.planning.reply import Planned, answer_in, is_better, misfit, with_free_ids
+from graph_agent.core.planning.reply import Planned, answer_in, is_better, misfit, with_answer, with_free_ids
 from graph_agent.core.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.core.state.call_events import EarlierCalls
@@ -418,9 +419,10 @@ class ModelRequests:
         """
         active = self.active
         self.usage = add_usage(self.usage, usage)
-        window, recovery = active.window, active.loop.get("recovery", {})
-        warned = recovery.get("crowded") or active.summarizes
-        if warned or last is None or window is None or last["input_tokens"] < _CROWDED * window:
+        if last is None or active.summarizes or active.loop.get("recovery", {}).get("crowded"):
+            return
+        window = active.window
+        if window is None or last["input_tokens"] < _CROWDED * window:
             return
         active.record(crowded=True)
         share = last["input_tokens"] / window
@@ -428,3 +430,31 @@ class ModelRequests:
             f"The request took {last['input_tokens']:,} of the {window:,} tokens that {active.model.name} can read "
             f"({share:.0%}); once it is full, the older part of the conversation is left out."
         )
+
+
+async def without_markup(requests: ModelRequests, planned: Planned) -> Planned:
+    """Cut the markup of a call, which the server has not read, from the end of a native reply without calls."""
+    if not requests.seeks_markup or await requests.fits(planned):
+        return planned
+    message, dropped = ended_prose(planned.message, turns=False, markup=True)
+    requests.warn_of_invention(dropped)
+    return with_answer(planned, without_sentinel(message.text)) if dropped else planned
+
+
+async def finished_plan(requests: ModelRequests, planned: Planned) -> Planned:
+    """Stream the rest of a planning reply; ask again, once per input, if it holds a call that cannot be read."""
+    active, stream = requests.active, requests.stream
+    asked = active.loop.get("recovery", {}).get("asked_again")
+    if not planned.unread or asked or requests.limit_met(NO_USAGE, planned.message) is not None:
+        await finish_stream(stream, planned)
+        return planned
+    active.record(asked_again=True)
+    await stream.finish(planned.raw_text, None, planned.message.id)
+    message = (
+        f"The model {active.model.name} wrote a call that cannot be read; it was not run, and is asked for once more."
+    )
+    active.warn(message, **({"commentary": stream.text} if stream.text else {}))
+    notice = f"{active.deps.prompts.render('written_call')}\n{planned.unread}"
+    second = await requests.plan_once([AIMessage(planned.raw_text), HumanMessage(notice)])
+    await finish_stream(requests.stream, second)
+    return second

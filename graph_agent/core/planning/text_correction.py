@@ -10,10 +10,9 @@ from graph_agent.base.types import NO_USAGE
 from graph_agent.core.planning.ask import finish_stream
 from graph_agent.core.planning.reply import Planned, WrittenCall, with_answer, without_invention, written_call
 from graph_agent.core.planning.request_state import RequestState
-from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.requests import ModelRequests, finished_plan
 from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
-from graph_agent.models.reply_end import ended_prose
-from graph_agent.models.stream_filters import is_sentinel, without_sentinel
+from graph_agent.models.stream_filters import is_sentinel
 
 Sign = WrittenCall | Literal["sentinel", "dropped"]
 """Why a reply without calls is requested again in text: a call in its text, the sentinel, or its input tokens."""
@@ -111,34 +110,6 @@ async def _plan_without_native_tools(requests: ModelRequests, first: Planned) ->
     if not second.calls and not second.answers and not second.unread:
         return first
     return await finished_plan(requests, second)
-
-
-async def without_markup(requests: ModelRequests, planned: Planned) -> Planned:
-    """Cut the markup of a call, which the server has not read, from the end of a native reply without calls."""
-    if not requests.seeks_markup or await requests.fits(planned):
-        return planned
-    message, dropped = ended_prose(planned.message, turns=False, markup=True)
-    requests.warn_of_invention(dropped)
-    return with_answer(planned, without_sentinel(message.text)) if dropped else planned
-
-
-async def finished_plan(requests: ModelRequests, planned: Planned) -> Planned:
-    """Stream the rest of a planning reply; ask again, once per input, if it holds a call that cannot be read."""
-    active, stream = requests.active, requests.stream
-    asked = active.loop.get("recovery", {}).get("asked_again")
-    if not planned.unread or asked or requests.limit_met(NO_USAGE, planned.message) is not None:
-        await finish_stream(stream, planned)
-        return planned
-    active.record(asked_again=True)
-    await stream.finish(planned.raw_text, None, planned.message.id)
-    message = (
-        f"The model {active.model.name} wrote a call that cannot be read; it was not run, and is asked for once more."
-    )
-    active.warn(message, **({"commentary": stream.text} if stream.text else {}))
-    notice = f"{active.deps.prompts.render('written_call')}\n{planned.unread}"
-    second = await requests.plan_once([AIMessage(planned.raw_text), HumanMessage(notice)])
-    await finish_stream(requests.stream, second)
-    return second
 
 
 def _warning_of(active: RequestState) -> str:

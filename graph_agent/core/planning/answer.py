@@ -1,0 +1,404 @@
+"""Produces the answer of an input, and builds the state update of a pass through `finalize`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.errors import SlowSchemaError, UserError
+from graph_agent.base.input_messages import CONTEXT_MARK
+from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
+from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
+from graph_agent.core.deps import Task, answer_left_s, spent
+from graph_agent.core.planning.ask import RefusedError
+from graph_agent.core.planning.failures import failure_account, failure_event, logged_event
+from graph_agent.core.planning.hooked_requests import prepare, reviewed
+from graph_agent.core.planning.middleware_replies import composed_answer, drop_replaced, stream_unshown
+from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
+from graph_agent.core.planning.update import limit_event
+from graph_agent.core.runs.inbox import ReceivedNotes, listen
+from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.call_events import account
+from graph_agent.core.state.channels import collect_writes, status_event, take_extras
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.state.messages import after_sentence, failure_error, failure_message, stream_rest, with_name
+from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
+from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
+from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
+from graph_agent.models.sanitize import with_text
+from graph_agent.models.stream_filters import has_no_answer, is_blank
+from graph_agent.models.stream_watch import StreamWatch
+
+logger = get_logger("graph_agent.nodes.finalize")
+_EMPTY = "The model's answer was empty, and so was the answer to a second request."
+
+
+class AnswerUpdate:
+    """The input of one pass through `finalize`, and the state update that the pass builds."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.loop: LoopState = {**task.loop}
+        self.active_run = task.run
+        self.steering = ReceivedNotes()
+        self.state = cast("PlanState", task.state)
+        self.settings = task.settings
+        self.deps = task.deps
+        self.outcome: LoopOutcome = {**(self.loop["outcome"] or {"stop_reason": "completed"})}
+        self.reason: StopReason = self.outcome["stop_reason"]
+        self.step = self.loop["step"]
+        self.requests: ModelRequests | None = None
+        self.answer: AIMessage | None = None
+        self.partial = AIMessage("")
+        """The streamed part of an answer that failed."""
+        self.error: StoredEvent | None = None
+        """The `error` event; None without a failure."""
+        self.structured: Any = None
+        self.usage: Usage = NO_USAGE
+        self.truncated: CutOff | None = None
+        self.events: list[StoredEvent] = []
+        self.written: list[tuple[str, Any]] = []
+        """Writes of middleware that follow the answer."""
+
+    async def run(self) -> None:
+        """Produce the answer, or report the failure."""
+        await self.produce()
+        if self.error is not None:
+            self._report_failure(self.error)
+        elif self.answer is not None:
+            self._record_cut_off(self.answer)
+        if self.answer is not None:
+            self.answer = with_name(self.answer, self.active_run.identity.agent_name)
+
+    async def produce(self) -> None:
+        """Produce the answer, or the error that prevented it; the first rule that applies decides."""
+        rules: tuple[Callable[[], Awaitable[bool]], ...] = (
+            self._keep_failure,
+            self._accept_planned,
+            self._complete_streamed,
+            self._report_limit,
+            self._account_for_stop,
+            self._ask_model,
+        )
+        for rule in rules:
+            if await rule():
+                return
+
+    async def _keep_failure(self) -> bool:
+        """Keep the error of planning, and the streamed part of its reply."""
+        if self.reason != "failed" and "failed" not in self.outcome:
+            return False
+        self.partial = self.outcome.get("draft", self.partial)
+        self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
+        return True
+
+    async def _accept_planned(self) -> bool:
+        """Accept the answer of planning or of a hook."""
+        planned = self.outcome.get("draft") if self.reason == "completed" else None
+        if "composed" not in self.outcome:
+            if planned is not None:
+                await self._accept_draft(planned)
+            return planned is not None
+        if (kept := composed_answer(self.outcome, self.state["messages"]) or planned) is None:
+            return False
+        self.events += drop_replaced(self.outcome, kept, self.step)
+        await self._accept_draft(kept)
+        stream_unshown(self.answer, self.outcome)
+        return True
+
+    async def _complete_streamed(self) -> bool:
+        """Add the reason of the stop to the streamed part of a reply, which the reader has received."""
+        draft = self.outcome.get("draft")
+        if draft is not None:
+            self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
+        return draft is not None
+
+    async def _report_limit(self) -> bool:
+        """Answer with the sentence on the limit, if `on_limit` asks for no more."""
+        self._is_exhausted()  # the reason that the sentence states
+        sentence = self._sentence()
+        if not sentence or self.settings.on_limit != "message":
+            return False
+        self.answer = AIMessage(sentence)
+        return True
+
+    async def _account_for_stop(self) -> bool:
+        """Answer with an account of the work if an abort or an exhausted budget allows no request."""
+        if not self._is_exhausted() and self.reason != "aborted":
+            return False
+        self.answer = AIMessage(self._with_account(self._sentence()))
+        return True
+
+    async def _ask_model(self) -> bool:
+        work = self._compose_structured if self.deps.response else self._compose
+        await self._send_before_deadline(work, self._sentence())
+        return True
+
+    async def _accept_draft(self, draft: AIMessage) -> None:
+        """Use the answer of planning; hooks and middleware see it first if they have not."""
+        self.answer = draft
+        if self.outcome.get("unguarded") and self.deps.guarded:
+
+            async def guard(requests: ModelRequests, sentence: str) -> None:
+                self.answer = await reviewed(requests, await requests.guarded(draft))
+
+            await self._send_before_deadline(guard, "")
+        await self._read_structured()
+
+    async def _read_structured(self) -> None:
+        if self.deps.response is not None and self.answer is not None:
+            # The code that produced the answer has reported a misfit.
+            with contextlib.suppress(ValueError, SlowSchemaError):
+                self.structured = await asyncio.to_thread(self.deps.response.read, self.answer.text)
+
+    async def _send_before_deadline(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
+        """Do work that sends requests, unless an abort or the deadline cancels it."""
+        left_s = answer_left_s(self.active_run, self.loop, self.settings)
+        try:
+            await self.active_run.stop.stoppable(self._send(work, sentence), "The request for the answer", left_s)
+        except WorkStoppedError:
+            self._cut_short()
+
+    async def _send(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
+        # At a limit, hooks get no rerun.
+        limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
+        history, check = self.state["messages"], lambda used, newest: limit or self._budget_met(used, newest)
+        requests = await ModelRequests.open(self.task, self.settings, history, self.loop, check)
+        self.requests, self.answer = requests, None
+        try:
+            await prepare(requests, self.state["events"], may_summarize=not sentence)
+            with collect_writes(self.written):
+                await work(requests, sentence)
+        except UserError:
+            raise
+        except RefusedError as refused:
+            self.answer = after_sentence(sentence, refused.message)
+        except LimitMetError as met:
+            self._stop(met.reason, met.limit)
+            self.answer = AIMessage(self._with_account(self._sentence()))
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
+            self._fail_with(error)
+            self.partial = AIMessage(sentence or requests.stream.text, id=requests.stream.id)
+        finally:
+            self.loop, self.usage = {**requests.active.loop}, requests.usage
+            if extras := take_extras(self.written, CONTEXT_MARK):
+                self.loop["extras"] = extras
+            self.events[:0] = requests.active.events
+        if sentence:
+            # The limit ended this input, whether or not the answer was composed.
+            self.reason = self.outcome["stop_reason"]
+
+    async def _compose(self, requests: ModelRequests, sentence: str) -> None:
+        id_, streamed = None, ""
+        if sentence and not self.deps.guarded:
+            message, failure = await requests.answer_after(sentence)
+            if isinstance(failure, UserError):
+                raise failure
+            if failure is not None:
+                self._fail_with(failure)
+                self.partial = message
+                return
+            if not has_no_answer(message.text.removeprefix(sentence)):
+                self.answer = message
+                return
+            reply, id_, streamed = AIMessage(""), message.id, requests.stream.text
+            self.partial = with_text(message, message.text.rstrip())
+        else:
+            reply = await requests.answer(quiet=self.deps.withholds(self.settings))
+        if is_blank(reply.text) and not self.outcome.get("empty"):
+            # The reply may have held a tool call, which was removed.
+            if self._is_exhausted(requests.usage):
+                self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
+                if streamed:
+                    stream_rest(self.answer, streamed)
+                return
+            # The sentence has been streamed as a message already.
+            quiet = self.deps.withholds(self.settings) or bool(sentence)
+            reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet, without_tools=True)
+        if is_blank(reply.text):
+            self._fail(logged_event(self.step, "empty_answer", _EMPTY))
+        else:
+            answer = after_sentence(sentence, await reviewed(requests, reply))
+            self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
+            if streamed:
+                stream_rest(self.answer, streamed)
+
+    async def _compose_structured(self, requests: ModelRequests, sentence: str) -> None:
+        assert self.deps.response is not None
+        answered = await ask_for_structure(
+            requests,
+            self.deps.response,
+            quiet=bool(sentence) or self.deps.withholds(self.settings) or self.outcome.get("unfit", False),
+            was_empty=self.outcome.get("empty", False),
+            is_exhausted=lambda: self._is_exhausted(requests.usage),
+            max_tokens=self.settings.max_output_tokens,
+        )
+        if answered is None:
+            self.answer = AIMessage(self._with_account(sentence or self._sentence()))
+            return
+        if is_blank(answered.message.text):
+            self._fail(logged_event(self.step, "empty_answer", _EMPTY))
+            return
+        reply, self.structured = answered.message, answered.value
+        if answered.error is not None:
+            kind, message = answered.error
+            self._fail(logged_event(self.step, kind, message, advises=kind == "response_schema"))
+        else:
+            self.answer = await reviewed(requests, reply)
+            if self.answer is not reply:
+                self.structured = None
+                await self._read_structured()
+            reply = self.answer
+        self.answer = after_sentence(sentence, reply)
+
+    def _sentence(self) -> str:
+        if self.reason == "completed":
+            return ""
+        return self.deps.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+
+    def _with_account(self, sentence: str) -> str:
+        """A sentence followed by an account of the calls, for an answer without a model."""
+        done = self.deps.prompts.render("account", **account(self.state["events"]))
+        return f"{sentence}\n\n{done}" if done else sentence
+
+    def _is_exhausted(self, asked: Usage = NO_USAGE) -> bool:
+        """Whether a budget has no room for a model call; if so, it becomes the stop reason unless there is one."""
+        met = self._budget_met(asked)
+        if met is not None and self.reason == "completed":
+            self._stop(*met)
+        return met is not None
+
+    def _budget_met(
+        self, asked: Usage, newest: AIMessage | None = None, met: Callable[..., LimitMet | None] = exhausted
+    ) -> LimitMet | None:
+        if not has_budget(self.settings):
+            return None
+        usage = add_usage(self.state["usage"], asked)
+        replies = self.state["messages"] if newest is None else [newest]
+        return met(spent(self.active_run, self.loop, usage, replies, self.settings), self.settings)
+
+    def _stop(self, reason: StopReason, limit: float) -> None:
+        self.reason = reason
+        self.outcome = {"stop_reason": reason, "limit": limit}
+        self.events.append(limit_event(self.deps.prompts, self.step, reason, limit))
+
+    def _cut_short(self) -> None:
+        """Build the answer from the text that was streamed before an abort or the deadline."""
+        if self.active_run.stop.aborted:
+            self.reason = "aborted"
+            self.outcome = {"stop_reason": "aborted"}
+        elif self.reason == "completed":
+            self._stop("deadline", self.settings.deadline_s or 0.0)
+        sentence = self._sentence()
+        stream = self.requests.stream if self.requests is not None else StreamWatch()
+        streamed = stream.text
+        if not streamed:
+            text = self._with_account(sentence)
+        else:
+            text = streamed if streamed.startswith(sentence) else f"{streamed}\n\n{sentence}"
+        self.answer = AIMessage(text, id=stream.id)
+        if streamed and self.requests is not None and (cut_off := self.requests.cut_off) is not None:
+            figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
+            self.answer = self.answer.model_copy(update=figures)
+        self.structured = None
+
+    def _fail_with(self, error: Exception) -> None:
+        self.active_run.record_cause(error)
+        self._fail(failure_event(error, self.step, "The request for the answer"))
+
+    async def receive_steering(self) -> bool:
+        """Receive steering that arrived while the answer was composed; False if there is none, or at a limit.
+
+        An answer that was streamed stays in the history; any other answer is dropped and composed again.
+        """
+        replaceable = self.answer is not None and ("draft" not in self.outcome or "shown" in self.outcome)
+        if self.active_run.inbox is None or self.reason != "completed" or not replaceable or self._limited():
+            return False
+        self.steering = await listen(self.active_run, self.loop, ["steer"], self.step)
+        return bool(self.steering.messages)
+
+    def _limited(self) -> bool:
+        """Whether a limit forbids another plan."""
+        met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
+        met = met or self._budget_met(self.usage, self.answer, met=budget_met)
+        return met is not None or self.state["remaining_steps"] < self.deps.steps_for_a_wave + 1
+
+    def update_for_next_plan(self) -> dict[str, Any]:
+        """The state update for an input that continues with steering."""
+        shown = "shown" in self.outcome or bool(self.requests is not None and self.requests.stream.text)
+        messages: list[AnyMessage] = []
+        if shown and self.answer is not None:
+            messages.append(self.answer)
+            self.events.append(event("agent_response", self.step, content=self.answer.content))
+            report_model_calls(self.loop, self.events[-1])
+        return {
+            "messages": [*messages, *self.steering.messages],
+            "events": [*self.events, *self.steering.events],
+            "loop": {**self.loop, "outcome": None, "last_wave": False},
+            "usage": self.usage,
+            # Distinguishes this pass of `plan` from one for a new input.
+            "wave_finished": True,
+        }
+
+    def _fail(self, error: StoredEvent) -> None:
+        self.reason, self.error = "failed", error
+        self.events.append(error)
+
+    def _report_failure(self, error: StoredEvent) -> None:
+        """Answer with a report of the failure; set the error that the run raises if configured."""
+        kind, text = error["kind"], error["message"]
+        failed = self.reason == "failed"
+        if not failed and not self.partial.text:
+            self.partial = AIMessage(self._sentence())
+        events, messages = self.state["events"], self.state["messages"]
+        report = failure_account(error, self.deps.prompts, events, messages, failed=failed)
+        streamed = self.partial.text
+        self.answer = failure_message(streamed, report, stop_reason=self.reason, kind=kind, id_=self.partial.id)
+        self.structured = None
+        if streamed:
+            stream_rest(self.answer, streamed)
+        if failed and self.settings.on_failure == "raise":
+            self.active_run.failure = failure_error(text, kind=kind, answer=self.answer.text)
+            self.active_run.failure.__cause__ = self.active_run.cause
+
+    def _record_cut_off(self, answer: AIMessage) -> None:
+        """Record that an answer is incomplete and warn the user, unless it is a refusal, whose text states it."""
+        # A complete structured answer may be cut off in endless trailing white space.
+        self.truncated = answer_cut_off(answer) if self.structured is None else None
+        if self.truncated is not None and self.truncated != "content_filter":
+            message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
+            hint = {"hint": LONGER} if self.truncated == "length" else {}
+            if self.truncated == "length" and (repeated := repetition_at_end(answer.text)) is not None:
+                message, hint = f"{message} {repetition_warning(repeated)}", {"hint": REPEATED}
+            self.events.append(event("warning", self.step, message=message, **hint))
+
+    def update(self) -> dict[str, Any]:
+        """The state update."""
+        status = STATUS_OF[self.reason].value
+        extras = self.loop.pop("extras", {})
+        if added := extras.get("messages"):
+            self.written.append(("messages", added))
+        if self.structured is None and self.error is None:
+            self.structured = extras.get("structured")
+        if self.answer is not None:
+            optional = {"truncated": self.truncated, "error": self.error and self.error["kind"]}
+            fields = {name: value for name, value in optional.items() if value}
+            self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
+        logger.info("The input ended: %s", self.reason)
+        self.events.append(status_event(self.state["status"], status, self.step))
+        report_model_calls(self.loop, self.events[-1 if self.answer is None else -2])
+        return {
+            **({"messages": [self.answer]} if self.answer is not None else {}),
+            "events": self.events,
+            "status": status,
+            "stop_reason": self.reason,
+            "structured_response": self.structured,
+            "loop": {**self.loop, "outcome": None},
+            "usage": self.usage,
+        }

@@ -1,0 +1,114 @@
+"""Turns the exception that ended an input into its `error` event, and the event into a report for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langchain_core.messages import AnyMessage
+
+from graph_agent.base._internal.failure_log import (
+    IN_HISTORY,
+    exception_text,
+    get_logger,
+    log_traceback,
+    log_user_error,
+    user_function,
+)
+from graph_agent.base._internal.text import clean
+from graph_agent.base.errors import GraphAgentError, HookError
+from graph_agent.base.input_messages import since_input
+from graph_agent.base.model_error_text import public_text
+from graph_agent.core.planning.ask import PlanningError
+from graph_agent.core.planning.compaction import recap
+from graph_agent.core.state.call_events import account
+from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.models.errors import FOR_USERS, classify_model_error, describe_model_error, hint_of, is_raised_by_model
+from graph_agent.models.prompts import Prompts
+
+logger = get_logger("graph_agent.nodes.finalize")
+_HINTS = {
+    "planning": "Try a model that follows the plan's schema, or set `tool_calling` to 'native'.",
+    "empty_answer": "Try another model, or set `fallback_models`.",
+    "response_format": "Simplify the response format, or try a model with structured output.",
+}
+"""Advice on errors whose message has none for the developer, by kind."""
+_READ = "What was read, the newest last:"
+_TRACED = "See the traceback in the log."
+_PRIVATE = frozenset({"hook", "middleware", "code", "response_format"})
+"""Kinds whose message gives, after its first colon, the text of an exception that is not for the user."""
+
+
+def error_event(step: int, kind: str, message: str, *, advises: bool = False, hint: str = "") -> StoredEvent:
+    """Return the `error` event of a failed input.
+
+    Args:
+        advises: Whether the message ends in advice for the developer, after its last semicolon.
+        hint: Advice for the developer; empty for that of the message or of the kind.
+    """
+    what, separator, advice = clean(message).rpartition("; ")
+    hint = hint or _HINTS.get(kind, "The log has the details.")
+    if advises and separator and what and advice:
+        hint = f"{advice[0].upper()}{advice[1:]}"
+    return event("error", step, kind=kind, message=clean(message), hint=hint)
+
+
+def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
+    """Log the exception that ended an input, in one ERROR record, and return its event.
+
+    Args:
+        error: The exception of a request to the model.
+        request: The request, as the subject of a sentence.
+    """
+    if isinstance(error, PlanningError):
+        return logged_event(step, "planning", str(error))
+    if isinstance(error, HookError):
+        if error.__cause__ is None:
+            return logged_event(step, error.kind, str(error), advises=True)
+        return event("error", step, kind=error.kind, message=clean(str(error)), hint=_TRACED)  # it is in the log
+    if not _is_raised_by_model(error) and not isinstance(error, TimeoutError | GraphAgentError):
+        what = f"The function {user_function(error)!r} of this agent"
+        log_user_error(logger, what, error)
+        message = clean(f"{what} failed: {exception_text(error)}")
+        return event("error", step, kind="code", message=message, hint=_TRACED)
+    kind, message = classify_model_error(error), describe_model_error(error)
+    logger.error("%s failed: %s", request, message, extra=IN_HISTORY)
+    log_traceback(logger, request, error)
+    message = describe_model_error(error, public=True)
+    return error_event(step, kind, message, advises=kind not in FOR_USERS, hint=hint_of(error))
+
+
+def _is_raised_by_model(error: BaseException | None) -> bool:
+    """Whether a model raised an exception, or the one that it was raised from."""
+    while error is not None and not is_raised_by_model(error):
+        error = error.__cause__
+    return error is not None
+
+
+def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -> StoredEvent:
+    """Log a failure that has no exception of its own, and return its event; arguments as for `error_event`."""
+    logger.error("The input failed: %s", message, extra=IN_HISTORY)
+    return error_event(step, kind, message, advises=advises)
+
+
+def failure_account(
+    error: StoredEvent, prompts: Prompts, events: Sequence[StoredEvent], messages: Sequence[AnyMessage], *, failed: bool
+) -> str:
+    """Render the report of an error, without the provider's words and without advice for developers.
+
+    Args:
+        error: The `error` event.
+        events: The session's history, oldest first.
+        messages: The conversation. If it was too long for the model, or the model gave no answer, the report holds the
+            beginning of each result of the input.
+        failed: Whether the input failed; False if a limit ended it and only its answer failed.
+    """
+    kind, message = error["kind"], public_text(error["message"])
+    if kind in _PRIVATE:
+        message = f"{message.partition(': ')[0].rstrip('.')}."
+    elif (hint := error.get("hint")) and message.endswith(hint[1:]):
+        message = f"{message[: -len(hint)].rstrip('; ')}."
+    parts = [prompts.render("failure", kind=kind, message=message) if failed else message]
+    parts.append(prompts.render("account", **account(events)))
+    if kind in ("context_overflow", "empty_answer") and (read := recap(since_input(messages))):
+        parts.append("\n".join([_READ, *read]))
+    return "\n\n".join(filter(None, parts))

@@ -1,0 +1,110 @@
+"""Reads the arguments of an agent: its skills, middleware and approvals."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.errors import ConfigError, did_you_mean
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.core.approvals.policy import read_review
+from graph_agent.core.deps import ToolCallWrapper
+from graph_agent.core.hooks.pipeline import MiddlewareNodes
+from graph_agent.core.tools.toolbox import Toolbox
+from graph_agent.core.waves.schema import PlanningResult
+from graph_agent.models.pool import ModelWrapper, leave_unwrapped
+from graph_agent.models.prompts import Prompts
+
+if TYPE_CHECKING:
+    from graph_agent.core.hooks.middleware import AdmittedMiddleware
+    from graph_agent.core.skills.catalog import SkillSet
+
+
+logger = get_logger("graph_agent.assembly")
+
+
+class MiddlewareWrappers(NamedTuple):
+    """What the middleware of an agent wraps; the defaults without any."""
+
+    wrap_model_call: ModelWrapper = leave_unwrapped
+    wrap_tool_call: ToolCallWrapper | None = None
+    whole_replies: bool = False
+    """Whether replies may be rewritten after their last token."""
+    hook_set: MiddlewareNodes | None = None
+    transformers: tuple[Any, ...] = ()
+
+
+@functools.lru_cache(maxsize=16)
+def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
+    """Return the JSON schema of plans; its generation takes a third of the time to build a graph."""
+    return plan_schema.model_json_schema()
+
+
+def with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
+    """Return the configuration with `approve` set if any call may need approval.
+
+    Raises `ConfigError` for an invalid mark `approve`, or a name in `approve` that no tool or delegate has.
+    """
+    marks = {name: toolbox.marks(name).get("approve") for name in toolbox.tools}
+    by_mark = [name for name, mark in marks.items() if read_review(mark, f"The mark approve of the tool {name!r}")]
+    if config.approve is None:
+        return config.with_values({"approve": ()}) if by_mark else config
+    known = [*toolbox.tools, *toolbox.delegates]
+    for rule in config.approval_rules:
+        if not isinstance(rule, str) or set(rule) & set("*?["):
+            continue
+        # A list of tools that may change can add the name later.
+        if rule not in known and not toolbox.lists_change:
+            raise ConfigError(f"approve: no tool or delegate is named {rule!r}; {did_you_mean(rule, known)}")
+    return config
+
+
+def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
+    """Read the skills of some folders, if any; raise `ConfigError` for a folder without one, or an invalid skill."""
+    if isinstance(folders, Sequence) and not folders:
+        return None
+    # Imported here: most agents have no skills.
+    from graph_agent.core.skills.catalog import open_skills
+
+    return open_skills(folders)
+
+
+def admitted_middleware(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
+    """Take middleware apart; raise `ConfigError` if two have the same name."""
+    if not middleware:
+        return []
+    # Imported here: it loads the `langchain` package, which a program without middleware does not need.
+    from graph_agent.core.hooks.middleware import admit
+
+    return admit(middleware)
+
+
+def middleware_wrappers(
+    admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts: Prompts, config: LoopConfig
+) -> MiddlewareWrappers:
+    """Make the wrappers and hooks of some middleware; the defaults without any."""
+    if not admitted:
+        return MiddlewareWrappers()
+    from graph_agent.core.hooks.middleware import ToolMiddleware, hook_set
+    from graph_agent.core.hooks.wrap_model_call import ModelMiddleware
+
+    for one in admitted:
+        if one.undeclared and not config.stream_before_guards:
+            logger.warning(
+                "The middleware %r may rewrite replies (%s), so each answer is streamed in one piece, once it has seen "
+                "the whole text. If it leaves the text of replies as it is, set `rewrites_replies = False` on it.",
+                one.name,
+                ", ".join(one.undeclared),
+            )
+    models = ModelMiddleware(admitted, toolbox.tools, prompts, toolbox.own)
+    tools = ToolMiddleware(admitted, toolbox.tools, toolbox.own)
+    return MiddlewareWrappers(
+        models.around,
+        tools if tools else None,
+        any(one.rewrites for one in admitted),
+        hook_set([one.hooks for one in admitted]),
+        tuple(each for one in admitted for each in one.transformers),
+    )

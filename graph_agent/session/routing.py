@@ -1,0 +1,104 @@
+"""Routes the agent's graph from `plan` to the ready calls or to the answer, and guards each node."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command, Send
+from typing_extensions import TypedDict
+
+from graph_agent.base._compat import read_state, stream_messages
+from graph_agent.base.types import Call
+from graph_agent.core.execution.open_calls import FIELDS, current_wave
+from graph_agent.core.runs.run import is_running, run_of
+from graph_agent.core.state.messages import results_in
+from graph_agent.core.state.schema import LoopState
+from graph_agent.models.parsing.call import is_delegation
+
+
+def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it.
+
+    The node's tool results are streamed, because LangGraph does not stream the messages of a list of pairs.
+    """
+
+    @functools.wraps(node)
+    async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
+        active_run = run_of(config)
+        active_run.stop.check_held()
+        update = await node(state, config, *args, **kwargs)
+        active_run.stop.check_held()
+        stream_messages(config, lambda: results_in(update))
+        return update
+
+    return run
+
+
+PATHS = ["tools", "delegate", "finalize"]
+"""Targets of `after_plan`; LangGraph cannot infer them from a function that returns `Send`s."""
+
+
+class Route(TypedDict, total=False):
+    """The state fields that `after_plan` reads; LangGraph copies no others."""
+
+    ready: list[Call]
+
+
+async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Literal["finalize"]:
+    """Return one task for each ready call; `finalize` when there is none.
+
+    In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone, so
+    there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
+    """
+    return _tasks_of(state.get("ready", []) if is_running(config) else calls_after_edit(config), config)
+
+
+def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
+    """Behaves like `after_plan_or_ask`, on the update that `plan` returned; None if it does not determine it."""
+    if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
+        return None
+    if update.goto:
+        return []  # the input is answered already
+    fields = dict(update.update)
+    ready = fields.get("ready")
+    if fields.get("loop", {}).get("awaiting_approval"):
+        return asking_tasks(ready or [])
+    return None if ready is None else _tasks_of(ready, config)
+
+
+def _tasks_of(calls: Sequence[Call], config: RunnableConfig) -> list[Send] | Literal["finalize"]:
+    run_of(config).answering = not calls
+    return sends_of(calls) or "finalize"
+
+
+def asking_tasks(calls: Sequence[Call]) -> list[Send | str]:
+    """Return the tasks that ask a person: for the agent's own calls, and for delegations that wait for an answer."""
+    return [*sends_of(calls), "approve"]
+
+
+def sends_of(calls: Sequence[Call]) -> list[Send]:
+    """Return one task for each call."""
+    return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls]
+
+
+class ApprovalRoute(Route, total=False):
+    """The state fields that `after_plan_or_ask` reads."""
+
+    loop: LoopState
+
+
+async def after_plan_or_ask(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | Literal["finalize"]:
+    """Behaves like `after_plan` for an agent with approvals; returns `approve` if a person must decide."""
+    if is_running(config) and "loop" in state and state["loop"].get("awaiting_approval"):
+        return asking_tasks(state.get("ready", []))
+    return await after_plan(state, config)
+
+
+def calls_after_edit(config: RunnableConfig) -> list[Call]:
+    """Return the calls that an edit of the state leaves to run next."""
+    state = read_state(config, FIELDS, fresh=True)
+    waiting = [call["id"] for call in state["loop"]["waiting"]] if "loop" in state else []
+    return current_wave(state).next_calls(waiting)
