@@ -247,7 +247,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             # The run was drained, or as part of a parent graph stopped at a breakpoint or an interrupt.
             except GraphBubbleUp as stopped:
                 held = stopped
-            if run.calls.untouched:
+            if run.calls.planned - run.calls.started_tasks:
                 from graph_agent.core.execution.ledger import note_unstarted  # rarely needed
 
                 await note_unstarted(run, {"configurable": configurable}, self.checkpointer)

@@ -272,10 +272,10 @@ class RunDriver:
         """
         modes, mark = options.modes, run.handle.mark
         stores, values = self._graph.checkpointer is not None, dict[str, Any]()
-        handle = replace(handle_of(self._configurable), parent=run.handle, hides_nodes=not stores)
+        configurable = with_handle(self._configurable, parent=run.handle, hides_nodes=not stores)
         if options.readership is not None:
-            handle = replace(handle, readership=options.readership, is_watched=True)
-        configurable = {**with_handle(self._configurable, handle), STRICT_RESUME: True}
+            configurable = with_handle(configurable, readership=options.readership, is_watched=True)
+        configurable[STRICT_RESUME] = True
         if run.handle.continues_at is not None:
             configurable["checkpoint_id"] = run.handle.continues_at
         config: RunnableConfig = {"configurable": configurable}

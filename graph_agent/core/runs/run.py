@@ -20,7 +20,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -47,25 +47,37 @@ _HANDLE = "__graph_agent_run"
 """Key of the `AgentHandle` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
 
 
-@dataclass(frozen=True, slots=True)
 class AgentHandle:
     """What this package passes to a run of an agent, and from there to the runs inside it, in their `configurable`.
 
-    It is one object under one key: `handle_of` reads it, and `with_handle` writes it.
+    It is one immutable object under one key: `handle_of` reads it, and `with_handle` writes it.
     """
 
-    run: Run | None = None
-    """The run; None before its start."""
-    parent: Run | RunHandle | None = None
-    """The parent of a run that has not started; None if there is none."""
-    readership: ConsumerTracker | None = None
-    """State of the run's stream; None if the run has no stream, or it is unknown."""
-    is_watched: bool = False
-    """Whether the run's custom stream has the parts of delegates' runs, and `EarlyEvents`."""
-    hides_nodes: bool = False
-    """Whether the caller does not use the node names of the run's `updates` stream."""
-    in_foreground: bool = False
-    """Whether the session ends with the run's answer, so that none of its delegations goes on in the background."""
+    # No dataclass: pydantic copies one field by field when a tool's runtime is dumped, down to the locks of a run.
+    __slots__ = ("hides_nodes", "in_foreground", "is_watched", "parent", "readership", "run")
+
+    def __init__(
+        self,
+        run: Run | None = None,
+        *,
+        parent: Run | RunHandle | None = None,
+        readership: ConsumerTracker | None = None,
+        is_watched: bool = False,
+        hides_nodes: bool = False,
+        in_foreground: bool = False,
+    ) -> None:
+        self.run = run
+        """The run; None before its start."""
+        self.parent = parent
+        """The parent of a run that has not started; None if there is none."""
+        self.readership = readership
+        """State of the run's stream; None if the run has no stream, or it is unknown."""
+        self.is_watched = is_watched
+        """Whether the run's custom stream has the parts of delegates' runs, and `EarlyEvents`."""
+        self.hides_nodes = hides_nodes
+        """Whether the caller does not use the node names of the run's `updates` stream."""
+        self.in_foreground = in_foreground
+        """Whether the session ends with the run's answer, so that none of its delegations goes on in the background."""
 
 
 _NO_HANDLE = AgentHandle()
@@ -84,7 +96,9 @@ def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = No
         handle: The handle; None for the one that `configurable` has.
         fields: Values that replace those of the handle.
     """
-    return {**configurable, _HANDLE: replace(handle or handle_of(configurable), **fields)}
+    given = handle or handle_of(configurable)
+    values = {name: fields.get(name, getattr(given, name)) for name in AgentHandle.__slots__}
+    return {**configurable, _HANDLE: AgentHandle(**values)}
 
 
 def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
