@@ -1,6 +1,4 @@
-"""Invokes one tool's code: checks its arguments, makes its `ToolRuntime`, reads what it returns, times retries.
-
-A tool may return `Command`s: own state fields, further messages, commands to the parent graph."""
+"""Invokes one tool's code: checks its arguments, makes its `ToolRuntime`, reads its output or commands, times retries."""
 
 from __future__ import annotations
 
