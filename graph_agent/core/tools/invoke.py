@@ -1,4 +1,4 @@
-"""Invokes one tool's code: checks its arguments, makes its `ToolRuntime`, reads its output or commands, times retries."""
+"""Invokes one tool's code: checks its arguments, makes its `ToolRuntime`, reads what it returns, times retries."""
 
 from __future__ import annotations
 
