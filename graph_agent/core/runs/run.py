@@ -96,9 +96,10 @@ def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = No
         handle: The handle; None for the one that `configurable` has.
         fields: Values that replace those of the handle.
     """
-    given = handle or handle_of(configurable)
-    values = {name: fields.get(name, getattr(given, name)) for name in AgentHandle.__slots__}
-    return {**configurable, _HANDLE: AgentHandle(**values)}
+    handle = handle or handle_of(configurable)
+    if fields:
+        handle = AgentHandle(**{name: fields.get(name, getattr(handle, name)) for name in AgentHandle.__slots__})
+    return {**configurable, _HANDLE: handle}
 
 
 def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
