@@ -23,7 +23,8 @@ from graph_agent.base.errors import InputError, SessionBusyError
 from graph_agent.base.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.base.settings.config import checked_context, effective_config
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.inbox import ControlMessage, message_of
+from graph_agent.core.runs.inbox import ControlMessage
+from graph_agent.core.runs.notes import message_of
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import Run, RunHandle, handle_of, with_handle
 from graph_agent.session.built_agent import builder_of, custom_state_of

@@ -22,7 +22,7 @@ from graph_agent.core.planning.middleware_replies import composed_answer, drop_r
 from graph_agent.core.planning.requests import ModelRequests
 from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.core.planning.update import limit_event
-from graph_agent.core.runs.inbox import ReceivedNotes, listen
+from graph_agent.core.runs.notes import ReceivedNotes, listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import account
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras

@@ -18,7 +18,8 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.inbox import NoteKind, listen
+from graph_agent.core.runs.inbox import NoteKind
+from graph_agent.core.runs.notes import listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
 from graph_agent.core.state.events import event, stored_value

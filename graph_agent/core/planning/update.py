@@ -18,7 +18,7 @@ from graph_agent.base.usage import LOGGED, LimitMet, add_usage, budget_met, fres
 from graph_agent.core.deps import Task, spent
 from graph_agent.core.execution.delegate_call import waiting_task
 from graph_agent.core.execution.open_calls import result_without_output, settle
-from graph_agent.core.runs.inbox import seconds_since_sent, take_follow_ups
+from graph_agent.core.runs.notes import seconds_since_sent, take_follow_ups
 from graph_agent.core.runs.run import (
     EarlyEvents,
     RunHandle,

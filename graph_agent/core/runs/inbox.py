@@ -11,30 +11,19 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from langchain_core.messages import BaseMessage, HumanMessage
-
 from graph_agent.base._internal.sync_bridge import end_or_abandon, in_blocking_run
-from graph_agent.base.errors import ConfigError
-from graph_agent.base.input_messages import STEERING_MARK
-from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
-from graph_agent.core.runs.run import Run, WorkStoppedError
-from graph_agent.core.state.events import StoredEvent, event
 
 if TYPE_CHECKING:
     # LangGraph's Store takes long to import, and commands that only send a note do not need it.
     from langgraph.store.base import BaseStore, Op
 
-    from graph_agent.core.state.schema import LoopState
-
 T = TypeVar("T")
 NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
-_NOTE = "note-"
-"""Prefix of the ids of messages made from notes."""
 _PAGE = 100
 """Maximum notes that one search of the Store returns."""
 
@@ -222,128 +211,3 @@ class StoreInbox:
             raise
         finally:
             self.is_silent = not task.done()
-
-
-@dataclass(slots=True)
-class ReceivedNotes:
-    """Messages and events of the notes that were processed."""
-
-    messages: list[HumanMessage] = field(default_factory=list)
-    """The user's messages, as stored in the history."""
-    events: list[StoredEvent] = field(default_factory=list)
-
-
-async def listen(
-    run: Run,
-    loop: LoopState,
-    kinds: Collection[NoteKind],
-    step: int,
-    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
-) -> ReceivedNotes:
-    """Process the new notes of some kinds, which change the loop state; aborts are always processed.
-
-    Other notes stay in the inbox. `check` raises `ConfigError` for an impossible configuration; the change is then left
-    out, with a warning.
-    """
-    received = ReceivedNotes()
-    for note in await _new_notes(run, loop):
-        if note.kind not in kinds:
-            continue
-        if note.kind == "configure":
-            try:
-                received.events += await _reconfigure(run, loop, note, step, check)
-            except WorkStoppedError:
-                break
-        else:
-            received.messages.append(message_of(note))
-            received.events.append(event("steering", step, content=_content(note), queued_s=_age_s(note.sent_ns)))
-        loop["consumed_notes"] = [*loop.get("consumed_notes", []), note.key]
-    return received
-
-
-async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
-    """Record in the loop state the follow-ups among new input as processed."""
-    keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
-    if keys:
-        # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
-        await listen(run, loop, (), 0)
-        loop["consumed_notes"] = [*loop.get("consumed_notes", []), *keys]
-
-
-def seconds_since_sent(message: BaseMessage) -> float | None:
-    """Return the seconds since the sending of the note that a message was made from, of the wall clock; else None."""
-    if not message.id or not message.id.startswith(_NOTE):
-        return None
-    return _age_s(ControlMessage(message.id.removeprefix(_NOTE), "follow_up").sent_ns)
-
-
-def _age_s(sent_ns: int) -> float:
-    # The sender's clock may be ahead of this one.
-    return max(0.0, round((time.time_ns() - sent_ns) / 1e9, 6))
-
-
-async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
-    """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
-    if run.inbox is None:
-        return []
-    if isinstance(run.inbox, MemoryInbox):
-        return await _read_notes(run, run.inbox, loop)
-    try:
-        return await run.stop.stoppable(_read_notes(run, run.inbox, loop), "The Store")
-    except WorkStoppedError:
-        return []
-
-
-async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
-    notes = await inbox.read(run.identity.session_id)
-    obsolete = run.stop.process_aborts(notes)
-    taken = set(loop.get("consumed_notes", ()))
-    if taken and not run.has_read_inbox:
-        obsolete += [note.key for note in notes if note.key in taken]
-        loop.pop("consumed_notes", None)
-    run.has_read_inbox = True
-    if obsolete:
-        await inbox.forget(run.identity.session_id, obsolete)
-    return [note for note in notes if note.key not in taken and note.kind != "abort"]
-
-
-def message_of(note: ControlMessage) -> HumanMessage:
-    """Return a note as a user message, with an id derived from the note's key."""
-    marks = {STEERING_MARK: True} if note.kind == "steer" else {}
-    return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
-
-
-def _content(note: ControlMessage) -> Any:
-    # Content blocks if it holds more than text, such as an image.
-    return note.content if isinstance(note.content, list) else str(note.content)
-
-
-async def _reconfigure(
-    run: Run,
-    loop: LoopState,
-    note: ControlMessage,
-    step: int,
-    check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
-) -> list[StoredEvent]:
-    try:
-        changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}
-        if check is not None:
-            await run.stop.stoppable(check({**loop, "config_overrides": changed}), "Building the model")
-    except ConfigError as error:
-        return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
-    loop["config_overrides"] = changed
-    return []
-
-
-def checked_fields(fields: Any) -> dict[str, Any]:
-    """Return changes of a session's configuration as plain JSON; `ConfigError` for bad ones, and for credentials."""
-    if not isinstance(fields, dict):
-        raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
-    if "credentials" in fields:
-        raise ConfigError("credentials belong to one run's context; a session may not store them.")
-    try:
-        context = AgentContext(**fields)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("context (AgentContext): ", "configure: ")) from None
-    LoopConfig().with_values(set_fields(context))
-    return context.model_dump(mode="json", exclude_unset=True, exclude_none=True)

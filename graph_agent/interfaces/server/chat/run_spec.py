@@ -29,7 +29,8 @@ from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.core.approvals.requests import calls_of_request, is_single_call, request_of, requests_of
 from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.runs.inbox import ControlMessage, message_of
+from graph_agent.core.runs.inbox import ControlMessage
+from graph_agent.core.runs.notes import message_of
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.core.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.interfaces.server.admission.gate import Caller
