@@ -11,6 +11,7 @@ reply. A stub that has none left answers 400, which no client tries again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -85,6 +86,10 @@ class StubRequest:
     body: dict[str, Any]
 
 
+_KEYS = itertools.count()
+"""Numbers of the keys of models, a key for each stub."""
+
+
 @asynccontextmanager
 async def open_chat_model(
     base_url: str, model: str, *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any
@@ -126,6 +131,7 @@ class OpenAIStub:
                 else:
                     super().do_GET()
 
+        self._key = f"sk-stub-key-{next(_KEYS)}"
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         # Threads are waited for at the end, so that no socket outlives its test.
         self._server.daemon_threads = False
@@ -150,6 +156,8 @@ class OpenAIStub:
         self, model: str = "stub-model", *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any
     ) -> AbstractAsyncContextManager[ChatOpenAI]:
         """A real `ChatOpenAI` that talks to this stub."""
+        # What a process learns of an endpoint holds for its address and key, and a later stub may get the same port.
+        kwargs.setdefault("api_key", self._key)
         return open_chat_model(kwargs.pop("base_url", self.base_url), model, kind=kind, **kwargs)
 
     def __enter__(self) -> OpenAIStub:
