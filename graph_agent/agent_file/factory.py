@@ -128,14 +128,15 @@ async def open_agent(
 
 
 @asynccontextmanager
-async def open_parts(spec: AgentSpec, model: MockChatModel) -> AsyncIterator[CompiledAgentGraph]:
+async def open_parts(spec: AgentSpec, model: MockChatModel | None = None) -> AsyncIterator[CompiledAgentGraph]:
     """Open the agent of a file without its database, its MCP servers and its credentials, to check the other parts.
 
-    `model` is in place of the file's, also for delegates. Raises `ConfigError` if another part cannot be built.
+    `model` takes the place of the file's, also for delegates; with None, a stand-in that answers "OK". Raises
+    `ConfigError` if another part cannot be built.
     """
     bare = spec.model_copy(update={"mcp_servers": {}, "credentials": {}})
     async with AsyncExitStack() as stack:
-        yield await _open(bare, "", _Shared(stack, None, {}, model), [])
+        yield await _open(bare, "", _Shared(stack, None, {}, model or MockChatModel(responses=["OK"])), [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,14 @@ class Cause:
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
+    @property
+    def provider_words(self) -> str:
+        """The provider's status and message, if the exception left a chat model; empty for any other exception."""
+        # Imported here: results of inputs that did not fail need no classes of errors.
+        from graph_agent.models.errors import brief_model_error, is_raised_by_model
+
+        return brief_model_error(self.error) if self.error is not None and is_raised_by_model(self.error) else ""
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Cause:
         return self
 

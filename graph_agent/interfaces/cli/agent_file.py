@@ -41,10 +41,11 @@ def doctor(
 
 
 async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
-    from graph_agent.interfaces.cli.checks import check_all
+    from graph_agent.devtools.checks import check_all
+    from graph_agent.interfaces.server.settings import unknown_variables
 
     problems = 0
-    async for check_result in check_all(config, db, ask_model=ask_model):
+    async for check_result in check_all(config, db, unknown_variables(), ask_model=ask_model):
         problems += check_result.status == "problem"
         if as_json:
             typer.echo(json.dumps(asdict(check_result)))
@@ -90,9 +91,8 @@ def graph(
 
 async def _draw_compiled(spec: AgentSpec) -> str:
     from graph_agent.agent_file.factory import open_parts
-    from graph_agent.models.scripted import MockChatModel
 
-    async with open_parts(spec, MockChatModel(responses=["OK"])) as agent:
+    async with open_parts(spec) as agent:
         drawn: str = agent.get_graph().draw_mermaid()
     return drawn
 

@@ -12,7 +12,6 @@ from pydantic_core import to_jsonable_python
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
 from graph_agent.interfaces.cli.screen import PlainScreen, Wave
-from graph_agent.models.errors import brief_model_error, is_raised_by_model
 from graph_agent.session import results
 
 if TYPE_CHECKING:
@@ -183,8 +182,7 @@ def part_object(part: results.Part) -> dict[str, Any]:
 
 def provider_words(result: results.RunResult) -> str:
     """Return the provider's status and message if a model's error failed the input; else an empty text."""
-    error = None if result.cause is None else result.cause.error
-    return brief_model_error(error) if error is not None and is_raised_by_model(error) else ""
+    return result.cause.provider_words if result.cause is not None else ""
 
 
 def result_object(result: results.RunResult) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
@@ -97,12 +97,15 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
         yield CheckResult("keys", "ok", "the agent file needs none")
 
 
-def check_variables(spec: AgentSpec) -> Iterator[CheckResult]:
-    """Look for variables of this package whose names are wrong; those that the agent file names are its own."""
-    from graph_agent.interfaces.server.settings import unknown_variables
+def check_variables(spec: AgentSpec, faults: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Report environment variables that look like settings and are none, unless the agent file names them.
 
+    Args:
+        spec: The agent file.
+        faults: Name of each such variable → what is wrong with it.
+    """
     text = spec.path.read_text(encoding="utf-8")
-    for variable, fault in unknown_variables().items():
+    for variable, fault in faults.items():
         if variable not in text:
             yield CheckResult("environment", "warning", fault, f"unset {variable}")
 
@@ -200,10 +203,9 @@ async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
 async def check_parts(spec: AgentSpec) -> CheckResult:
     """Build the agent with a stand-in model: tools, delegates, hooks, prompts and the response format."""
     from graph_agent.agent_file.factory import open_parts
-    from graph_agent.models.scripted import MockChatModel
 
     try:
-        async with open_parts(spec, MockChatModel(responses=["OK"])):
+        async with open_parts(spec):
             pass
     except Exception as error:  # noqa: BLE001 - modules of the agent may raise anything
         return CheckResult("agent", "problem", exception_text(error), "Correct the named part of the agent file.")
@@ -294,8 +296,17 @@ def _version(name: str) -> str | None:
         return None
 
 
-async def check_all(config: str, db: str | None, *, ask_model: bool) -> AsyncIterator[CheckResult]:
-    """Check everything; what an unreadable agent file has is not checked."""
+async def check_all(
+    config: str, db: str | None, variables: Mapping[str, str], *, ask_model: bool
+) -> AsyncIterator[CheckResult]:
+    """Check an agent file and what it needs, and yield each result. A file that cannot be read ends the checks.
+
+    Args:
+        config: Path of the agent file.
+        db: Address of the database; None for that of the file.
+        variables: Environment variables that look like settings and are none → what is wrong with them.
+        ask_model: Whether the model is asked with a small tool, which may cost money.
+    """
     from graph_agent.agent_file.spec import load_spec
 
     for check_result in check_versions():
@@ -307,7 +318,7 @@ async def check_all(config: str, db: str | None, *, ask_model: bool) -> AsyncIte
         yield CheckResult("agent file", "problem", str(error), fix)
         return
     yield CheckResult("agent file", "ok", f"{spec.path} is valid")
-    for check_result in (*check_keys(spec), *check_variables(spec)):
+    for check_result in (*check_keys(spec), *check_variables(spec, variables)):
         yield check_result
     async for check_result in check_model(spec, ask=ask_model):
         yield check_result
