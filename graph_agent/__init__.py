@@ -11,12 +11,12 @@ from graph_agent.base._internal.inner_paths import explain_inner_paths
 from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from graph_agent.base.calls import idempotency_key
     from graph_agent.base.settings.config import AgentContext, LoopConfig
     from graph_agent.base.types import SessionStatus
     from graph_agent.core.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
     from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
-    from graph_agent.models.parsing.call import idempotency_key
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.session.agent import build_graph, create_graph_agent
     from graph_agent.session.history import SessionMemory
@@ -49,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.integrations.delegates.graph_delegate": "GraphDelegate",
         "graph_agent.core.hooks.protocol": "LoopHook LoopPlan RequestPatch",
         "graph_agent.models.scripted": "ScriptedChatModel",
-        "graph_agent.models.parsing.call": "idempotency_key",
+        "graph_agent.base.calls": "idempotency_key",
         "graph_agent.session.history": "SessionMemory",
         "graph_agent.session.results": "RunResult",
         "graph_agent.session.session": "Session",

@@ -14,6 +14,7 @@ from graph_agent.base._compat import read_state
 from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.base._internal.text import clean
+from graph_agent.base.calls import delegate_name
 from graph_agent.base.errors import GraphAgentError
 from graph_agent.base.types import Call
 from graph_agent.core.delegation import ContinuingDelegate, DelegationResult
@@ -34,7 +35,6 @@ from graph_agent.core.state.call_events import CallResult, fault_result
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import effect_text
 from graph_agent.models.errors import is_raised_by_model, public_exception_text
-from graph_agent.models.parsing.call import delegate_name
 
 logger = get_logger(__name__)
 

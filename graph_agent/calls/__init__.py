@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graph_agent.base._internal.lazy import lazy_names
+from graph_agent.base.calls import canonical_arguments, fingerprint, new_call_id
 from graph_agent.base.types import Call
-from graph_agent.models.parsing.call import canonical_arguments, fingerprint, new_call_id
 
 if TYPE_CHECKING:
     from graph_agent.models.parsing.calls import parse_tool_calls, read_text_calls, split_tool_calls, unfinished_call

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage
 
 from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.calls import known_name
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.tool_names import MAX_ALIAS_CHARS, alias_of
-from graph_agent.models.parsing.call import known_name
 from graph_agent.models.wire.traits import Traits, traits_of
 
 M = TypeVar("M", bound=BaseMessage)

@@ -11,12 +11,12 @@ from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
 from graph_agent.base._compat import read_state, stream_messages
+from graph_agent.base.calls import is_delegation
 from graph_agent.base.types import Call
 from graph_agent.core.execution.open_calls import FIELDS, current_wave
 from graph_agent.core.runs.run import is_running, run_of
 from graph_agent.core.state.messages import results_in
 from graph_agent.core.state.schema import LoopState
-from graph_agent.models.parsing.call import is_delegation
 
 
 def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -11,6 +11,7 @@ from langchain_core.messages import ToolCall
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from graph_agent.base._compat import count_resume_values, newest_resume_value
+from graph_agent.base.calls import delegate_name
 from graph_agent.base.errors import DecisionError
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
@@ -24,7 +25,6 @@ from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.events import StoredEvent, decision_event, is_own, request_event
 from graph_agent.core.tools.read_result import READ_RESULT
-from graph_agent.models.parsing.call import delegate_name
 
 
 @dataclass(frozen=True, slots=True)

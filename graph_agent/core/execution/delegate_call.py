@@ -13,6 +13,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 
 from graph_agent.base._internal.text import as_text, clean, to_json_safe
+from graph_agent.base.calls import delegate_name, is_delegation
 from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
@@ -28,7 +29,6 @@ from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import fenced, shown_address, source_of, textless
 from graph_agent.core.tools.truncation import truncate_output
-from graph_agent.models.parsing.call import delegate_name, is_delegation
 
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
 MOST_LINES = 200

@@ -14,6 +14,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
+from graph_agent.base.calls import calls_of
 from graph_agent.base.types import Call
 from graph_agent.core.deps import Task
 from graph_agent.core.execution.ledger import (
@@ -40,7 +41,6 @@ from graph_agent.core.state.messages import is_settled, open_calls, order_result
 from graph_agent.core.state.schema import LoopState
 from graph_agent.core.waves.references import BadReferenceError, referenced_ids, resolve
 from graph_agent.core.waves.schema import Selection, select
-from graph_agent.models.parsing.call import calls_of
 
 FIELDS = ("messages", "events", "ready", "loop")
 """The state fields that `current_wave` reads."""

@@ -19,6 +19,7 @@ from graph_agent.base._compat import count_resume_values, read_state
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_failure, log_fields, log_traceback, log_user_error
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
+from graph_agent.base.calls import current_call, is_delegation
 from graph_agent.base.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
@@ -53,7 +54,6 @@ from graph_agent.core.tools.invoke import (
 from graph_agent.core.tools.output import cut_short, fault, may_have_run, misfit
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.client import ModelClient
-from graph_agent.models.parsing.call import current_call, is_delegation
 from graph_agent.models.sampling import current_sampler
 
 T = TypeVar("T")

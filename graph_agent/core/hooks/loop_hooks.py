@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
 from graph_agent.base._internal.text import common_length
+from graph_agent.base.calls import fingerprint
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import Call
 from graph_agent.base.usage import LimitMet, LimitMetError
@@ -27,7 +28,6 @@ from graph_agent.core.hooks.protocol import (
 )
 from graph_agent.core.hooks.request_messages import without_open_calls
 from graph_agent.core.state.schema import HookWork
-from graph_agent.models.parsing.call import fingerprint
 from graph_agent.models.retry import run_side_call
 
 _METHODS = ("should_run", "build_plan")

@@ -11,10 +11,10 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from graph_agent.base._internal.failure_log import exception_text, get_logger, log_user_error
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import as_text, clean
+from graph_agent.base.calls import canonical_calls
 from graph_agent.base.types import Call
 from graph_agent.core.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
 from graph_agent.core.tools.output import textless, textless_fault
-from graph_agent.models.parsing.call import canonical_calls
 
 logger = get_logger("graph_agent.hooks.web_search")
 

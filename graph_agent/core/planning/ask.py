@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.calls import canonical_calls
 from graph_agent.base.settings.config import LoopConfig, Planner
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, usage_of
@@ -33,7 +34,6 @@ from graph_agent.core.waves.reply import read_plan
 from graph_agent.core.waves.schema import PlanError, PlanningResult, check_wave
 from graph_agent.models.client import Mode
 from graph_agent.models.finish import cut_off, refusal_text
-from graph_agent.models.parsing.call import canonical_calls
 from graph_agent.models.parsing.calls import plan_end
 from graph_agent.models.reply_end import ended_at
 from graph_agent.models.sanitize import without_call_blocks

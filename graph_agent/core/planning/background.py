@@ -15,6 +15,7 @@ from pydantic import Field
 from graph_agent.base._compat import read_running_state
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.calls import delegation_name
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.core.planning.update import PlanUpdate
@@ -26,7 +27,6 @@ from graph_agent.core.state.events import event, stored_value
 from graph_agent.core.tools.output import fenced, source_of
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.tools.truncation import truncate_output
-from graph_agent.models.parsing.call import delegation_name
 
 logger = get_logger("graph_agent.planning.background")
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from langchain_core.utils.utils import LC_AUTO_PREFIX
 
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
+from graph_agent.base.calls import fingerprint
 from graph_agent.base.types import Call
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.state.call_events import call_of
 from graph_agent.core.state.events import StoredEvent, event
-from graph_agent.models.parsing.call import fingerprint
 
 logger = get_logger("graph_agent.planning.loop_detection")
 REPEATS = 3

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent.base._internal.text import after_reasoning, clean
+from graph_agent.base.calls import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.base.errors import SlowSchemaError
 from graph_agent.base.settings.config import Price
 from graph_agent.base.settings.response_format import ResponseSchema
@@ -23,7 +24,6 @@ from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.waves.reply import answer_of_plans
 from graph_agent.models.client import Mode
 from graph_agent.models.finish import cause_of, cut_off, text_cut_off
-from graph_agent.models.parsing.call import calls_of, canonical_calls, checked_call, known_name, with_unique_ids
 from graph_agent.models.parsing.calls import read_text_calls, split_tool_calls, unfinished_call
 from graph_agent.models.parsing.tags import FAMILY, FUNCTION_START, TAG
 from graph_agent.models.parsing.turns import without_leading

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 
+from graph_agent.base.calls import calls_of
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import LimitMet, add_usage, metered, usage_of
@@ -35,7 +36,6 @@ from graph_agent.core.state.schema import LoopState
 from graph_agent.models.continuation import MOST_PAUSES, joined, with_earlier_blocks
 from graph_agent.models.errors import is_content_refusal
 from graph_agent.models.finish import REFUSED, is_paused, refusal_text
-from graph_agent.models.parsing.call import calls_of
 from graph_agent.models.reply_end import ended_prose, invention_warning
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import (

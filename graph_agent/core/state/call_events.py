@@ -11,9 +11,9 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal.text import text_of, to_json_safe
+from graph_agent.base.calls import call_ids, delegate_name, delegation_name, is_delegation
 from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
-from graph_agent.models.parsing.call import call_ids, delegate_name, delegation_name, is_delegation
 
 _CALLS = ("tool_call", "delegation_request")
 _ANSWERS = ("tool_result", "delegation_response")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from graph_agent.base._compat import InjectedArguments, read_state
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.validation_text import explain
+from graph_agent.base.calls import delegation_name, is_delegation
 from graph_agent.base.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.base.types import Call
 from graph_agent.core.delegation import AskingDelegate, Delegate, LateDelegate
@@ -26,7 +27,6 @@ from graph_agent.core.tools.client import bare_schema
 from graph_agent.core.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
 from graph_agent.core.tools.output import misfit_text
 from graph_agent.models.client import ToolSchemas
-from graph_agent.models.parsing.call import delegation_name, is_delegation
 from graph_agent.models.prompts import Prompts
 
 logger = get_logger("graph_agent.tools.toolbox")

@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 from langchain_core.messages import AnyMessage, ToolMessage
 
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.calls import is_delegation
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.tools.read_result import READ_RESULT, read_on_hint
-from graph_agent.models.parsing.call import is_delegation
 
 TruncateMode = Literal["head_tail", "tail"]
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from graph_agent.base._internal.lenient_json import ends_inside_value, parse_lenient_json
 from graph_agent.base._internal.text import NotFiniteError, clean, to_json_safe
 from graph_agent.base._internal.validation_text import explain
+from graph_agent.base.calls import new_call_id
 from graph_agent.base.types import CutOff
 from graph_agent.core.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 from graph_agent.models.finish import cause_of, cut_off, text_cut_off
-from graph_agent.models.parsing.call import new_call_id
 from graph_agent.models.parsing.calls import read_text_calls
 
 _STATUS = ("continue", "done")

@@ -10,6 +10,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.calls import is_delegation
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.events import SUCCESSES, StoredEvent, is_own, is_text
@@ -25,7 +26,6 @@ from graph_agent.devtools.testing.script import (
     Tokens,
     was_stopped,
 )
-from graph_agent.models.parsing.call import is_delegation
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.session.built_agent import builder_of
 

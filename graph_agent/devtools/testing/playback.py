@@ -20,6 +20,7 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt, interrupt
 
+from graph_agent.base.calls import canonical_arguments
 from graph_agent.base.errors import RunFailedError, ScriptError
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.state.events import StoredEvent
@@ -27,7 +28,6 @@ from graph_agent.core.tools.output import Cause
 from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.recording import RecordedResult
 from graph_agent.devtools.testing.script import Content, Failure, Reply, Result, Script, Steering, Stop
-from graph_agent.models.parsing.call import canonical_arguments
 from graph_agent.session.results import Done, EventAdded, Part, RunResult
 from graph_agent.session.session import Session
 

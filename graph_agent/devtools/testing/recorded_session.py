@@ -16,6 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from graph_agent.base._internal.text import visible_json
+from graph_agent.base.calls import canonical_arguments, delegate_name, is_delegation
 from graph_agent.base.errors import ScriptError
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.core.approvals.requests import HeldCall
@@ -26,7 +27,6 @@ from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, read_recording
 from graph_agent.devtools.testing.script import Content, Result, Script, ScriptItem
 from graph_agent.devtools.testing.stand_ins import RecordedModel, rebuild
-from graph_agent.models.parsing.call import canonical_arguments, delegate_name, is_delegation
 from graph_agent.session.agent import create_graph_agent
 from graph_agent.session.session import Session
 

@@ -25,6 +25,7 @@ from mcp.shared.session import ProgressFnT
 from graph_agent.base._compat import checkpointer_of, count_resume_values
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.calls import key_of_current_call, running_call
 from graph_agent.base.errors import DecisionError
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.base.usage import LimitMetError, add_usage
@@ -53,7 +54,6 @@ from graph_agent.integrations.mcp.suspended import (
     SuspendedCall,
     answer_elsewhere,
 )
-from graph_agent.models.parsing.call import key_of_current_call, running_call
 from graph_agent.models.sampling import Sampler, current_sampler
 
 logger = get_logger("graph_agent.mcp")

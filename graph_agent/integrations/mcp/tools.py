@@ -16,10 +16,10 @@ from mcp.shared.session import ProgressFnT
 from pydantic import AnyUrl, Field
 
 from graph_agent.base._internal import telemetry
+from graph_agent.base.calls import key_of_current_call
 from graph_agent.integrations.mcp.elicitation import call_and_ask
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
 from graph_agent.integrations.mcp.server import Server
-from graph_agent.models.parsing.call import key_of_current_call
 
 
 def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:

@@ -19,9 +19,9 @@ from langchain_core.tools import ToolException
 from graph_agent.base._compat import read_running_state
 from graph_agent.base._internal import own_files
 from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base.calls import canonical_arguments, running_call
 from graph_agent.core.state.call_events import since_plan
 from graph_agent.core.state.events import is_own
-from graph_agent.models.parsing.call import canonical_arguments, running_call
 
 _SCAN_S = 20.0
 _TOO_LARGE = "The workspace has too many folders to find git's files in them, so no command may run; name a part of it."

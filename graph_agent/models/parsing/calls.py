@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from graph_agent.base._internal.lenient_json import ParsedValue, arguments_of, read_json
+from graph_agent.base.calls import known_name, with_unique_ids
 from graph_agent.base.types import Call
-from graph_agent.models.parsing.call import known_name, with_unique_ids
 from graph_agent.models.parsing.families import (
     HARMONY,
     HARMONY_TAIL,

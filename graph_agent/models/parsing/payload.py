@@ -18,7 +18,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, integer
-from graph_agent.models.parsing.call import known_name
+from graph_agent.base.calls import known_name
 from graph_agent.models.parsing.families import GEMMA_CALL, FamilyCall, read_gemma
 from graph_agent.models.parsing.shapes import ParsedCall, calls_in
 from graph_agent.models.parsing.tags import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, read_json, repair_json
-from graph_agent.models.parsing.call import delegate_name, delegation_name, known_name
+from graph_agent.base.calls import delegate_name, delegation_name, known_name
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
 _ARGUMENT_KEYS = (
