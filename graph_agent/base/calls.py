@@ -1,4 +1,4 @@
-"""Reads and writes calls, names calls of delegates, compares two calls, and creates ids and idempotency keys."""
+"""Reads calls, names and compares them, and creates their ids and idempotency keys."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _DELEGATION = "delegate_to_"
 
 
 def is_delegation(name: str) -> bool:
-    """Whether a call of this name is a delegation."""
+    """Whether the call with this name is a delegation to another agent, i.e. begins with `delegate_to_`."""
     return name.startswith(_DELEGATION)
 
 
 def delegation_name(delegate: str) -> str:
-    """Return the call name of a delegation, from the delegate's name."""
+    """Return the name of calls that delegate to an agent: `delegate_to_` and the delegate's name."""
     return _DELEGATION + delegate
 
 
 def delegate_name(call_name: str) -> str:
-    """Return the delegate's name, from the call name of a delegation; any other name is returned unchanged."""
+    """Return the delegate's name from the name of a delegation; any other name is returned unchanged."""
     return call_name.removeprefix(_DELEGATION)
 
 
@@ -47,7 +47,7 @@ def new_call_id() -> str:
 
 
 def with_unique_ids(calls: Iterable[Call]) -> list[Call]:
-    """Return the calls with a new id for each one whose id is empty or taken by an earlier call."""
+    """Return the calls; one with an empty id, or the id of an earlier call, is replaced by a copy with a new id."""
     taken: set[str] = set()
     unique: list[Call] = []
     for call in calls:
@@ -58,11 +58,11 @@ def with_unique_ids(calls: Iterable[Call]) -> list[Call]:
 
 
 def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
-    """Serialize arguments so that equal arguments give equal strings.
+    """Serialize arguments to JSON so that equal arguments give equal strings. Never raises.
 
     Key order, ``1`` versus ``1.0`` and white space around a string do not matter; ``True`` and ``1`` differ. A string
-    that is JSON is parsed first. The result is ASCII. Values nested deeper than ``MAX_DEPTH`` levels are omitted. Never
-    raises: a value that is not JSON is compared by its ``str``.
+    that is JSON is parsed first. The result is ASCII. Values nested deeper than ``MAX_DEPTH`` levels become null, and
+    values that are not JSON become their ``str``.
     """
     value: Any = arguments
     if isinstance(value, str):
@@ -74,7 +74,7 @@ def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
 
 
 def fingerprint(call: Call) -> str:
-    """Return the name and a 16-digit hash of the canonical arguments; ids and ``needs`` are ignored."""
+    """Return the call's name, a colon and a 16-digit hash of its canonical arguments; ids and ``needs`` are ignored."""
     digest = hashlib.sha256(canonical_arguments(call["arguments"]).encode()).hexdigest()
     return f"{call['name']}:{digest[:16]}"
 
@@ -101,14 +101,15 @@ def _canonical(value: Any, depth: int) -> Any:
 
 
 UNNAMED = "unnamed"
-"""Name of a call without a name: providers refuse a history with an empty one."""
+"""Name given to a call without one, because providers refuse a history with an empty name."""
 
 
 def known_name(name: str, tools: Set[str] | None) -> str:
-    """Return the known tool that ``name`` is a damaged form of; else ``name``.
+    """Return the known tool of which ``name`` is a damaged form; ``name`` itself if there is none.
 
-    Forms: white space around it, ``functions.`` before it, a special token behind it (``<|channel|>commentary``, from
-    gpt-oss), and a repetition, from providers that send the name in each chunk of a call.
+    Recognized are surrounding white space, a prefix ``functions.``, a special token after the name
+    (``<|channel|>commentary``, from gpt-oss), and repetitions, from providers that send the name in each chunk of a
+    call. With None as ``tools``, the name is returned unchanged.
     """
     if tools is None or not name or name in tools:
         return name
@@ -120,12 +121,15 @@ def known_name(name: str, tools: Set[str] | None) -> str:
 
 
 def call_ids(message: BaseMessage) -> list[str]:
-    """Return the ids of a message's structured calls, empty for other messages; an id may be empty."""
+    """Return the ids of a message's structured calls, which may be empty strings; an empty list for other messages."""
     return [call["id"] or "" for call in message.tool_calls] if isinstance(message, AIMessage) else []
 
 
 def calls_of(message: AIMessage) -> list[Call]:
-    """Return the structured calls of a message; ids may be empty or duplicate."""
+    """Return the structured calls of a message, including invalid ones, repaired or with `fault` set.
+
+    Ids may be empty or duplicate. Empty if the message has no calls.
+    """
     structured = [checked_call(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
     return [*structured, *map(_broken, message.invalid_tool_calls)]
 
@@ -136,7 +140,10 @@ def canonical_calls(calls: list[Call]) -> list[ToolCall]:
 
 
 def checked_call(id_: str, name: str, arguments: Any) -> Call:
-    """Build a call with its arguments as plain JSON; sets `fault` if they are unusable."""
+    """Build a call with its arguments converted to plain JSON; a call whose arguments cannot be used has `fault` set.
+
+    The name and id are sanitized; an empty name becomes `UNNAMED`.
+    """
     read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
         return {**read, "arguments": to_json_safe(arguments, finite=True)}
@@ -148,7 +155,7 @@ _EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
 
 
 def _broken(call: InvalidToolCall) -> Call:
-    """Convert a call whose arguments the client could not parse: repair them, or set `fault`."""
+    """Convert a call whose arguments the client could not parse: repair them if possible, otherwise set `fault`."""
     # Imported here: only a damaged call needs the parser.
     from graph_agent.base._internal.lenient_json import WorkBudget, arguments_of, is_several_objects, parse_lenient_json
 
@@ -170,27 +177,25 @@ _current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agen
 
 
 def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
-    """Return the key of a call: the same for each run of this call in this session, different for every other call.
+    """Return the idempotency key of a call: equal for each run of this call in its session, different for other calls.
 
     Inside a tool, call it without arguments:
-
     ```python
-    @tool
-    async def charge(amount: int) -> str:
+    @tool async def charge(amount: int) -> str:
         return await payments.post(amount, idempotency_key=idempotency_key())
     ```
 
     Args:
-        session_id: The session's id; None inside a tool.
-        call: The call; None inside a tool.
-        wave: Identifier of the call's wave within the session, because models repeat call ids across inputs; omitted
-            inside a tool.
+        session_id: The session's id. None inside a tool.
+        call: The call. None inside a tool.
+        wave: Identifier of the call's parallel batch within the session, because models repeat call ids across inputs.
+            Ignored inside a tool.
 
     Returns:
         64 hexadecimal digits: a hash of the session's id, the wave, and the call's id, name and canonical arguments.
 
     Raises:
-        InputError: If called without arguments outside a tool that an agent runs.
+        InputError: Called without arguments outside a tool that an agent runs.
     """
     if session_id is None or call is None:
         current = _current_call.get()
@@ -202,18 +207,18 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
 
 
 def key_of_current_call() -> str | None:
-    """Return `idempotency_key()` inside a tool call of an agent; None elsewhere."""
+    """Return `idempotency_key()` inside a tool that an agent runs; None elsewhere."""
     return idempotency_key() if _current_call.get() is not None else None
 
 
 def running_call() -> tuple[str, Call, str] | None:
-    """Return session id, call and id of the wave inside a tool call of an agent; None elsewhere."""
+    """Return the session's id, the call and the id of its wave inside a tool that an agent runs; None elsewhere."""
     return _current_call.get()
 
 
 @contextmanager
 def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
-    """Set the call whose key `idempotency_key()` returns inside the context."""
+    """Set, for code inside the block, the call that `running_call()` and `idempotency_key()` refer to."""
     token = _current_call.set((session_id, call, wave))
     try:
         yield

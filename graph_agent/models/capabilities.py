@@ -70,11 +70,11 @@ call tools or have variants that do, so they do not match.
 
 
 def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCalling:
-    """Choose how a model, bare or wrapped (e.g. `bind`), is offered tools, without a request to the provider.
+    """Return how to offer tools to a model, bare or wrapped (e.g. by `bind`), without a request to the provider.
 
-    A configured mode other than `auto` is returned. Under `auto`, it is `native` or `text` by the `tool_calling` entry
-    of the model's profile; without one, `text` for a model that cannot bind tools or belongs to a family without tool
-    calling, else `native`.
+    A `configured` mode other than `auto` is returned unchanged. With `auto`, the `tool_calling` entry of the model's
+    profile decides between `native` and `text`. Without that entry, a model that cannot bind tools, or whose name
+    belongs to a family without tool calling, gets `text`; all others get `native`.
     """
     if configured != "auto":
         return configured
@@ -86,17 +86,17 @@ def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text"
 
 
 def lacks_tools(model: Any) -> bool:
-    """Whether an unwrapped chat model belongs to a family without tool calling; False if unknown."""
+    """Whether an unwrapped chat model's name belongs to a family without tool calling; False if unknown."""
     names = (getattr(model, field, None) for field in _NAME_FIELDS)
     name = next((name for name in names if isinstance(name, str) and name), "")
     return name_lacks_tools(name)
 
 
 def name_lacks_tools(name: str) -> bool:
-    """Whether a model of this name, in any case, cannot call tools.
+    """Whether a model's name belongs to a family without tool calling; case is ignored.
 
-    Names are read as Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM (`ollama/phi3`),
-    LM Studio or a file name (`phi-2.Q4_K_M.gguf`) writes them.
+    Accepts the names of Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM
+    (`ollama/phi3`), LM Studio, and file names (`phi-2.Q4_K_M.gguf`).
     """
     last = re.split(r"[/\\]", name.strip().lower().rstrip("/\\"))[-1]
     if _FOR_TOOLS.search(last):
@@ -106,7 +106,7 @@ def name_lacks_tools(name: str) -> bool:
 
 
 def _unwrap(model: Any) -> Any:
-    """Remove LangChain's wrappers from a model; of a model with fallbacks, return the first."""
+    """Return the chat model inside LangChain's wrappers; of a model with fallbacks, the first one."""
     for _ in range(_WRAPPERS):
         if isinstance(model, BaseChatModel):
             break
@@ -132,11 +132,14 @@ _NOT_CLIENTS = frozenset({"core", "classic", "tests"})
 
 
 def may_download_images(model: BaseChatModel | ModelEndpoint | str) -> bool:
-    """Whether the client of a model, or of its name, may download images by URL from this process.
+    """Whether a model's client may download an image given by URL in this process.
 
     LangChain's clients for OpenAI, Anthropic and compatible providers send the URL to the provider. Others, such as
-    Google's, download it in this process, where the URL may point to the internal network. A client outside LangChain's
-    packages is assumed to send it.
+    Google's, download it here, where the URL may point to the internal network. A class outside LangChain's packages is
+    assumed to send it, as is a factory `module:function`.
+
+    Args:
+        model: A chat model, an endpoint, or a name `provider:name`.
     """
     if isinstance(model, str | ModelEndpoint):
         provider = (model if isinstance(model, str) else model.model).partition(":")[0].strip()

@@ -41,18 +41,19 @@ from graph_agent.models.wire.text_form import as_plans, as_text_history
 from graph_agent.models.wire.traits import Traits
 
 Phase = Literal["plan", "answer"]
+"""`plan` asks for the next tool calls, `answer` for the text that the user receives."""
 Mode = Literal["native", "text", "wave"]
-"""How the model returns calls: through the provider's tools, in text, or in structured plans."""
+"""How the model returns calls: by the provider's tool calling (`native`), as text, or in structured plans (`wave`)."""
 
 ANY_TOOL = "any"
 """The tool choice that requires a call and leaves the tool to the model."""
 
 
 class ToolSchemas(Sequence[dict[str, Any]]):
-    """Tools in OpenAI's function format, which `make` converts when the first of them is read.
+    """Tools in OpenAI's function format, built by `make` on the first access to any of them.
 
-    The conversion of 1,000 functions takes ten times as long as the rest of building an agent. The names, in the same
-    order, are known without the schemas.
+    Converting 1,000 functions takes ten times as long as the rest of building an agent. `names` and `len()` do not
+    convert; `names` has the order of the schemas. Equal to any sequence with the same schemas.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[], list[dict[str, Any]]]) -> None:
@@ -62,7 +63,7 @@ class ToolSchemas(Sequence[dict[str, Any]]):
 
     @classmethod
     def of(cls, schemas: Sequence[dict[str, Any]]) -> ToolSchemas:
-        """Return schemas that exist already; the same object if it is one of this class."""
+        """Wrap schemas that are built already. Returns `schemas` itself if it is a `ToolSchemas`."""
         if isinstance(schemas, ToolSchemas):
             return schemas
         given = list(schemas)
@@ -91,10 +92,17 @@ class ToolSchemas(Sequence[dict[str, Any]]):
 
 
 class ModelClient:
-    """A chat model with its offered tools, under aliases that its provider accepts.
+    """Sends the requests of one chat model, with the offered tools under names that its provider accepts (aliases).
 
-    `tool_choice` is that of every plan: a tool's name, or `any`; None leaves it to the model. A tool that is not
-    offered has no effect. Raises `ConfigError` if two tool names have the same alias.
+    Args:
+        model: The chat model; it is not modified.
+        schemas: The offered tools, in OpenAI's function format.
+        tool_choice: The tool that every planning request requires: a tool's name, or `any` for one of the model's
+            choice. None, and the name of a tool that is not offered, require none.
+        endpoint: The rules of the model's endpoint and those learned from its errors; found from the model by default.
+
+    Raises:
+        ConfigError: Two tool names have the same alias.
     """
 
     def __init__(
@@ -107,17 +115,23 @@ class ModelClient:
     ) -> None:
         self.model = model
         self.endpoint = endpoint or endpoint_of(model, {})
-        """The rules of the model's endpoint, with the learned ones."""
+        """The rules of the model's endpoint, including those learned from its errors."""
         self._tool_choice = tool_choice
         self.options: Mapping[str, Any] = {}
-        """Options of every call, which override the configuration's; a value of None removes an option."""
+        """Keyword arguments of every model call.
+
+        They override the configuration's; a value of None removes an option.
+        """
         self._narrower: dict[frozenset[str], ModelClient] = {}
         self._names: list[str] = []
         self.offer(schemas)
         self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
-        """Offer these tools from now on; raise `ConfigError` if two tool names have the same alias."""
+        """Replace the offered tools, in place, and discard what was cached for the former ones.
+
+        Raises `ConfigError` if two tool names, of present or former tools, have the same alias.
+        """
         self.schemas = ToolSchemas.of(schemas)
         """The offered tools, under their own names."""
         # Earlier names are kept: the history may hold calls of tools that are no longer offered.
@@ -132,9 +146,15 @@ class ModelClient:
     def with_overrides(
         self, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any], *, tool_choice: str | None = None
     ) -> ModelClient:
-        """Return a client of the same model with other tools, overriding options and, if given, a tool choice.
+        """Return a client of the same model and endpoint with other tools; this client is not changed.
 
-        Raises `ConfigError` if two tool names have the same alias.
+        Args:
+            schemas: The tools to offer in place of the present ones.
+            options: Keyword arguments of each model call, added to `self.options` and overriding them.
+            tool_choice: The tool choice of plans; None keeps that of this client.
+
+        Raises:
+            ConfigError: Two tool names have the same alias.
         """
         other = copy.copy(self)
         other.offer(schemas)
@@ -143,7 +163,10 @@ class ModelClient:
         return other
 
     def without(self, names: Collection[str]) -> ModelClient:
-        """Return a client of the same model without some of its tools, given by their own names."""
+        """Return a client of the same model that does not offer the tools in `names`; unknown names are ignored.
+
+        Clients are cached: the same names return the same client until `offer` is called.
+        """
         key = frozenset(names)
         if key not in self._narrower:
             remaining = [schema for schema in self.schemas if schema["function"]["name"] not in key]
@@ -161,19 +184,27 @@ class ModelClient:
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
-        """Request the next calls, or the answer: with the same tools, and tool choice `none` if the provider has it.
+        """Send one request and return the reply, with retries, under the names and argument names of the offered tools.
+
+        Transient errors are retried as `retry.ask` describes. If the endpoint refuses a part of the request's form
+        (e.g. an option, a schema or a message format), the rule that avoids it is learned for the endpoint, and the
+        request is sent again in the new form. Nothing is sent again after text has reached the reader of `watch`.
 
         Args:
-            request: System prompt and history, calls under their own names; for the answer, also the final message
-                that asks for it.
-            mode: How the model returns calls; except in `native`, calls and results are written as text.
-            quiet: Keep the reply's tokens out of the message stream. They are also kept out with a schema that the
-                provider does not enforce.
+            phase: `plan` asks for calls, `answer` for the final text. An answer's request has the same tools, with tool
+                choice `none` where the endpoint supports it; calls in its reply are removed.
+            request: System prompt and history, with calls under the tools' own names. For an answer, the last message
+                asks for it.
+            settings: Model options, retries and time limits.
+            mode: How the model returns calls. In `text` and `wave`, earlier calls and results are sent as text.
+            quiet: Keep the reply's tokens out of the run's message stream. They are also kept out if `schema` is given
+                but cannot be enforced by the provider.
             schema: JSON schema of a reply without calls; None for free text.
-            watch: Records whether a token has reached the reader, unless the request is quiet.
+            watch: Records the text that has reached the reader, and whether a reply in text mode is an answer.
 
         Raises:
-            Exception: The provider's error, if it is not transient or the retries are used up.
+            Exception: The provider's error, if it is not transient, or the retries are used up, and no other form
+                helps.
         """
         safe = sanitized_all(request)
         attempt = Attempt(self.endpoint)
@@ -227,27 +258,28 @@ class ModelClient:
                 return reply if phase == "plan" else without_calls(reply)
 
     def unsupported_options(self, settings: LoopConfig) -> tuple[str, ...]:
-        """Return the options of the configuration that the model's class or its endpoint does not take.
+        """Return the configured options, by LangChain's names, that the model's class or endpoint rules do not accept.
 
-        The names are LangChain's.
+        Options that were refused only at run time are not included. Empty if all are accepted.
         """
         options = with_options(settings, self.options)
         refused = self.endpoint.rules.left_out & options.keys() - self.endpoint.learned.get("left_out", frozenset())
         return *client_options(self.model, options).unsupported, *refused
 
     def enforces_schema(self, schema: dict[str, Any], settings: LoopConfig, mode: Mode) -> bool:
-        """Whether the provider is asked to enforce a schema on a planning reply without calls.
+        """Whether planning requests ask the provider to enforce a schema on a reply without calls.
 
         Args:
             schema: JSON schema of the answer.
-            mode: How the model returns calls; a structured plan has a schema of its own.
+            settings: `structured_output` may switch enforcement off.
+            mode: How the model returns calls. False for `wave`, whose replies follow the schema of a plan.
         """
         return mode != "wave" and self._form("plan", settings, self.endpoint.rules, mode, schema) is not None
 
     def _form(
         self, phase: Phase, settings: LoopConfig, rules: WireRules, mode: Mode, schema: dict[str, Any] | None
     ) -> ResponseFormat | None:
-        """Return the form of the reply that the provider is asked to enforce; None if there is none."""
+        """Return the response format to send, which makes the provider enforce a schema; None to send none."""
         with_tools = bool(self.schemas) and mode == "native"
         if self._has_calls_in_text(phase, mode, schema):
             if not self._schema_mode.is_sent_for_calls(settings.structured_output, rules):
@@ -260,7 +292,10 @@ class ModelClient:
         return self._schema_mode.form(schema, rules)
 
     def _has_calls_in_text(self, phase: Phase, mode: Mode, schema: dict[str, Any] | None) -> bool:
-        """Whether the schema of a reply is built from the tools; that of a typed answer is the user's own."""
+        """Whether a reply's schema is built from the tools, because calls are text.
+
+        A typed answer has the user's schema.
+        """
         return mode == "text" and bool(self.schemas) and not (phase == "answer" and schema is not None)
 
     @property
@@ -272,7 +307,7 @@ class ModelClient:
     def _example_answers(
         self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, schema: dict[str, Any] | None
     ) -> ExampleAnswers:
-        """Return how examples of text mode answer."""
+        """Choose the form in which the example turns of text mode show an answer."""
         if phase == "answer" and schema is None:
             return "result" if form is None else "result object"
         if settings.finalize == "compose" or schema is not None:
@@ -280,15 +315,18 @@ class ModelClient:
         return "prose" if form is None else "object"
 
     def _stop(self, settings: LoopConfig) -> list[str]:
-        """Return the stop sequences of answers."""
+        """Return the stop sequences of the configuration and of this client; empty if there are none."""
         return stop_sequences(with_options(settings, self.options))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
-        """Return an answer that no model gave to the request; middleware overrides this to rewrite it."""
+        """Return `answer` unchanged.
+
+        A client wrapped in middleware overrides this to filter an answer that no model wrote.
+        """
         return answer
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
-        """Build the model call of the answer; arguments as for `ask`."""
+        """Build the model call for an answer, and do not send it; the parameters are those of `ask`."""
         attempt = Attempt(self.endpoint)
         examples = self._example_answers("answer", settings, None, None)
         rendered = self._rendered(sanitized_all(request), attempt.rules, mode, examples)
@@ -304,10 +342,22 @@ class ModelClient:
         recover: Callable[[Exception], ModelCall | None],
         watch: StreamWatch,
     ) -> tuple[AIMessage, Exception | None]:
-        """Request an answer below a fixed sentence, streamed before it, as one message.
+        """Request an answer that follows a fixed sentence, such as the notice of a limit, in one streamed message.
 
-        `recover` returns another model call after one has failed before its first token; None to give up. Returns the
-        message, and the model's error if the message is the sentence alone.
+        The sentence is streamed before the model is asked. Calls in the reply are removed.
+
+        Args:
+            sentence: Text before the answer; a blank line separates them.
+            request: System prompt and history; the last message asks for the answer.
+            settings: Model options, retries and time limits.
+            mode: How the model returns calls.
+            recover: Receives the error of a model that failed before its first token; returns the call of another
+                model, or None to give up.
+            watch: Records the text that has reached the reader.
+
+        Returns:
+            The message, and None if the answer is complete. Otherwise the last model's error; the message is then the
+            sentence with the text received before the error.
         """
         model_call = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
@@ -354,7 +404,7 @@ class ModelClient:
     def _rendered(
         self, safe: SafeMessages, rules: WireRules, mode: Mode, examples: ExampleAnswers
     ) -> Sequence[BaseMessage]:
-        """Return a sanitized request in the form that the endpoint accepts."""
+        """Convert a sanitized request to the messages that the endpoint accepts."""
         written: SafeMessages | None = None
         if mode == "text" and self.schemas:
             written = with_traits(self._text_replies.with_examples(as_text_history(safe), examples))
@@ -406,7 +456,7 @@ class ModelClient:
         return bound
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
-        """Return the tools of a request, and its tool choice; None to leave it to the model."""
+        """Return the tools to send and the value of `tool_choice`; None as the choice leaves it to the model."""
         schemas = self._offered.under(rules)
         if phase == "answer":
             return schemas, choice_of(self.model, "none") if rules.choice_none else None
@@ -420,7 +470,7 @@ class ModelClient:
         return alone, choice_of(self.model, ANY_TOOL)
 
     def _possible_choice(self) -> str | None:
-        """Return the tool choice under the provider's alias; None if its tool is not offered."""
+        """Return the tool choice under the provider's alias; None without one, or if its tool is not offered."""
         choice = self._tool_choice
         if choice is None or choice == ANY_TOOL:
             return choice

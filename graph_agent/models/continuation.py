@@ -17,9 +17,9 @@ from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
 
 MOST_PAUSES = 8
-"""Maximum requests that go on with one paused turn; a turn that is paused once more counts as cut off."""
+"""Maximum requests that continue one paused turn; a turn that is then paused again counts as cut off."""
 _DISCARDED_RETRIES = 2
-"""Maximum further requests after discarded calls; `model_retries` may lower it."""
+"""Maximum requests repeated after a discarded call; a lower `model_retries` also limits them."""
 
 
 async def ask_until_whole(
@@ -33,19 +33,24 @@ async def ask_until_whole(
     decoder: AnswerDecoder | None = None,
     joins_pauses: bool = True,
 ) -> AIMessage:
-    """Send one request as `ask` does; return its reply, with all parts of a paused turn as one message.
+    """Send a request as `retry.ask` does, and send further ones until the reply is whole.
 
-    The provider receives each part unchanged. The tokens of the first part are streamed, those of others are not.
+    A reply from which the provider discarded a malformed call is requested again, at most twice, and not after text has
+    reached the reader. A turn that the provider paused is continued by sending its reply back, at most 8 times, unless
+    it calls one of the agent's tools; its parts are joined to one message, of which only the first part is streamed.
 
     Args:
         runnable: The model.
-        request: The messages, in the form for the model.
-        options: Keyword arguments of the call.
+        request: The messages, in the form that the model accepts.
+        options: Keyword arguments of each call.
         settings: The retries and time limits of each request.
-        config: The call's config; see `ask`.
-        watch: Records the text that the reader receives.
-        decoder: Decodes the text of a reply with a schema.
-        joins_pauses: Whether to go on with a paused turn; otherwise its first part is the reply.
+        config: Config of the first request; see `retry.ask`.
+        watch: Records the text that has reached the reader.
+        decoder: Rewrites the text of each chunk of the first reply; None to leave it unchanged.
+        joins_pauses: Whether to continue a paused turn; otherwise its first part is returned.
+
+    Raises:
+        Exception: The provider's error, as from `retry.ask`.
     """
     reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
     for _ in range(min(_DISCARDED_RETRIES, settings.model_retries)):
@@ -63,13 +68,16 @@ async def ask_until_whole(
 
 
 def with_earlier_blocks(earlier: AIMessage, last: AIMessage) -> AIMessage:
-    """Return the last part of a paused turn with the provider's own blocks of the earlier parts, without their text."""
+    """Return the last part of a paused turn, preceded by the content blocks of the earlier part that are not text.
+
+    The same object if there are none.
+    """
     kept = [block for block in _blocks(earlier.content) if isinstance(block, dict) and block.get("type") != "text"]
     return last.model_copy(update={"content": [*kept, *_blocks(last.content)]}) if kept else last
 
 
 def joined(first: AIMessage, second: AIMessage) -> AIMessage:
-    """Return two parts of one turn as one message: the content of both, and what else the second part has."""
+    """Return two parts of one turn as one message: both contents, the id of the first, all else from the second."""
     if isinstance(first.content, str) and isinstance(second.content, str):
         content: Any = first.content + second.content
     else:

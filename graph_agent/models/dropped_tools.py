@@ -18,15 +18,15 @@ from langchain_core.messages.ai import UsageMetadata
 _WORD = re.compile(r"[\w'’]{1,16}|[^\w\s]+(?=\s|\Z)")
 """A piece of text that no common tokenizer joins with the next one."""
 _CHARS_PER_TOKEN = 4
-"""Characters of a token, for a server that estimates its counts."""
+"""Characters per token, for servers that estimate their counts."""
 _MESSAGE, _ALL_TOOLS, _TOOL, _ARGUMENT = 1, 12, 5, 2
-"""Fewest tokens around each message, the tools, each tool and each argument, in addition to their words."""
+"""Fewest tokens, beyond their words, of a message, of the section of tools, of each tool and of each argument."""
 _CUT_TO = 1024
-"""Windows are multiples of it; a count next to a multiple may be that of a prompt which the server has cut."""
+"""Context windows are multiples of this. A count near a multiple may be that of a prompt that was cut to the window."""
 
 
 def fewest_tokens(text: str) -> int:
-    """Return a lower bound of the tokens of a text."""
+    """Return a lower bound of the tokens in a text; 0 for an empty one."""
     by_length, words = len(text) // _CHARS_PER_TOKEN, 0
     for words, _ in enumerate(_WORD.finditer(text), 1):
         if words >= by_length:
@@ -35,10 +35,10 @@ def fewest_tokens(text: str) -> int:
 
 
 def fewest_tokens_of_tools(schemas: Sequence[Mapping[str, Any]]) -> int:
-    """Return a lower bound of the tokens of tools in a prompt, in whatever form its template writes them.
+    """Return a lower bound of the tokens that tools take in a prompt, whatever form the template gives them.
 
     Args:
-        schemas: The tools in OpenAI's function format.
+        schemas: The tools, in OpenAI's function format. Without any, the result is 0.
     """
     total = _ALL_TOOLS
     for schema in schemas:
@@ -50,16 +50,17 @@ def fewest_tokens_of_tools(schemas: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _arguments(properties: Any) -> Iterator[str]:
-    """Yield the name and the description of each argument; nested ones are left out of the bound."""
+    """Yield the name and description of each top-level argument; nested ones are not counted."""
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
         described = schema.get("description") if isinstance(schema, Mapping) else None
         yield f"{name} {described}" if isinstance(described, str) else str(name)
 
 
 def input_tokens(usage: UsageMetadata) -> int:
-    """Return the tokens of a request by the usage of its reply, with those that came from a cache.
+    """Return the input tokens of a request from the usage of its reply, including tokens read from a cache.
 
-    Most servers count cached tokens as input; one that does not may report more cached tokens than input.
+    Most servers include cached tokens in the input. A server that reports more cached than input tokens does not, so
+    they are added.
     """
     details = usage.get("input_token_details") or {}
     cached = (details.get("cache_read") or 0) + (details.get("cache_creation") or 0)
@@ -68,13 +69,13 @@ def input_tokens(usage: UsageMetadata) -> int:
 
 
 def drops_tools(reported: int, prompt: Sequence[str], tools: int) -> bool:
-    """Whether a count of input tokens has room for a prompt's texts, and none for the tools.
+    """Whether a token count is large enough for a prompt's texts but not for the tools, so that the tools are missing.
 
-    A count that has no room for the texts either is no count of this request, and proves nothing.
+    A count that is too small for the texts as well is unusable and returns False.
 
     Args:
-        reported: The tokens of the request by `input_tokens`.
-        prompt: The texts that no server leaves out: the system prompt and the newest message.
+        reported: The input tokens of the request, from `input_tokens`.
+        prompt: Texts that every server includes: the system prompt and the newest message.
         tools: The result of `fewest_tokens_of_tools`.
     """
     around = _MESSAGE * (len(prompt) + 1)

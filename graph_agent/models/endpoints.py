@@ -16,13 +16,16 @@ from graph_agent.base._internal.yaml_files import expand
 from graph_agent.base.errors import ConfigError
 
 NO_KEY = "not-needed"
-"""Sent where a server needs no key: clients require some text."""
+"""Key sent to a server that needs none, because clients require some text."""
 _SECRET = SECRET_HEADERS | {"api-key", "x-goog-api-key", "x-auth-token"}
 _SHORT = re.compile(r"(?P<model>[^@\s].*?)@(?P<url>(?:https?://|\$\{).*)")
 
 
 class ModelEndpoint(BaseModel):
-    """A model on a server of its own. The secret key is never here, only the name of its environment variable."""
+    """A model with the address, headers and key variable of its server.
+
+    The key itself is never stored here, only the name of the environment variable that holds it.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True, json_schema_extra=describe_fields
@@ -58,7 +61,10 @@ class ModelEndpoint(BaseModel):
         return self.model if self.base_url is None else f"{self.model} at {self.base_url}"
 
     def address(self) -> str | None:
-        """Return the base URL with its variables replaced; raise `ConfigError` if one is not set."""
+        """Return the base URL with environment variables replaced; None for the provider's own address.
+
+        Raises `ConfigError` if a variable is not set or the URL is not an http or https address.
+        """
         if self.base_url is None:
             return None
         url = self._expanded(self.base_url)
@@ -69,13 +75,17 @@ class ModelEndpoint(BaseModel):
         return url
 
     def sent_headers(self) -> dict[str, str]:
-        """Return the headers with their variables replaced; raise `ConfigError` if one is not set."""
+        """Return the headers with environment variables replaced; raise `ConfigError` if one is not set.
+
+        Empty by default.
+        """
         return {name: self._expanded(value) for name, value in self.headers.items()}
 
     def key(self) -> str | None:
-        """Return the key; None for the one of the provider's own variable.
+        """Return the server's key. None means that the client reads the provider's own environment variable.
 
-        Raises `ConfigError` if the variable of the key is not set.
+        For a `base_url` without `api_key_env` this is the placeholder `NO_KEY`. Raises `ConfigError` if the variable
+        named by `api_key_env` is not set.
         """
         if self.api_key_env is None:
             return None if self.base_url is None else NO_KEY
@@ -104,7 +114,7 @@ def _check_address(url: str) -> None:
 
 
 def read_endpoint(given: Any) -> ModelEndpoint:
-    """Return the endpoint in a mapping of a file; raise `ValueError`, which names each fault, if it is not valid."""
+    """Return the endpoint in a mapping from a file; raise `ValueError` with one sentence for each invalid field."""
     try:
         return ModelEndpoint.model_validate(given)
     except ValidationError as error:

@@ -20,15 +20,15 @@ from graph_agent.base._internal.failure_log import exception_text, leaves
 _READ_CHARS = 20_000
 """Maximum characters that are searched of each text of an error."""
 _CAUSES = 6
-"""Maximum number of errors that are read: the error itself, its causes, and members of groups."""
+"""Maximum number of errors that are read: the exception itself, its causes, and members of groups."""
 _DEPTH = 4
-"""Maximum number of objects that are read inside each other in a body."""
+"""Maximum nesting of objects that are read in a body."""
 _CODE_KEYS = frozenset({"code", "type", "__type", "status", "reason", "error_type", "status_code"})
 """Keys of a body, in lower case, whose values are codes."""
 _MESSAGE_KEYS = ("message", "Message", "error_message", "errorMessage", "error_msg", "status_msg")
 _INNER_KEYS = ("error", "Error", "detail", "message", "base_resp", "errors")
 _PATHS = re.compile(r"/(?:chat/completions|completions|responses|v1/messages|messages|api/chat|v2/chat)/?\Z")
-"""End of a request's path behind the base URL."""
+"""The part of a request's path that follows the base URL."""
 _WAIT_IN_TEXT = re.compile(
     r"(?:try again|retry) (?:in|after) (?:(\d{1,4})h)?(?:(\d{1,5})m(?!s))?"
     r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s\b|seconds?))?"
@@ -40,7 +40,7 @@ _WORDLESS = re.compile(r"(?:Error code: )?\d{3}(?: status code)?(?: - (?:\{\}|No
 
 
 def causes_of(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the error, its causes and the members of exception groups; outermost first."""
+    """Yield the exception, its explicit causes and the members of exception groups, outermost first, at most 6."""
     waiting = [exc]
     for _ in range(_CAUSES):
         if not waiting:
@@ -54,25 +54,25 @@ def causes_of(exc: BaseException) -> Iterator[BaseException]:
 
 
 def class_names(exc: BaseException) -> set[str]:
-    """Return the names of the classes of an error, of its causes, and of their base classes."""
+    """Return the names of the classes and base classes of an exception and its causes."""
     return {cls.__name__ for error in causes_of(exc) for cls in type(error).__mro__}
 
 
 _CONNECTION_CLASSES = frozenset({"ClientPayloadError", "TransferEncodingError", "ContentLengthError"})
-"""Errors of aiohttp for a reply that ended early; their `code` of 400 is no status of the server."""
+"""Errors of aiohttp for a reply that ended early; their `code` of 400 is not a status sent by the server."""
 
 
 _LEADING_STATUS = re.compile(r"\[(\d{3})\]")
 
 
 def _status_in_text(error: BaseException) -> str | None:
-    """Return the status at the beginning of a plain exception's text, as NVIDIA's client raises it."""
+    """Return the HTTP status at the beginning of the text of a plain `Exception`, e.g. `[403] …` of NVIDIA's client."""
     found = _LEADING_STATUS.match(_str(error)) if type(error) is Exception else None
     return None if found is None else found[1]
 
 
 def status_of(exc: BaseException) -> int | None:
-    """Return the HTTP status of an error, from 400 to 599; None if it has none, such as one inside a reply."""
+    """Return the HTTP status (400 to 599) of an exception or its causes; None without one, as of a lost connection."""
     for error in causes_of(exc):
         if type(error).__name__ in _CONNECTION_CLASSES:
             continue
@@ -96,7 +96,7 @@ def status_of(exc: BaseException) -> int | None:
 
 
 def codes_of(exc: BaseException) -> list[str]:
-    """Return the codes and types that the bodies of an error name, in lower case."""
+    """Return the error codes and types in an exception's `code` and body, in lower case; empty if there are none."""
     found = [str(getattr(error, "code", None) or "") for error in causes_of(exc)]
     for error in causes_of(exc):
         _collect_codes(_body(error), found, _DEPTH)
@@ -118,7 +118,7 @@ def _collect_codes(body: Any, found: list[str], depth: int) -> None:
 
 
 def text_of(exc: BaseException) -> str:
-    """Return the text of the error and its causes with their bodies, for a search."""
+    """Return all texts of an exception and its causes, including their bodies, one a line, for pattern matching."""
     texts: list[str] = []
     for error in causes_of(exc):
         texts += [type(error).__name__, _str(error), str(getattr(error, "code", None) or "")]
@@ -128,7 +128,10 @@ def text_of(exc: BaseException) -> str:
 
 
 def message_of(exc: BaseException) -> str:
-    """Return the provider's message without its JSON envelope; a connection error includes its cause."""
+    """Return the provider's message without its JSON envelope. A connection error includes the text of its cause.
+
+    Empty if the exception has no text.
+    """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))
         return message_of(inner[0]) if len(inner) == 1 else exception_text(exc)
@@ -142,7 +145,7 @@ def message_of(exc: BaseException) -> str:
 
 
 def _words_in(body: Any, depth: int = _DEPTH) -> str:
-    """Return the message in a body: an object, a list with one, or a text."""
+    """Return the message in a body, which may be an object, a list of one object, or a text; else the body as JSON."""
     if isinstance(body, str):
         return body
     if isinstance(body, list) and len(body) == 1 and isinstance(body[0], dict) and "error" in body[0]:
@@ -167,12 +170,12 @@ def _parsed(text: str) -> Any:
 
 
 def is_wordless(exc: BaseException) -> bool:
-    """Whether a response with an error status had neither a body nor words."""
+    """Whether an exception and its causes have neither a body nor a text beyond the status."""
     return all(not _body(error) and _WORDLESS.fullmatch(_str(error).strip()) is not None for error in causes_of(exc))
 
 
 def address_of(exc: BaseException) -> str:
-    """Return the base URL that a failed request was sent to, without user and query; empty if it is unknown."""
+    """Return the base URL of a failed request, without user, path of the API and query; empty if unknown."""
     for error in causes_of(exc):
         try:
             url = urlsplit(str(getattr(getattr(error, "request", None), "url", "")))
@@ -186,14 +189,14 @@ def address_of(exc: BaseException) -> str:
 
 
 def header(exc: BaseException, name: str) -> Any:
-    """Return a header of an error's response, by its name in lower case; None if there is none."""
+    """Return a header of the error's response, by its name in lower case; None if it has none."""
     return next((value for error in causes_of(exc) if (value := _headers(error).get(name)) is not None), None)
 
 
 def retry_after_s(exc: BaseException) -> float | None:
-    """Return the retry delay that the provider requests, in seconds, at least 0; None if there is none.
+    """Return the retry delay in seconds that the provider requests, at least 0; None if it requests none.
 
-    Sources are the headers `retry-after-ms` and `retry-after` (seconds or a date), then the error's text.
+    Read from the header `retry-after-ms`, then `retry-after` (seconds or a date), then the error's text.
     """
     for error in causes_of(exc):
         headers = _headers(error)
@@ -215,7 +218,7 @@ def retry_after_s(exc: BaseException) -> float | None:
 
 
 def _body(error: BaseException) -> Any:
-    """Return the body of an error's response: an object, a list or a text; None if there is none."""
+    """Return the decoded body of an exception's response: a dict, a list or a text; None if there is none."""
     # google-genai names it `details`; LangChain raises the error of a reply as the argument of a `ValueError`.
     for value in (
         getattr(error, "body", None),
@@ -243,7 +246,7 @@ def _headers(error: BaseException) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Parse a finite number of at least 0, from a number or its text; else None."""
+    """Return a finite number of at least 0 from a number or numeric text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

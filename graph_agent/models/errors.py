@@ -37,9 +37,9 @@ from graph_agent.models.finish import refusal_text as refusal_text
 from graph_agent.models.wire.words import QUOTA_CODES, classify_words, has_words, is_quota, window_of
 
 _SHOWN_CHARS = 300
-"""Maximum characters of the provider's message in a description."""
+"""Maximum characters of the provider's message in an error's description."""
 _TRANSIENT_STATUSES = frozenset({408, 409, 424, 425, 429, *range(500, 600)} - {501, 505})
-"""HTTP statuses of errors that a later attempt may not have."""
+"""HTTP statuses after which the same request may succeed later."""
 _TRANSIENT_CLASSES = frozenset(
     {
         "APIConnectionError",
@@ -67,13 +67,13 @@ _PERMANENT_CLASSES = frozenset(
     {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
 )
 _OWN_CLASSES = frozenset({"GraphAgentError", "ModelTimeoutError"})
-"""Classes of errors whose text is the package's own."""
+"""Classes of errors whose text was written by this package, and so contains no words of a provider."""
 _MODELS = (os.path.dirname(__file__), os.path.dirname(language_models.__file__))
 _MIDDLEWARE = os.path.join(os.path.dirname(_MODELS[0]), "core", "hooks")
 FOR_USERS: frozenset[ModelErrorKind] = frozenset({"transient", "content_filter"})
-"""Categories whose fix is the user's own; that of the others is the developer's."""
+"""Kinds of errors that the user can act on; all others are for the developer."""
 LONGEST_WAIT_S = 60.0
-"""Maximum seconds between two attempts; a longer delay that the provider requests is stated in the description."""
+"""Maximum seconds between two attempts; a longer delay requested by the provider is named in the description."""
 _UNREACHABLE_CLASSES = frozenset(
     {
         "ClientConnectorError",
@@ -88,7 +88,7 @@ _UNREACHABLE_CLASSES = frozenset(
 
 
 def classify_model_error(exc: BaseException) -> ModelErrorKind:
-    """Classify the error of a model call.
+    """Return the kind of a model call's error.
 
     - `transient`: the same request may succeed later: lost connections, timeouts, rate limits, provider faults.
     - `auth`: the key is missing or wrong.
@@ -96,7 +96,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
     - `unknown_model`: no such model, or no such address.
     - `context_overflow`: too many tokens for the model, or for one request of this account.
     - `content_filter`: refused because of its content.
-    - `tools_rejected`: this model or server does not support tools; includes a `NotImplementedError` of `bind_tools`.
+    - `tools_rejected`: this model or server does not support tools; includes `NotImplementedError`.
     - `other`: anything else, including errors of this package and cancellation.
     """
     if isinstance(exc, GraphAgentError) or not isinstance(exc, Exception):
@@ -126,34 +126,34 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 
 
 def window_in(exc: BaseException) -> int | None:
-    """Return the context window that a refused request's error names, in tokens; None if it names none."""
+    """Return the context window in tokens that a `context_overflow` error names; None without one."""
     return window_of(text_of(exc)) if classify_model_error(exc) == "context_overflow" else None
 
 
 def is_used_up(exc: BaseException) -> bool:
-    """Whether the account's quota or balance is used up, so that only another account or model can answer."""
+    """Whether the account's quota or balance is used up, so that only another account or provider can answer."""
     if classify_model_error(exc) != "permission":
         return False
     return status_of(exc) == 402 or is_quota(status_of(exc), text_of(exc)) or bool(QUOTA_CODES & {*codes_of(exc)})
 
 
 def is_loading(exc: BaseException) -> bool:
-    """Whether the server is loading its model, and will answer then."""
+    """Whether the error means that the server is still loading its model, and will answer after that."""
     return classify_model_error(exc) == "transient" and has_words("loading", text_of(exc))
 
 
 def is_unreachable(exc: BaseException) -> bool:
-    """Whether no server has answered at the address."""
+    """Whether the connection failed because no server answered at the address."""
     return bool(class_names(exc) & _UNREACHABLE_CLASSES) and classify_model_error(exc) == "transient"
 
 
 def forbids_retry(exc: BaseException) -> bool:
-    """Whether the server states that the same request will fail again, as OpenAI and Anthropic do by a header."""
+    """Whether the server forbids a retry by the header `x-should-retry: false`, as OpenAI and Anthropic send it."""
     return str(header(exc, "x-should-retry")).strip().lower() == "false"
 
 
 def hint_of(exc: BaseException) -> str:
-    """Return advice for the developer on an error whose description has none; empty for an error of another kind."""
+    """Return advice for the developer about a transient or content-filter error; empty for other kinds."""
     kind = classify_model_error(exc)
     if kind == "content_filter":
         return "Another model, or other settings of the provider's filter, may accept the request."
@@ -173,7 +173,15 @@ def hint_of(exc: BaseException) -> str:
 
 
 def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODELS) -> bool:
-    """Whether an exception left a chat model, or code that calls models only (`within`), not e.g. middleware."""
+    """Whether an exception was raised inside a chat model, by the frames of its traceback.
+
+    Args:
+        error: The exception.
+        within: Folders of the code that counts as the model: by default LangChain's models and this package's folder of
+            models.
+
+    False for an error of middleware that runs inside the model's client.
+    """
     found = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         folder = os.path.dirname(frame.f_code.co_filename)
@@ -183,9 +191,10 @@ def is_raised_by_model(error: BaseException, *, within: Collection[str] = _MODEL
 
 
 def describe_model_error(exc: BaseException, *, public: bool = False) -> str:
-    """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked.
+    """Return one sentence for the user with the error's cause, the provider's words and the fix; secrets are masked.
 
-    With `public`, as in the state of a session, the provider's words are omitted.
+    A `HookError` returns its own text. With `public`, e.g. for the stored state of a session, the provider's words are
+    left out.
     """
     if isinstance(exc, HookError):
         return str(exc)
@@ -207,15 +216,15 @@ def _sentence_of(exc: BaseException) -> tuple[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds as whole minutes below two hours, else as whole hours, rounded up."""
+    """Return a duration in whole minutes below two hours, otherwise in whole hours, rounded up, e.g. `3 hours`."""
     minutes = math.ceil(seconds / 60)
     return f"{minutes} minutes" if minutes < 120 else f"{math.ceil(minutes / 60)} hours"
 
 
 def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
-    """Return the provider's status and message, for use inside a sentence; text that looks like a secret is masked.
+    """Return the provider's HTTP status and message for use inside a sentence; secrets are masked.
 
-    With `public`, a model's own error has the status alone.
+    With `public`, an error raised by the model yields only its status, or an empty text without a status.
     """
     if public and is_raised_by_model(exc) and not _OWN_CLASSES & class_names(exc):
         return f"HTTP {status}" if (status := status_of(exc)) is not None else ""
@@ -223,7 +232,7 @@ def brief_model_error(exc: BaseException, *, public: bool = False) -> str:
 
 
 def public_exception_text(error: BaseException) -> str:
-    """Behaves like `exception_text`, without a provider's words if a model raised the exception."""
+    """Return `exception_text(error)`; for an exception raised by a model, a text without the provider's words."""
     # Hooks and tools run within other code of the package's models, too.
     if not is_raised_by_model(error, within=_MODELS[1:]) or _OWN_CLASSES & class_names(error):
         return exception_text(error)

@@ -18,17 +18,20 @@ from graph_agent.base.types import CutOff
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
 UNENDED = "graph_agent_unended"
-"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls, or should have one."""
+"""Key in `response_metadata` of a streamed text that may be cut off, because it has no finish reason.
+
+It is set if the text may contain a call, or if the provider always sends a finish reason.
+"""
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
 REFUSAL_WARNING = "or its provider refused to answer because of the content of the request."
-"""End of the warning event of a refusal."""
+"""End of the warning event of a reply that refuses."""
 LONGER = "A larger max_output_tokens allows a longer one."
 CUT_OFF = "The model's provider stopped the answer here because of its content."
 
 _CALL_MARK = re.compile(r"[{\[<]")
 _KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason"})
-"""Metadata keys of the finish reason, in lower case without underscores."""
+"""Keys of the finish reason in `response_metadata`, in lower case without underscores."""
 
 
 def _repeated(*reasons: str) -> re.Pattern[str]:
@@ -57,17 +60,17 @@ _REASONS: dict[CutOff, re.Pattern[str]] = {
 _DISCARDED = _repeated(
     "malformed_(?:function_call|tool_use|model_output|response)|unexpected_tool_call|missing_thought_signature"
 )
-"""The finish reasons of replies without the call that the model wrote: those of Gemini and Bedrock."""
+"""Finish reasons of Gemini and Bedrock for a reply from which the provider removed a malformed call."""
 _DAMAGE = re.compile(
     "abort|block|cancel|cut_?off|damag|error|exceed|fail|filter|incomplete|interrupt|invalid|limit|malformed|missing"
     "|prohibit|safety|timeout|too_many|truncat|unexpected|unfinished|violat"
 )
-"""Parts of names that mean damage, for the finish reasons of future providers; another unknown reason is complete.
+"""Parts of unknown finish reasons that mean damage. A reply with any other unknown reason is complete.
 
-A complete reply with an unknown reason would otherwise lose its calls at each request, so that no session goes on.
+Otherwise a new reason for complete replies would make each of them lose its calls.
 """
 _ONLY_COMPLETE = {"google_genai": re.compile("(?:stop|finish_reason_unspecified)+")}
-"""The complete reasons of providers that document every other reason as incomplete, by LangChain's name."""
+"""`model_provider` → its finish reasons of complete replies, for providers that document all others as incomplete."""
 
 
 def cut_off(reply: AIMessage) -> CutOff | None:
@@ -96,19 +99,25 @@ def _kind_of(reason: str, provider: str) -> CutOff | None:
 
 
 def is_paused(reply: AIMessage) -> bool:
-    """Whether the provider has paused the turn, and goes on with it if the reply is sent back unchanged."""
+    """Whether the provider paused the turn. It continues the turn if the reply is sent back unchanged."""
     return any(reason == "pause_turn" for reason in _reasons(reply.response_metadata))
 
 
 def has_discarded_call(reply: AIMessage) -> bool:
-    """Whether the provider has discarded a call that the model wrote wrongly, so that the reply has neither."""
+    """Whether the provider removed a malformed call from the reply, which now has no call at all."""
     if reply.tool_calls or reply.invalid_tool_calls:
         return False
     return any(_DISCARDED.fullmatch(reason) for reason in _reasons(reply.response_metadata))
 
 
 def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> str:
-    """Return the cause, as `cut_off` found it, as the end of a sentence that starts with "was cut off"."""
+    """Return the cause of a cut-off reply as a clause that follows "was cut off", e.g. "by the provider (error)".
+
+    Args:
+        cut: The result of `cut_off`.
+        reply: The reply.
+        max_tokens: The configured maximum length, for the clause; None to name the tokens used, if reported.
+    """
     match cut:
         case "length":
             if max_tokens is not None:
@@ -127,15 +136,21 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
 
 
 def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = None) -> str:
-    """Return the warning to the user about a cut-off answer; arguments as for `cause_of`."""
+    """Return the sentence that warns the user about a cut-off answer; the parameters are those of `cause_of`."""
     warning = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
     return f"{warning} {LONGER}" if cut == "length" else warning
 
 
 def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:
-    """Mark a streamed reply as incomplete if its stream ended inside a call.
+    """Set `INCOMPLETE` or `UNENDED` in the metadata of a reply that seems to have lost its end.
 
-    LangChain completes the arguments of streamed calls, so the reply itself does not show it.
+    LangChain closes the JSON of streamed arguments, so the reply itself does not show it. Returns the same object if
+    there is nothing to mark.
+
+    Args:
+        reply: The complete reply.
+        arguments: The arguments of each streamed call, as sent.
+        streamed: Whether the reply was streamed; a whole reply is never marked as `UNENDED`.
     """
     given = any(True for _ in _reasons(reply.response_metadata))
     if any(_ends_inside_value(raw) or (not given and not _is_whole(raw)) for raw in arguments):
@@ -152,7 +167,7 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: boo
 def answer_cut_off(answer: AIMessage) -> CutOff | None:
     """Return the cause of a cut-off answer, which has no calls; None if it is complete or its end is unknown.
 
-    Streams of OpenAI's and Anthropic's API end with a finish reason. One without it has lost its connection.
+    Streams of OpenAI's and Anthropic's APIs always send a finish reason; one without it was interrupted.
     """
     lost = answer.response_metadata.get(UNENDED) and _ends_with_reason(answer)
     return cut_off(answer) or ("interrupted" if lost else None)
@@ -165,17 +180,21 @@ def _ends_with_reason(reply: AIMessage) -> bool:
 def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff | None:
     """Return the cause of a cut-off reply whose calls are in its text; None if it is complete.
 
-    An `unclosed` call is repaired, except in a stream without a finish reason; `partial` is a text that ends inside a
-    value of a call.
+    Args:
+        reply: The reply.
+        unclosed: Whether a call lacks its end. Such a call is repaired, and counts as cut off only in a stream without
+            a finish reason.
+        partial: Whether the text ends inside a value of a call, which always counts as cut off.
     """
     ended = partial or (unclosed and bool(reply.response_metadata.get(UNENDED)))
     return cut_off(reply) or ("interrupted" if ended else None)
 
 
 def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
-    """Return the text to the user for a reply that refuses; None if the reply does not refuse.
+    """Return the text for the user if the reply is a refusal by the model or a content filter; None if it is not.
 
-    It is the provider's if it gives one, else a sentence, below the text so far if that is `visible` to the user.
+    This is the provider's text if there is one. Otherwise it is a fixed sentence, after the reply's text if the user
+    has seen that (`visible`).
     """
     if text := _refusal_of(reply):
         return text
@@ -196,7 +215,7 @@ def _refusal_of(reply: AIMessage) -> str:
 
 
 def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
-    """Yield the finish reasons in a reply's metadata, in lower case."""
+    """Yield the finish reasons in a reply's metadata, in lower case with underscores; none if it names none."""
     details = metadata.get("incomplete_details")
     if isinstance(details, dict) and isinstance(details.get("reason"), str):
         yield _plain(details["reason"])
@@ -225,12 +244,12 @@ def _plain(reason: str) -> str:
 
 
 def _ends_inside_value(raw: str) -> bool:
-    """Whether JSON ends inside a value: a model that omits a bracket still ends its values."""
+    """Whether JSON ends inside a value. A model that omits a closing bracket has still ended all values."""
     return bool(raw.strip()) and arguments_end_inside_value(raw)
 
 
 def _is_whole(raw: str) -> bool:
-    """Whether arguments are closed, even if damaged; a call without arguments has an empty text."""
+    """Whether the JSON of arguments is closed, even if it is damaged; True for an empty text."""
     text = raw.strip()
     read = read_json(text, WorkBudget(len(text))) if text else None
     return read is None or read.complete

@@ -16,28 +16,32 @@ from langchain_core.outputs import LLMResult
 from graph_agent.base._compat import MakeGate, StreamMessagesHandler, emit_message, queue_of
 
 Entry = tuple[Any, ...]
-"""One stream entry: namespace, mode, and a pair of message (or protocol event) and metadata."""
+"""An entry of LangGraph's stream: namespace, stream mode, and a pair of message (or protocol event) and metadata."""
 
 
 class MessageGate:
-    """Releases the entries of one reply in order, up to the end of the text that may be shown.
+    """Holds back the message-stream entries of one reply until their text may be shown; releases them in order.
 
-    An entry without text, such as a chunk of a call, waits for the text before it. The id of a dropped message is
-    removed from those `seen` in the stream, so that LangGraph emits the message when a node returns it.
+    An entry without text, e.g. a chunk of a call, waits for the text before it. When a message is dropped, its id is
+    removed from `seen`, so that LangGraph emits the message that a node returns instead.
+
+    Args:
+        send: Puts an entry into LangGraph's stream.
+        seen: Message ids that LangGraph regards as streamed already; changed in place.
     """
 
     def __init__(self, send: Callable[[Entry], None], seen: set[int | str]) -> None:
         self._send = send
         self._seen = seen
         self._waiting: deque[tuple[Entry, str]] = deque()
-        """Entries with their texts."""
+        """Entries that are held back, each with its text."""
         self._at = 0
-        """Characters of the reply before the first waiting entry."""
+        """Length of the reply's text before the first waiting entry."""
         self._begin = self._end = 0
         self._sent_ids: set[str | None] = set()
 
     def __call__(self, entry: Entry) -> None:
-        """Add an entry."""
+        """Send an entry if its text may be shown already; otherwise hold it back."""
         text = _text_of(entry)
         if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
             self._at += len(text)
@@ -48,18 +52,18 @@ class MessageGate:
         self._release()
 
     def show(self, begin: int, end: int) -> None:
-        """Release the text between two indexes of the reply; `end` must not decrease."""
+        """Release the text from index `begin` to `end` of the reply; `end` must not decrease."""
         self._begin, self._end = begin, end
         if self._waiting:
             self._release()
 
     def close(self) -> None:
-        """Release waiting entries without text, and drop the text after the end."""
+        """End the reply: send waiting entries without text, drop text after the visible end."""
         while self._waiting:
             self._deliver(*self._waiting.popleft())
 
     def drop(self) -> None:
-        """Drop all waiting entries; the next entry belongs to another reply."""
+        """Drop all waiting entries and reset the gate for another reply."""
         for entry, _ in self._waiting:
             if (id_ := _id_of(entry)) is not None and id_ not in self._sent_ids:
                 self._seen.discard(id_)
@@ -96,7 +100,7 @@ class MessageGate:
 
 
 def message_text(message: BaseMessage) -> str:
-    """Return the text of a message; faster than `message.text`, which makes an object of its own for each text."""
+    """Return a message's text; faster than `message.text`, which builds an object for each access."""
     content = message.content
     return content if isinstance(content, str) else str(message.text)
 
@@ -111,7 +115,7 @@ def _text_of(entry: Entry) -> str:
 
 
 def _finished_text(entry: Entry) -> str | None:
-    """Return the whole text of a block that a protocol event closes; None for other entries."""
+    """Return the complete text of the block that a protocol event closes; None for other entries."""
     payload = entry[2][0]
     if type(payload) is not dict or payload.get("event") != "content-block-finish":
         return None
@@ -140,47 +144,55 @@ def _with_text(entry: Entry, text: str) -> Entry:
 
 
 class MessageStream:
-    """LangGraph's message stream for one model call on the running loop."""
+    """Writes one model call to LangGraph's message stream; create it on the running event loop.
+
+    Args:
+        handler: LangGraph's callback handler of the stream; it is copied.
+    """
 
     def __init__(self, handler: StreamMessagesHandler) -> None:
         self.handler = copy.copy(handler)
-        """Receives the events that do not pass through the methods of this class."""
+        """Receives the events that do not go through this class."""
         self._meta: Any = None
         loop = asyncio.get_running_loop()
         if (put := queue_of(handler, loop)) is not None:
             self.handler.stream = _LoopSender(loop, put)
 
     def gated(self, gate: MakeGate) -> MessageStream:
-        """Return a stream whose entries pass through a gate."""
+        """Return a copy of this stream whose entries pass through a gate.
+
+        Args:
+            gate: Builds the gate from the function that sends an entry and the set of ids already streamed.
+        """
         other = copy.copy(self)
         other.handler = copy.copy(self.handler)
         other.handler.stream = gate(self.handler.stream, self.handler.seen)
         return other
 
     def begin(self, run: AsyncCallbackManagerForLLMRun, request: Sequence[BaseMessage]) -> None:
-        """Start the reply to a request."""
+        """Report the start of a model call; `run` is its callback manager, `request` its messages."""
         of_run: dict[str, Any] = {"run_id": run.run_id, "parent_run_id": run.parent_run_id}
         self.handler.on_chat_model_start({}, [list(request)], **of_run, tags=run.tags, metadata=run.metadata)
         self._meta = self.handler.metadata.get(run.run_id)
 
     def send(self, message: BaseMessage) -> None:
-        """Send one token; nothing if the stream leaves out this model call."""
+        """Emit one token; does nothing if the stream excludes this model call, e.g. by the tag `nostream`."""
         if self._meta is not None:
             emit_message(self.handler, self._meta, message)
 
     def end(self, run: AsyncCallbackManagerForLLMRun, result: LLMResult) -> None:
-        """End the reply."""
+        """Report the complete reply, which is emitted unless it was streamed."""
         self.handler.on_llm_end(result, run_id=run.run_id, parent_run_id=run.parent_run_id)
 
     def fail(self, run: AsyncCallbackManagerForLLMRun, error: BaseException) -> None:
-        """End the reply with an error."""
+        """Report the error that ended the model call."""
         self.handler.on_llm_error(error, run_id=run.run_id, parent_run_id=run.parent_run_id)
 
 
 class _LoopSender:
-    """Sends the entries of one model call to LangGraph's queue through the running loop, in order with all others.
+    """Puts the entries of one model call into LangGraph's queue through the running event loop, in order.
 
-    LangGraph also wakes the loop through a socket for each entry, which only an entry of another thread needs.
+    LangGraph itself would also wake the loop through a socket for each entry, which only other threads need.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:

@@ -16,7 +16,7 @@ logger = get_logger(__name__)
 
 
 class OfferedTools:
-    """The offered tools of one client.
+    """Converts the offered tools to a form that the endpoint accepts, and converts calls back.
 
     Args:
         schemas: The tools in OpenAI's function format, under their own names.
@@ -28,10 +28,16 @@ class OfferedTools:
         self._to_alias = to_alias
         self._by_form: dict[tuple[bool, bool], list[dict[str, Any]]] = {}
         self._folded: dict[str, OfferedSchema] = {}
-        """Tool → its parameters, if some are offered under other names."""
+        """Tool name → its converted parameters, if arguments were renamed or grouped."""
 
     def under(self, rules: WireRules) -> list[dict[str, Any]]:
-        """Return the tools in the form that an endpoint accepts, without those that have no such form."""
+        """Return the tools in the form that an endpoint accepts; cached per form.
+
+        A tool whose parameters no object can satisfy is left out, with a logged and recorded warning.
+
+        Args:
+            rules: The rules of the endpoint.
+        """
         form = (rules.root_combinators, rules.free_keys)
         if form not in self._by_form:
             functions = [self._function(schema["function"], rules) for schema in self._schemas]
@@ -43,7 +49,10 @@ class OfferedTools:
         return self._by_form[form]
 
     def restored(self, reply: AIMessage) -> AIMessage:
-        """Return a reply, whose calls have the own names of tools, with the own names of their arguments."""
+        """Return a reply whose calls have the tools' own argument names, undoing the conversion of `under`.
+
+        The calls must already have the tools' own names. Returns the same object if nothing changes.
+        """
         if not self._folded:
             return reply
         calls = [
@@ -55,7 +64,7 @@ class OfferedTools:
         return reply if calls == reply.tool_calls else reply.model_copy(update={"tool_calls": calls})
 
     def _function(self, given: dict[str, Any], rules: WireRules) -> dict[str, Any] | None:
-        """Return a tool's function as it is offered; None if no provider accepts its parameters."""
+        """Return a tool's function as it is offered; warn and return None if no object satisfies its parameters."""
         named = {**given, "name": self._to_alias(given["name"])}
         if rules.root_combinators and rules.free_keys:
             return named

@@ -21,43 +21,48 @@ from graph_agent.models.wire.learn import endpoint_of
 from graph_agent.models.wire.shape import adapted_copy
 
 Resolve = Callable[[Any], BaseChatModel]
-"""Returns the chat model for a name or an object; raises `ConfigError` if there is none."""
+"""Returns the chat model for a name or an object; raises `ConfigError` if it cannot build one."""
 
 ModelWrapper = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
 
-"""Wraps the two clients of a model, e.g. in middleware."""
+"""Wraps a model's client and planner, e.g. in middleware, and returns the two that are used instead."""
 
 _KEPT = 32
-"""Maximum number of cached models selected by runs; the oldest is evicted first."""
+"""Maximum number of cached models that runs have selected; the oldest is evicted first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundModel:
-    """A model with its clients and capabilities."""
+    """A chat model with the clients that send its requests, and what is known about it."""
 
     name: str
-    """Its name in messages to users."""
+    """The model's name in messages to users."""
     given: Any
-    """The object it was built from; the reference keeps its `id` from being reused as a cache key."""
+    """The name or object that the model was built from.
+
+    The reference keeps an object's `id`, a cache key, from being reused.
+    """
     client: ModelClient
+    """Sends requests for calls and answers."""
     planner: StructuredPlanner
+    """Sends requests for structured plans."""
     tool_calling: Mode
     """How the model returns calls if the configuration is `auto`."""
     takes_tools: bool
-    """Whether its profile declares support of tools; False without an entry."""
+    """Whether the model's profile declares tool calling; False if the profile does not mention it."""
     window: int | None
-    """Maximum input tokens by its profile; None if unknown."""
+    """Maximum input tokens by the model's profile or its endpoint's rules; None if unknown."""
     is_known: bool
-    """Whether the rules of its endpoint are those of a known provider or server."""
+    """Whether the endpoint's rules are those of a known provider or server."""
     _learned: list[int] = field(default_factory=list, init=False)
 
     @property
     def learned_window(self) -> int | None:
-        """Maximum input tokens that the model's server has named, for the life of the process; None if unknown."""
+        """Maximum input tokens that the server reported, kept until the process ends; None if it reported none."""
         return self._learned[-1] if self._learned else None
 
     def learn_window(self, tokens: int) -> None:
-        """Record the maximum input tokens that the model's server names."""
+        """Set `learned_window` to the maximum input tokens that the server reported."""
         self._learned[:] = [tokens]
 
 
@@ -67,17 +72,19 @@ def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[Mo
 
 
 class ModelPool:
-    """Builds and caches the models of one agent.
+    """Builds and caches the models of one agent: its own, the fallbacks, and those that runs select.
 
     Args:
-        config: The agent's configuration; the models it names are resolved here.
+        own: The model that the agent was built with.
+        config: The agent's configuration; all models it names are built at once.
         resolve: Returns the chat model for the value in a configuration or a run.
+        schemas: The offered tools, in OpenAI's function format.
         plan_schema: JSON schema of a structured plan.
         plan_tool: Name of the tool that receives a structured plan.
-        around: Wraps the clients of each model; the default does not.
+        around: Wraps the clients of each model; by default they are not wrapped.
 
     Raises:
-        ConfigError: If `config` names a model that cannot be built.
+        ConfigError: `config` names a model that cannot be built.
     """
 
     def __init__(
@@ -106,18 +113,30 @@ class ModelPool:
             for given in wanted:
                 self._built[_key(given, config)] = self._build(given, name, config)
         self.drops_tools: dict[str, bool] = {}
-        """Name of a model → whether its server leaves the tools out of the prompt; absent if unknown."""
+        """Name of a model → whether its server leaves the tools out of the prompt; no entry while unknown."""
         self.first = self._built[_key(config.model or own, config)]
-        """The model of runs that do not select another."""
+        """The model of runs that select no other: `config.model` if set, otherwise `own`."""
 
     async def chain(self, settings: LoopConfig) -> list[BoundModel]:
-        """Return the distinct models of a run: its model, then the fallbacks in order."""
+        """Return the distinct models of a run: the selected one, then the fallbacks in order. Builds those not cached.
+
+        Raises `ConfigError`, with the name of the setting, if one cannot be built.
+        """
         found = [await self.ready(settings.model or self.own, "model", settings)]
         found += [await self.ready(given, "fallback_models", settings) for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
     async def ready(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
-        """Build the model of a setting, or return it from the cache; raise `ConfigError` if it cannot be built."""
+        """Return the model of a setting from the cache, or build it in a thread and cache it.
+
+        Args:
+            given: A model's name or object.
+            field: Name of the setting, for the error.
+            settings: The run's settings, whose `model_rules` apply to the model.
+
+        Raises:
+            ConfigError: The model cannot be built.
+        """
         key = _key(given, settings)
         ready = self._built.get(key) or self._run_models.get(key)
         if ready is None:
@@ -155,7 +174,7 @@ class ModelPool:
 
 
 def require_chat_model(given: Any) -> BaseChatModel:
-    """Return a chat model unchanged; raise `ConfigError` for anything else, e.g. a name."""
+    """Return `given` if it is a chat model; raise `ConfigError` otherwise, e.g. for a name, which needs a resolver."""
     if isinstance(given, BaseChatModel):
         return given
     raise ConfigError(

@@ -30,22 +30,22 @@ _WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
-    """Adds `prefix` and a blank line before another model's reply, as one message with one id.
+    """Streams `prefix`, then another model's reply, as one message with one id; a blank line separates them.
 
-    It serves the answer at a limit: the reader sees the fixed first sentence before the model's first token. If the
-    model fails permanently, the message is the prefix alone and `failure` holds the error. It runs asynchronously only;
-    create one instance per answer.
+    Used for answers at a limit: the reader sees the fixed sentence before the model has sent a token. If the model
+    fails for good, the message ends there and `failure` holds the error. Runs asynchronously only. Create one instance
+    per answer.
     """
 
     model_call: ModelCall
-    """The call of the other model."""
+    """The call of the model that writes the reply."""
     recover: Callable[[Exception], ModelCall | None]
-    """Returns another model call after one has failed before its first token; None to give up."""
+    """Receives the error of a model that failed before its first token; returns another model's call or None."""
     prefix: str
     settings: LoopConfig
-    """The retries before the other model's first token, and the time limits of an attempt."""
+    """The retries before the model's first token, and the time limits of each attempt."""
     failure: Exception | None = None
-    """The error of the other model, if it failed permanently."""
+    """The error of the last model if it failed for good; otherwise None."""
 
     @property
     def _llm_type(self) -> str:
@@ -152,14 +152,14 @@ class PrefixedChatModel(BaseChatModel):
         return self.settings.model_copy(update=_NO_LIMITS) if model_call.bounded else self.settings
 
     def _recover(self, error: Exception) -> ModelCall | None:
-        """Return another model call after an error; without one, set `failure`."""
+        """Return another model's call after an error; without one, set `failure` and return None."""
         model_call = self.recover(error)
         self.failure = error if model_call is None else None
         return model_call
 
 
 def _lstripped(chunk: AIMessageChunk) -> AIMessageChunk:
-    """Return a chunk before the first text of a reply, or with it, without white space before the text."""
+    """Return a chunk without the white space at its beginning; used up to the first text of a reply."""
     content = chunk.content
     blank = isinstance(content, str) and content != content.lstrip()
     return chunk.model_copy(update={"content": chunk.text.lstrip()}) if blank else chunk

@@ -37,7 +37,7 @@ PROVIDERS = {
     "upstage": "langchain-upstage",
     "xai": "langchain-xai",
 }
-"""Name of each provider of LangChain's `init_chat_model` → the package of its chat model."""
+"""Provider name of LangChain's `init_chat_model` → the package that has its chat model."""
 _OTHER_NAMES = {
     "anthropic": "claude anthropicai",
     "azure_openai": "azure azureopenai openaiazure",
@@ -82,7 +82,7 @@ _COMPATIBLE = {
     "zai": "https://api.z.ai/api/paas/v4",
     "zhipu": "https://api.z.ai/api/paas/v4",
 }
-"""Servers with OpenAI's API → the usual address."""
+"""Name of a server with OpenAI's API → its usual base URL."""
 _ALIASES = {name: provider for provider, names in _OTHER_NAMES.items() for name in names.split()}
 _MODELS = {
     "claude": "anthropic",
@@ -94,20 +94,22 @@ _MODELS = {
     "mistral": "mistralai",
     "sonar": "perplexity",
 }
-"""First part of a model's name → its provider."""
+"""First part of a model's name → provider."""
 
 
 def provider_of_model(name: str) -> str:
-    """Return the provider of a model that is named without one, by the family that its name begins with."""
+    """Guess the provider of a model from the family at the beginning of its name; `openai` if unknown."""
     return _MODELS.get(re.split(r"[-_.:/\d]", name.strip().lower(), maxsplit=1)[0], "openai")
 
 
 def unknown_provider(provider: str, name: str) -> str:
-    """Return the error for a provider that is not known, with the nearest one and its package.
+    """Return the error text for an unknown provider, with the provider probably meant and its package.
+
+    For a server with OpenAI's API, the text has the base URL to use.
 
     Args:
         provider: The given provider.
-        name: The name of the model behind it.
+        name: The model's name that follows it.
     """
     plain = re.sub(r"[^a-z0-9]", "", provider.casefold())
     what = f"Unknown model provider {provider!r} in '{provider}:{name}'; known: {', '.join(sorted(PROVIDERS))}."

@@ -14,16 +14,17 @@ from graph_agent.models.sanitize import with_text
 
 
 class EndedReply(NamedTuple):
-    """A reply up to an invention, and the length of the invention in characters."""
+    """A reply cut before the part that the model invented, and the length of that part in characters; 0 if none."""
 
     message: AIMessage
     invented: int = 0
 
 
 def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
-    """Cut the text of a reply at an index; None leaves it whole.
+    """Return the reply cut at an index of its text; None as the index leaves it whole.
 
-    The part before an invention is complete, so the reply loses a finish reason that reports a cut-off.
+    If the removed part is an invented result or turn, the kept part is complete, so finish reasons that report a
+    cut-off are removed from its metadata.
     """
     text = reply.text
     if end is None:
@@ -36,11 +37,13 @@ def ended_at(reply: AIMessage, end: int | None) -> EndedReply:
 
 
 def ended_prose(reply: AIMessage, begin: int = 0, *, turns: bool, markup: bool) -> EndedReply:
-    """Cut a reply at the first invented turn, or markup of a call, behind an index.
+    """Cut a reply at the first invented turn, or at the markup of a call, after an index.
 
     Args:
-        turns: Whether invented turns are sought.
-        markup: Whether markup is sought.
+        reply: The reply.
+        begin: Index in its text at which the search begins.
+        turns: Whether to search for invented tool results and turns.
+        markup: Whether to search for markup such as `<tool_call>`.
     """
     if not turns and not markup:
         return EndedReply(reply)
@@ -49,7 +52,12 @@ def ended_prose(reply: AIMessage, begin: int = 0, *, turns: bool, markup: bool) 
 
 
 def invention_warning(model: str, invented: int) -> str:
-    """Return the warning about an invention that was dropped."""
+    """Return the warning that a model went on with an invented result or turn, which was dropped.
+
+    Args:
+        model: The model's name.
+        invented: Number of dropped characters.
+    """
     return (
         f"The model {model} wrote on after its reply, with a call, or as a tool or a user would; these {invented:,} "
         "characters were dropped, and no call in them was run."
@@ -57,22 +65,22 @@ def invention_warning(model: str, invented: int) -> str:
 
 
 _TAIL = 6_000
-"""Characters at the end of a reply in which a repetition is sought."""
+"""Characters at the end of a reply that are searched for a repetition."""
 _LEAST_TIMES, _LEAST_CHARS = 6, 300
 
 
 class Repetition(NamedTuple):
-    """A text that a reply repeats up to its end."""
+    """A text that a reply repeats to its end, and how often."""
 
     text: str
     times: int
 
 
 def repetition_at_end(text: str) -> Repetition | None:
-    """Return the shortest text that a reply repeats to its end, at least 6 times and over 300 characters.
+    """Return the shortest text that a reply repeats to its end; None if there is none.
 
-    Only for a reply that was cut off at its longest length: a list, a table or a song repeats itself and ends. The
-    last 6,000 characters are read, in linear time.
+    The repetition must occur at least 6 times and fill at least 300 of the last 6,000 characters. Meant for replies cut
+    off at the maximum length: a complete list, table or song may also repeat itself. Takes linear time.
     """
     tail = text[-_TAIL:].rstrip()[::-1]
     # The failure function of Knuth, Morris and Pratt gives the period of each beginning of the reversed text.
@@ -90,7 +98,7 @@ def repetition_at_end(text: str) -> Repetition | None:
 
 
 def repetition_warning(repetition: Repetition) -> str:
-    """Return the warning about an answer that repeats itself."""
+    """Return the warning about an answer that repeats itself to its end."""
     shown = excerpt(" ".join(repetition.text.split()), 80)
     return f"The answer repeats the same text {repetition.times} times at its end: {shown!r}. {REPEATED}"
 

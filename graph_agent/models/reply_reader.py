@@ -14,9 +14,10 @@ from graph_agent.models.wire.usage import UsageSoFar
 
 
 class ReplyReader:
-    """Assigns the fragments of calls, makes usage add up, and sanitizes text; one object for each reply.
+    """Corrects the chunks of one streamed reply in place: assigns fragments to calls, converts usage, sanitizes text.
 
-    With `sums_usage`, the model reports the usage of each chunk alone.
+    Create one object per reply. With `sums_usage`, each chunk reports only its own usage, which LangChain adds up
+    correctly; otherwise each reports the usage so far, and is changed to the difference.
     """
 
     def __init__(self, *, sums_usage: bool = False) -> None:
@@ -37,7 +38,7 @@ class ReplyReader:
         self._sanitize(message)
 
     def receive_event(self, event: Any) -> None:
-        """Record the fragments of calls in an event of LangChain's protocol, for a model that reports no chunks."""
+        """Record call fragments of an event of `stream_events(version="v3")`; ignored once `receive` was called."""
         if self._by_chunk or not isinstance(event, dict):
             return
         block = event.get("content") or event.get("delta") or {}
@@ -48,7 +49,11 @@ class ReplyReader:
             self.calls.add(tool_call_chunk(name=None, args=block.get("args"), id=None, index=index))
 
     def read(self, reply: AIMessage) -> AIMessage:
-        """Return the complete reply with exactly the calls that were sent, or with all of them as invalid."""
+        """Return the complete reply with exactly the calls that were sent, or with all of them as invalid calls.
+
+        They are invalid if the fragments cannot be assigned with certainty. Calls with blank arguments become valid
+        ones.
+        """
         if self.calls:
             reply = judged(reply, self.calls, is_cut_off=cut_off(reply) is not None)
         return with_blank_arguments(reply)

@@ -28,24 +28,24 @@ ModelSpec = BaseChatModel | str | ModelEndpoint | Sequence[BaseChatModel | str |
 _OPENAI_URL = "https://api.openai.com/v1"
 _GPT = re.compile(r"gpt-(\d{1,3})(?:\.(\d{1,3}))?(?![\d.])")
 _NEEDS_RESPONSES = (5, 6)
-"""Version of GPT from which OpenAI takes tools only in the Responses API."""
+"""First GPT version (major, minor) whose tools OpenAI accepts only in the Responses API."""
 
 
 def resolve_model(model: ModelSpec) -> BaseChatModel:
     """Return the chat model for `model`; sends no request.
 
     Args:
-        model: a chat model, returned unchanged; a `provider:name`; a `ModelEndpoint`; or a sequence of these, of which
-            the first that can be built is used. `openai:` reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`; other providers
-            need the extra `langchain` and their own package. A name with an address is refused, because the names of
-            runs may come from clients.
+        model: A chat model, returned unchanged; a name `provider:name`; a `ModelEndpoint`; or a sequence of these, of
+            which the first that can be built is returned. `openai:` reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`; other
+            providers need the extra `langchain` and their own package. A name with an address
+            (`provider:name@http://…`) is refused, because the names of runs may come from clients.
 
     Returns:
-        A chat model. The client's own retries are off for `openai:`, because the loop retries.
+        A chat model. An `openai:` model is built without the client's own retries, because the loop retries.
 
     Raises:
-        ConfigError: for a name without a provider, a provider that is unknown or not installed, a missing key, or a
-            sequence without a model that can be built.
+        ConfigError: A name without a provider, a provider that is unknown or not installed, a missing key, or a
+            sequence in which no model can be built.
     """
     if isinstance(model, BaseChatModel):
         return model
@@ -121,9 +121,10 @@ def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
 
 
 def needs_responses(name: str, base_url: str | None) -> bool:
-    """Whether OpenAI takes tools of a model only in the Responses API, by its name; False at other addresses.
+    """Whether OpenAI accepts a model's tools only in the Responses API, by the model's name.
 
-    From `gpt-5.6` on, the models reason by default, and chat completions refuse tools together with reasoning.
+    This holds from `gpt-5.6` on: these models reason by default, and chat completions refuse tools with reasoning.
+    False for a `base_url` of another host; None means OpenAI's own.
     """
     found = _GPT.match(name.strip().lower())
     if found is None or (base_url is not None and urlsplit(base_url).hostname != urlsplit(_OPENAI_URL).hostname):
@@ -179,11 +180,15 @@ _REFUSED = {401: "auth", 403: "permission"}
 
 
 async def endpoint_state(model: Any) -> tuple[str, str]:
-    """Return whether a model's endpoint answers and accepts its key, and what is wrong with its list of models.
+    """Test whether a model's endpoint answers and accepts its key; return the state, and a remark about its model list.
 
-    Lists the endpoint's models. If that fails, it sends an empty completion request, which an endpoint that works
-    refuses: some servers have no list of models, or a broken one. The state is `ok`, `auth`, `permission` or
-    `unreachable`; a model without an OpenAI client is `ok`, because it could be built.
+    Requests the endpoint's model list. If that fails, an empty completion request is sent, which a working endpoint
+    refuses with an error of its own; some servers have no model list, or a broken one. Raises nothing; each request has
+    3 s.
+
+    Returns:
+        The state `ok`, `auth`, `permission` or `unreachable`, and the remark, empty without one. A model without an
+        OpenAI client is `ok`, because nothing can be tested.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):
@@ -219,7 +224,7 @@ async def endpoint_state(model: Any) -> tuple[str, str]:
 
 
 def _is_list(answer: httpx.Response) -> bool:
-    """Whether an answer is a list of models: an object with `data`, or an array, as of some servers."""
+    """Whether a response is a list of models: a JSON object with `data`, or an array, as some servers send."""
     try:
         found = answer.json()
     except ValueError:
@@ -236,13 +241,14 @@ _WINDOWS = (
     "max_context_length",
     "max_input_tokens",
 )
-"""Fields in which servers name the window: LM Studio, llama.cpp, vLLM, and hosted endpoints; the first counts."""
+"""Names of the context window in servers' replies (LM Studio, llama.cpp, vLLM, hosted ones), in order of precedence."""
 
 
 async def served_window(model: Any) -> int | None:
-    """Return the window that a model's server reports, in tokens; None without one, or without an OpenAI client.
+    """Return the context window in tokens that a model's server reports; None if it reports none.
 
-    Reads `/v1/models`, then llama.cpp's `/props` and LM Studio's `/api/v0/models`.
+    Reads `/v1/models`, then llama.cpp's `/props` and LM Studio's `/api/v0/models`; errors are ignored. None also for a
+    model without an OpenAI client.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):
@@ -262,11 +268,11 @@ async def served_window(model: Any) -> int | None:
 
 
 def window_in(page: Any, name: str) -> int | None:
-    """Return the window in a list of models or in the properties of a server; None if there is none.
+    """Return the context window in a list of models or a server's properties; None if there is none.
 
     Args:
         page: The decoded JSON.
-        name: The name of the model in a list; a list of one model may have it under another name.
+        name: The model's name in the list. A list of a single model may have it under another name.
     """
     if not isinstance(page, dict):
         return None

@@ -66,10 +66,16 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 class TokenRelay(AsyncCallbackManagerForLLMRun):
-    """The callback manager of a request without callbacks; its watch, if any, records what the reader receives.
+    """LangChain's callback manager for one unobserved request: passes tokens to time limit, watch and streams.
 
-    Events other than tokens take LangChain's way. Tokens without a chunk, which a model that does not stream reports
-    itself, take it too.
+    It calls these receivers directly, instead of dispatching each token to callback handlers. Tokens without a chunk,
+    which a non-streaming model may report, and all other events are dispatched by LangChain.
+
+    Args:
+        manager: The manager whose tags, metadata and parent run this one takes over.
+        streams: Message streams of the run that receive each token.
+        limit: Restarted by each token.
+        watch: Records the text that reaches the reader; None if there is no reader.
     """
 
     def __init__(
@@ -100,7 +106,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
         self._watch = watch
 
     def begin(self, request: Sequence[BaseMessage]) -> None:
-        """Start the reply to a request."""
+        """Report the start of the request to the streams, and start a new reply in the watch."""
         for stream in self._streams:
             stream.begin(self, request)
         if self._watch is not None:
@@ -113,7 +119,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **kwargs: Any,
     ) -> None:
-        """Pass one token on; called by LangChain."""
+        """Pass one token on. An exception of the watch's reader is logged and does not end the request."""
         if not isinstance(chunk, ChatGenerationChunk):
             await super().on_llm_new_token(token, chunk=chunk, **kwargs)
             return
@@ -130,33 +136,38 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
                 log_failure(logger, "The reader of an answer", error)
 
     def end(self, result: LLMResult) -> None:
-        """End the reply."""
+        """Report the complete reply to the streams."""
         for stream in self._streams:
             stream.end(self, result)
 
     def fail(self, error: BaseException) -> None:
-        """End the reply with an error."""
+        """Report the error that ended the request to the streams."""
         for stream in self._streams:
             stream.fail(self, error)
 
 
 class UnobservedModel(NamedTuple):
-    """The model of a request without callbacks."""
+    """A model and the receivers of a request that no callback handler but the run's message streams observes."""
 
     model: BaseChatModel
     manager: AsyncCallbackManager
-    """LangChain's manager of the request."""
+    """The callback manager that LangChain would use for the request."""
     streams: Sequence[MessageStream]
-    """The message streams of the run: all handlers of `manager`."""
+    """The run's message streams: one for each handler of `manager`, empty if the run is not streamed by messages."""
 
 
 def unobserved_model(
     runnable: object, options: Mapping[str, Any], config: RunnableConfig | None
 ) -> UnobservedModel | None:
-    """Return the model of a request that nothing observes but the message stream of the run; else None.
+    """Return how to send a request without LangChain's callbacks; None if the callbacks are needed.
 
-    None is for a receiver that is no chat model, and for one whose entry points are its own, or replaced by a program
-    that instruments LangChain.
+    They are needed if any handler other than the message stream observes the call, if `runnable` is not a plain chat
+    model, or if its `ainvoke` or similar entry points are overridden, e.g. patched by a tracer.
+
+    Args:
+        runnable: The model, or anything that wraps one.
+        options: Keyword arguments of the call, traced in the stream's metadata.
+        config: The call's config; the callbacks of the enclosing run apply where it has none.
     """
     if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable):
         return None
@@ -190,7 +201,11 @@ async def request_unobserved(
     limit: _Attempt,
     watch: StreamWatch | None,
 ) -> AIMessage:
-    """Send one request as `model.ainvoke` does, with its cache and rate limit; `limit` and `watch` get each token."""
+    """Send one request as `model.ainvoke` would, including its cache and rate limiter, without callback dispatch.
+
+    Each token restarts `limit`. If a stream or a forwarding `watch` reads the reply, each token also passes through
+    them. A reply with the id of a message of the request receives a new id. Raises what the model raises.
+    """
     model, manager, streams = unobserved
     is_read = bool(streams) or isinstance(watch, StreamTap)
     if not is_read:
@@ -231,17 +246,23 @@ async def ask(
     watch: StreamWatch | None = None,
     decoder: AnswerDecoder | None = None,
 ) -> AIMessage:
-    """Send one request; retry after transient errors, with exponential and jittered waits.
+    """Send one request and return the reply; retry after transient errors, with exponential, jittered waits.
+
+    A server that ignores streaming is asked again without it, and this is remembered for the model. Time, tokens and
+    outcome of each attempt are recorded for telemetry, also after a cancellation.
 
     Args:
+        runnable: The chat model, or a runnable that wraps one.
+        request: The messages, in the form that the model accepts.
         options: Keyword arguments of the call, e.g. `tools`.
-        settings: The retries, and the time limits of each attempt. There is no retry after a timeout.
-        config: The call's config. `QUIET` keeps its tokens out of the run's message stream; with None they are
-            streamed, and there is no retry after the first token.
-        watch: Records whether a token has reached the reader; None if the caller does not need it.
-        decoder: Decodes the text of the reply's chunks; None for a reply that is not decoded.
+        settings: The number of retries, and the time limits of each attempt. A timeout is never retried.
+        config: Config of the call. `QUIET` keeps its tokens out of the run's message stream. With None they are
+            streamed, and nothing is retried after the first token has reached a reader.
+        watch: Records the text that has reached the reader; None if the caller does not need it.
+        decoder: Rewrites the text of each chunk before a reader receives it; None to leave it unchanged.
 
     Raises:
+        ModelTimeoutError: A limit in `settings` was exceeded.
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or StreamWatch()
@@ -289,7 +310,7 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """The time limit of one attempt, its measured times, and the reader of its chunks."""
+    """Time limit, telemetry and chunk reader of one attempt; `begin` resets it for the next one."""
 
     def __init__(
         self,
@@ -307,7 +328,7 @@ class _Attempt(TokenTimeout):
         self._request = request
         self._sums_usage = sums_usage
         self.run_id = ""
-        """The id of LangChain's run; the ids that it makes contain it."""
+        """LangChain's run id, which is part of the message ids that LangChain generates."""
         self.streamed = False
         self.timed: TimedRequest
 
@@ -336,25 +357,25 @@ class _Attempt(TokenTimeout):
         self._reader_of(run_id).receive_event(event)
 
     def _reader_of(self, run_id: UUID | None) -> ReplyReader:
-        """Return the reader of a run: a model may call another one, whose chunks arrive, too."""
+        """Return the chunk reader for a run. A model may call another one, whose chunks also arrive here."""
         if (reader := self._readers.get(run_id)) is None:
             reader = self._readers[run_id] = ReplyReader(sums_usage=self._sums_usage)
         return reader
 
     @cached_property
     def _taken(self) -> Set[str | None]:
-        """The ids of the request's messages."""
+        """Ids of the request's messages."""
         return {each.id for each in self._request}
 
     def with_free_id(self, reply: M) -> M:
-        """Return a reply with an id of its own, if it has that of a message of the request; else the same object.
+        """Return the reply under a new id if a message of the request has its id; otherwise the same object.
 
-        By its id, a reply that a cache returns again would replace the earlier one in the history.
+        A cached reply has the id of its first use. LangGraph's reducer would overwrite that earlier message with it.
         """
         return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
 
     def read(self, reply: AIMessage) -> AIMessage:
-        """Return the complete reply with the calls that were sent, marked if its stream ended inside a call."""
+        """Return the complete reply with exactly the calls that were sent; mark one that ended inside a call."""
         readers = dict.fromkeys([self._reader, *self._readers.values()])
         arguments = [raw for reader in readers for raw in reader.calls.arguments]
         reply = mark_incomplete(reply, arguments, streamed=self.streamed)
@@ -382,14 +403,15 @@ class _Attempt(TokenTimeout):
 
 
 _TAKES_FIRST = {"BaseChatModel.ainvoke", "request_unobserved"}
-"""Functions that take the first choice of a reply; some compatible servers send none when they fail."""
+"""Functions in which an `IndexError` means a reply without choices, which some compatible servers send on failure."""
 
 
 async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
-    """Await a request; a cancellation counts even if the model suppresses it or raises another exception.
+    """Await a request so that a cancellation of the current task always raises `CancelledError`.
 
-    A `CancelledError` that the model raises by itself is a lost connection. That of a cancellation has the form that
-    AnyIO's scopes recognize.
+    This holds even if the model suppresses the cancellation or raises another exception. Other exceptions are
+    translated: a `CancelledError` that the model raises by itself, and a reply without choices, become
+    `ConnectionAbortedError` (transient); `SystemExit` becomes `RuntimeError`.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -422,20 +444,20 @@ async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
 
 
 class _StreamedAttempt(StreamTap, _Attempt):
-    """An attempt whose reply is streamed, also without a reader."""
+    """An attempt whose reply is streamed even if no reader wants the tokens."""
 
 
 def _observed(
     runnable: object, config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch
 ) -> RunnableConfig:
-    """Return a call's config with the callbacks of its time limit and, if the reply has a reader, of the watch."""
+    """Return the call's config with `limit` as callback, and with `watch` too if the reply has a reader."""
     if config is not None or (isinstance(limit, StreamTap) and not _has_reader(runnable, watch)):
         return _with_callbacks(config, limit)
     return watch.gated(_with_callbacks(config, limit, watch))
 
 
 def _has_reader(runnable: object, watch: StreamWatch) -> bool:
-    """Whether the tokens of a request reach a reader: by its watch, or by a callback handler of the run."""
+    """Whether any reader receives the tokens of a request: the watch, or a callback handler of the run."""
     if isinstance(watch, StreamTap) or not isinstance(runnable, BaseChatModel):
         return True
     callbacks = (var_child_runnable_config.get() or {}).get("callbacks")
@@ -446,9 +468,10 @@ def _has_reader(runnable: object, watch: StreamWatch) -> bool:
 def _with_callbacks(
     config: RunnableConfig | None, first: BaseCallbackHandler, *last: BaseCallbackHandler
 ) -> RunnableConfig:
-    """Add callbacks around those of a call's config; the run's callbacks are kept unless the config has its own list.
+    """Return the config with callbacks added before and after its own.
 
-    The first sanitizes the chunks that the others receive.
+    An own list of callbacks in `config` replaces the run's; otherwise the run's are kept. `first` comes before all
+    others, because it sanitizes the chunks in place.
     """
     own = (config or {}).get("callbacks")
     if isinstance(own, list):
@@ -461,7 +484,13 @@ def _with_callbacks(
 
 
 async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:
-    """Wait before the next attempt and return True; return False at once if there is none (`may_retry`)."""
+    """Wait before the next attempt and return True; return False at once if `may_retry` permits none.
+
+    Args:
+        error: The error of the failed attempt.
+        attempt: Number of the failed attempt, from 0.
+        retries: Maximum attempts after the first.
+    """
     if not may_retry(error, attempt, retries):
         return False
     await asyncio.sleep(wait_s(attempt, requested_wait_s(error, attempt)))
@@ -471,8 +500,8 @@ async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bo
 def wait_s(attempt: int, asked_s: float | None) -> float:
     """Return the seconds to wait after attempt number `attempt` (from 0).
 
-    This is the provider's requested delay `asked_s`, up to `LONGEST_WAIT_S`; without one, 0.5, 1, 2, … seconds times a
-    random factor of 0.5 to 1.
+    This is the provider's requested delay `asked_s`, at most `LONGEST_WAIT_S`. With `asked_s=None` it is 0.5, 1, 2, …
+    seconds, at most `LONGEST_WAIT_S`, times a random factor between 0.5 and 1.
     """
     if asked_s is not None:
         return min(asked_s, LONGEST_WAIT_S)
@@ -481,7 +510,7 @@ def wait_s(attempt: int, asked_s: float | None) -> float:
 
 
 class Meter(BaseCallbackHandler):
-    """A callback handler that reports each model reply."""
+    """Callback handler that passes the first message of each model reply to `on_reply`."""
 
     run_inline = True
 
@@ -489,7 +518,7 @@ class Meter(BaseCallbackHandler):
         self._on_reply = on_reply
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """Report one reply."""
+        """Pass the first message of each prompt's reply on; text completions are ignored."""
         for generations in response.generations:
             first = generations[0] if generations else None
             if isinstance(first, ChatGeneration) and isinstance(first.message, AIMessage):
@@ -498,7 +527,10 @@ class Meter(BaseCallbackHandler):
 
 @contextlib.contextmanager
 def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[contextvars.Context]:
-    """Yield a context whose model calls are reported to `on_reply` and kept out of the run's message stream."""
+    """Yield a context for user code that calls models, e.g. middleware.
+
+    Each reply in this context is passed to `on_reply`, and its tokens stay out of the run's message stream.
+    """
     config = merge_configs(ensure_config(), QUIET, {"callbacks": [Meter(on_reply)]})
     with set_config_context(config) as context:
         # A copy: an abandoned thread may still use it after this context has exited.
@@ -506,7 +538,11 @@ def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[context
 
 
 async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callable[[AIMessage], None]) -> Any:
-    """Call a function, which may block, in a thread, or a coroutine function; report each reply of its model calls."""
+    """Run user code that may call models, and return its result; pass each model reply to `on_reply`.
+
+    A coroutine function runs in a task; any other function runs in a thread, because it may block, and an awaitable
+    that it returns is awaited. Raises what the function raises.
+    """
     with side_call_context(on_reply) as context:
         if inspect.iscoroutinefunction(method):
             return await await_in_task(method(*args), context)

@@ -12,10 +12,10 @@ from graph_agent.base.types import Usage
 
 
 class Sampler(Protocol):
-    """The agent's model, for requests of one tool call; they count as usage of the run."""
+    """Sends requests of a running tool call to the agent's model; their usage counts as usage of the run."""
 
     usage: Usage
-    """Usage of the requests so far."""
+    """Usage of this sampler's requests so far."""
 
     async def sample(
         self,
@@ -25,12 +25,20 @@ class Sampler(Protocol):
         temperature: float | None = None,
         stop: Sequence[str] | None = None,
     ) -> AIMessage:
-        """Send one request, without tools; the run's own limit of tokens also applies.
+        """Send one request without tools and return the reply.
 
-        Raises `LimitMetError` if a budget of the input is used up, or the provider's error.
+        Args:
+            request: The messages.
+            max_tokens: Maximum tokens of the reply; the run's own limit also applies.
+            temperature: None leaves it to the model.
+            stop: Sequences at which the reply ends.
+
+        Raises:
+            LimitMetError: A budget of the input is used up.
+            Exception: The provider's error.
         """
         ...
 
 
 current_sampler: ContextVar[Sampler | None] = ContextVar("graph_agent_sampler", default=None)
-"""The sampler of the running tool call; None outside an agent's call."""
+"""The sampler of the running tool call; None outside a tool call of an agent."""

@@ -17,11 +17,14 @@ from graph_agent.models.wire.traits import Traits, traits_of
 M = TypeVar("M", bound=BaseMessage)
 
 CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
-"""Types of content blocks that are calls."""
+"""Types of content blocks that hold a call."""
 
 
 def sanitized(message: M) -> M:
-    """Replace characters without a UTF-8 form; return the same object if there are none."""
+    """Return a message whose content has no characters without a UTF-8 form; the same object if it has none.
+
+    Content that is nested too deeply to check is left unchanged.
+    """
     content = message.content
     if isinstance(content, str):
         safe = clean(content)
@@ -35,22 +38,22 @@ def sanitized(message: M) -> M:
 
 
 _TEXTS = ("text", "thinking", "reasoning", "reasoning_content")
-"""Fields of a content block, and of `additional_kwargs`, with text that a reader may receive."""
+"""Fields of a content block, and of `additional_kwargs`, whose text may reach a reader."""
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class ChunkSanitizer:
-    """Sanitizes the chunks of one streamed reply in place, so that a reader receives the text that is stored.
+    """Sanitizes the chunks of one streamed reply in place, so that the reader receives the same text as is stored.
 
-    The halves of a character that arrive in two chunks of text, or of a call's arguments, are joined.
+    Surrogate halves of one character that arrive in two chunks are joined. One object serves one reply.
     """
 
     def __init__(self) -> None:
         self._halves: dict[Any, str] = {}
-        """The first half of a character at the end of the newest chunk, by the text that it belongs to."""
+        """Text or call (by its index) → first half of a character at the end of its newest chunk."""
 
     def __call__(self, message: BaseMessage) -> None:
-        """Sanitize the next chunk."""
+        """Sanitize the next chunk in place."""
         content = message.content
         if isinstance(content, str):
             # A chunk is a model of Pydantic, whose fields take longer to set than to compare.
@@ -76,7 +79,7 @@ class ChunkSanitizer:
 
 
 def _clean_fields(fields: Any) -> None:
-    """Sanitize the texts of a mapping in place; any other value is unchanged."""
+    """Sanitize the texts of a dict in place; other values are ignored."""
     if isinstance(fields, dict):
         for name in _TEXTS:
             if isinstance(text := fields.get(name), str):
@@ -84,26 +87,26 @@ def _clean_fields(fields: Any) -> None:
 
 
 class SafeMessages(list[AnyMessage]):
-    """Sanitized messages with their traits, so that a request of a long history is neither sanitized nor read again."""
+    """Sanitized messages with their traits, so that a long history is not examined again for each request."""
 
     def __init__(self, messages: Iterable[AnyMessage] = (), *, traits: int = Traits.NONE) -> None:
         super().__init__(messages)
         self.traits = traits
-        """Bits of `Traits` of all messages."""
+        """Bits of `Traits` that any of the messages has."""
 
     def add(self, message: AnyMessage) -> None:
-        """Append a sanitized message."""
+        """Append a message, which must be sanitized, and add its traits."""
         self.traits |= traits_of(message, self[-1] if self else None)
         self.append(message)
 
     @property
     def is_text(self) -> bool:
-        """Whether the content of each message is a text."""
+        """Whether every message's content is a string."""
         return not self.traits & Traits.BLOCKS
 
 
 def with_traits(messages: Sequence[Any]) -> SafeMessages:
-    """Return sanitized messages with their traits; the same object if it has them."""
+    """Return sanitized messages as `SafeMessages`; the same object if they are."""
     if isinstance(messages, SafeMessages):
         return messages
     read = SafeMessages()
@@ -113,21 +116,24 @@ def with_traits(messages: Sequence[Any]) -> SafeMessages:
 
 
 def sanitized_all(messages: Sequence[AnyMessage]) -> SafeMessages:
-    """Sanitize each message of a request."""
+    """Sanitize the messages of a request; the same object if they are `SafeMessages`."""
     if isinstance(messages, SafeMessages):
         return messages
     return with_traits([sanitized(message) for message in messages])
 
 
 def is_text_only(messages: Sequence[BaseMessage]) -> bool:
-    """Whether the content of each message is a text."""
+    """Whether every message's content is a string."""
     if isinstance(messages, SafeMessages):
         return messages.is_text
     return all(isinstance(message.content, str) for message in messages)
 
 
 def with_text(message: AIMessage, text: str) -> AIMessage:
-    """Replace the text of a message and keep its other blocks; return the same object if the text is equal."""
+    """Return a message with another text and its other content blocks; the same object if the text is equal.
+
+    A text that is a part of the old one keeps the text blocks it lies in; any other is one new block at the end.
+    """
     if message.text == text:
         return message
     content = message.content
@@ -140,7 +146,7 @@ def with_text(message: AIMessage, text: str) -> AIMessage:
 
 
 def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
-    """Keep a part of the text of content blocks, with the fields of each text block, and all other blocks."""
+    """Return content blocks with only the characters `begin` to `end` of their joined text; other blocks are kept."""
     kept: list[Any] = []
     position = 0
     for block in content:
@@ -156,7 +162,7 @@ def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:
 
 
 def without_calls(reply: AIMessage) -> AIMessage:
-    """Remove the calls of a reply, so that it can end a history."""
+    """Return a reply without its calls in any form, so that it can end a history; the same object if it has none."""
     if not reply.tool_calls and not reply.invalid_tool_calls:
         return reply
     bare = without_call_blocks(reply)
@@ -170,7 +176,7 @@ def without_calls(reply: AIMessage) -> AIMessage:
 
 
 def without_call_blocks(reply: AIMessage) -> AIMessage:
-    """Keep the calls of a reply in `tool_calls` only; remove the provider's own form of them."""
+    """Return a reply with its calls in `tool_calls` only: provider-specific copies of the calls are removed."""
     content = reply.content
     if isinstance(content, list):
         content = [block for block in content if not (isinstance(block, dict) and block.get("type") in CALL_BLOCKS)]
@@ -179,9 +185,9 @@ def without_call_blocks(reply: AIMessage) -> AIMessage:
 
 
 class ToolAliases:
-    """A bidirectional map between tool names and the aliases sent to a provider.
+    """Maps tool names to aliases that providers accept, and back.
 
-    No name may be empty or occur twice. Raises `ConfigError`, with both names, if two have the same alias.
+    Raises `ConfigError` if a name is empty or occurs twice, or if two names have the same alias.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -202,13 +208,13 @@ class ToolAliases:
             self._name_by_alias[alias] = name
 
     def to_alias(self, name: str) -> str:
-        """Return the alias of a tool; an unknown name is converted in the same way.
+        """Return a tool's alias; of an unknown tool, the alias it would have.
 
-        A history may name tools that are no longer offered, and a provider refuses it if such a name is invalid.
+        A history may name tools that are no longer offered; a provider would refuse an invalid name there too.
         """
         return self._alias_by_name.get(name) or alias_of(name)
 
     def to_name(self, alias: str) -> str:
-        """Return the tool's own name for its alias, damaged or not; own names and unknown names are unchanged."""
+        """Return the tool's own name for an alias, even a slightly damaged one; other names are returned unchanged."""
         # No alias is another tool's own name, so the lookup needs no precedence.
         return self._name_by_alias.get(known_name(alias, self._name_by_alias.keys()), alias)

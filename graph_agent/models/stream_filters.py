@@ -28,7 +28,7 @@ _FORMS = tuple(
     for needed in ("needed", "required", "necessary")
 )
 _SENTINEL_BEGIN = re.compile(r"[\W_]*(?:n(?:o(?:\s|\Z)|\Z)|\Z)", re.IGNORECASE)
-"""The first letters of the sentinel, or of a line that may become it; rejects most lines at low cost."""
+"""Matches a line that is or may become the sentinel by its first letters; a cheap test before `_WHOLE`."""
 _LONGEST = 80
 """Maximum characters of a line with the sentinel, including surrounding punctuation."""
 
@@ -40,10 +40,10 @@ _NOTICES = (
     "Now provide your final response to the user",
     *(f"Reached {limit} (" for limit in ("maximum reasoning steps", "maximum model turns", "the token budget")),
 )
-"""The beginnings of the framework's notices, which a small model repeats in place of an answer."""
+"""Beginnings of this framework's notices, which a small model may repeat instead of answering."""
 _RESULTS = ("<tool_result ", "<tool_result>", "<tool_response>")
 _ECHO_BEGIN = {"", *(echoed[0] for echoed in (*_NOTICES, *_RESULTS))}
-"""The first letters of an echo, which rejects most texts at low cost."""
+"""First characters of an echo, and the empty text; a cheap test that rejects most texts."""
 _ECHO = re.compile(
     rf"\s*+(?:(?:{'|'.join(map(re.escape, _NOTICES))})(?>(?:[^\n]++|\n(?![ \t]*+\n))*)(?:\n[ \t]*+\n|\Z)"
     r"|<(?P<tag>tool_result|tool_response)[ >](?>(?:[^<]++|<(?!/(?P=tag)>))*)(?:</(?P=tag)>|\Z))"
@@ -52,7 +52,7 @@ _CANDIDATE = re.compile(
     r"[{\[<◁]|\](?=<\]m|<?\Z|<\]\Z)|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\["
 )
 _NOT_PLAIN = re.compile(r"[\n{\[\]<◁`~]|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z")
-"""A line end, or a character of each `_CANDIDATE`, in the text that completes it."""
+"""Matches a line end, or a character with which a `_CANDIDATE` may begin or end."""
 _BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
 _BRACKET = re.compile(
     r"\[(?:TOOL_CALLS\]|unused11\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))"
@@ -60,9 +60,9 @@ _BRACKET = re.compile(
 _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
 _OPEN_TAG = re.compile(r"[<◁](?>(?:[|｜A-Za-z][^>\n]*+)?)\Z")
 _LONGEST_TAG = 80
-"""Maximum characters of a tag; a longer unclosed one is text."""
+"""Maximum characters of a tag; a longer run without `>` is text."""
 _LONGEST_OPENING = 200
-"""Characters by which a leading call is recognized."""
+"""Characters at the beginning of a reply that decide whether it begins with a call."""
 
 
 def is_sentinel(text: str) -> bool:
@@ -74,17 +74,17 @@ def is_sentinel(text: str) -> bool:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text is only white space, reasoning in `<think>`, and a header of the assistant's turn."""
+    """Whether a text has only white space, `<think>` reasoning and a header of the assistant's turn."""
     return not without_leading(after_reasoning(text))
 
 
 def has_no_answer(text: str) -> bool:
-    """Whether a text holds no answer: it is blank, the sentinel, or an echo of the framework's notices or results."""
+    """Whether a text has no answer: blank, the sentinel, or only copies of the framework's notices and results."""
     return is_blank(text[_echo_length(text) :]) or is_sentinel(text)
 
 
 def _echo_length(text: str) -> int:
-    """Return the length of the notices and results at the beginning of a text that repeat those of the request."""
+    """Return the length of copied notices and tool results at the beginning of a text; 0 if there are none."""
     at = 0
     while (echo := _ECHO.match(text, at)) is not None:
         at = echo.end()
@@ -92,7 +92,10 @@ def _echo_length(text: str) -> int:
 
 
 def without_sentinel(text: str) -> str:
-    """Remove the sentinel from the first and the last lines of a text; empty if nothing remains."""
+    """Remove sentinel lines, copied notices and white space around them from the beginning and end of a complete text.
+
+    Returns an empty text if `has_no_answer(text)`.
+    """
     if has_no_answer(text):
         return ""
     # An additional line completes the last one.
@@ -103,10 +106,11 @@ def without_sentinel(text: str) -> str:
 
 
 def visible_begin(text: str) -> int | None:
-    """Return the index where the visible part of an incomplete reply starts; None while it may be the sentinel.
+    """Return the index at which the visible part of an incomplete reply begins; None while that is undecided.
 
-    Reasoning in `<think>` is withheld until text follows it. White space, and an echo of the request, are left out.
-    More text does not change an index once found.
+    Undecided are a text that may still become the sentinel or a copied notice, and `<think>` reasoning until text
+    follows it. Leading white space, sentinel lines and copied notices are skipped. Once found, the index stays the same
+    for longer texts.
     """
     echo = _echo_length(text)
     whole, text = text, text[echo:]
@@ -127,9 +131,9 @@ def visible_begin(text: str) -> int | None:
 
 
 def visible_end(text: str) -> int:
-    """Return the index where the visible part of an incomplete reply, which has begun, ends.
+    """Return the index at which the visible part of an incomplete reply ends, given that it has begun.
 
-    A last line that is blank or may become the sentinel is excluded.
+    A last line that is blank or may still become the sentinel is excluded; otherwise this is the text's length.
     """
     tail = text[-2 * _LONGEST :]
     kept = tail.rstrip()
@@ -142,7 +146,7 @@ def visible_end(text: str) -> int:
 
 
 def _last_line(text: str) -> int:
-    """Return the index where the last non-blank line starts; 0 if there is only one line."""
+    """Return the index at which the last non-blank line begins; 0 if there is only one line."""
     return text.rfind("\n", 0, len(text.rstrip())) + 1
 
 
@@ -154,20 +158,23 @@ def _may_become_sentinel(line: str) -> bool:
 
 
 class CallOpening:
-    """Finds the length of a growing text before its first possible call.
+    """Finds how much of a growing text certainly precedes its first tool call.
 
-    Text that looks like the start of a call counts as one, because the rest may complete it. Markdown links, other
-    tags, inline code and blocks of program code do not count.
+    Text that may be the start of a call counts as one until more text excludes it. Markdown links, other tags, inline
+    code and fenced program code do not count. One object serves one text.
     """
 
     def __init__(self) -> None:
         self._at = 0
-        """Index up to which the text holds no call."""
+        """Index up to which the text has no call."""
         self._code: re.Pattern[str] | None = None
-        """Pattern that closes the open block of program code; None outside a block."""
+        """Pattern of the fence that closes the open code block; None outside a block."""
 
     def before(self, text: str) -> int:
-        """Return the index up to which `text`, which extends that of the last call, certainly holds no call."""
+        """Return the index up to which `text` certainly has no call; its length if there is no candidate.
+
+        Each `text` must begin with the text of the previous call of this method.
+        """
         while True:
             if self._code is not None:
                 if (closing := self._code.search(text, self._at)) is None:
@@ -185,7 +192,7 @@ class CallOpening:
             self._at = after
 
     def _past(self, text: str, candidate: re.Match[str]) -> int | None:
-        """Return the index to continue from after a candidate; None if it may be a call."""
+        """Return the index at which to continue after a candidate; None if the candidate may be a call."""
         start, first = candidate.start(), candidate[0][0]
         if first in "{[":
             return None if (_BRACE if first == "{" else _BRACKET).match(text, start) else start + 1
@@ -207,7 +214,7 @@ class CallOpening:
 
 
 def may_begin_with_call(text: str) -> bool:
-    """Whether a text, or the text that it may become, begins with a call."""
+    """Whether a text begins with a call, or may do so once it is complete; leading white space is ignored."""
     return CallOpening().before(text.lstrip()[:_LONGEST_OPENING]) == 0
 
 
@@ -218,14 +225,14 @@ def _may_be_tag(text: str) -> bool:
 
 
 class SentinelFilter:
-    """Shows a reply at once, except the sentinel."""
+    """Shows each part of a reply as soon as it cannot be the sentinel."""
 
     def __init__(self) -> None:
         self._begin: int | None = None
         self._shown_to = 0
 
     def part(self, text: str) -> tuple[int, int]:
-        """See `Visibility`."""
+        """Return the visible range; `(0, 0)` while nothing may be shown. See `Visibility.part`."""
         if self._begin is None:
             self._begin = visible_begin(text)
         if self._begin is None:
@@ -234,7 +241,7 @@ class SentinelFilter:
         return self._begin, self._shown_to
 
     def extends(self, text: str) -> bool:
-        """See `Visibility`."""
+        """Return True unless `text` has a line end. See `Visibility.extends`."""
         # A line that is shown to its end is not the sentinel, and more text does not make it one.
         if "\n" in text:
             return False
@@ -243,7 +250,7 @@ class SentinelFilter:
 
 
 class CallFilter(SentinelFilter):
-    """Shows a reply up to the first possible call in its text, except the sentinel."""
+    """Shows a reply up to the first possible call in its text, without the sentinel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,7 +260,7 @@ class CallFilter(SentinelFilter):
         self._end = 0
 
     def part(self, text: str) -> tuple[int, int]:
-        """See `Visibility`."""
+        """Return the visible range up to the first possible call. See `Visibility.part`."""
         begin, end = super().part(text)
         call = self._opening.before(text)
         if call >= end:
@@ -264,7 +271,7 @@ class CallFilter(SentinelFilter):
         return begin, self._end
 
     def extends(self, text: str) -> bool:
-        """See `Visibility`."""
+        """Return True for text without a line end or a character that may open a call. See `Visibility.extends`."""
         if _NOT_PLAIN.search(text) is not None:
             return False
         self._shown_to += len(text)
@@ -273,28 +280,31 @@ class CallFilter(SentinelFilter):
 
 
 class LeadingCallFilter(CallFilter):
-    """Shows a reply at once, except the sentinel, unless it starts with a possible call."""
+    """Shows a reply without the sentinel; a reply that begins with a possible call is shown only up to that call."""
 
     def __init__(self) -> None:
         super().__init__()
         self._is_text = False
-        """Whether the reply starts with text, which more text does not change."""
+        """Whether the reply begins with text; final once True."""
 
     def part(self, text: str) -> tuple[int, int]:
-        """See `Visibility`."""
+        """Return the visible range; empty while the reply may begin with a call. See `Visibility.part`."""
         if not self._is_text:
             self._is_text = bool(text[: self._opening.before(text)].strip())
         return SentinelFilter.part(self, text) if self._is_text else super().part(text)
 
     def extends(self, text: str) -> bool:
-        """See `Visibility`."""
+        """Decide as `SentinelFilter` once the reply begins with text, before that as `CallFilter`.
+
+        See `Visibility.extends`.
+        """
         return SentinelFilter.extends(self, text) if self._is_text else super().extends(text)
 
 
 class AnswerFilter(SentinelFilter):
-    """Shows an answer at once, except the sentinel, unless it starts with a possible call or plan after its reasoning.
+    """Shows an answer without the sentinel, unless it begins with a possible call or plan after `<think>` reasoning.
 
-    A fixed beginning of the reply, the `prefix`, is shown at once.
+    Such a reply is withheld completely. `prefix` is a fixed beginning of the reply, e.g. a notice, and is always shown.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -303,7 +313,7 @@ class AnswerFilter(SentinelFilter):
         self._is_answer = False
 
     def part(self, text: str) -> tuple[int, int]:
-        """See `Visibility`."""
+        """Return the visible range, which begins with the prefix if there is one. See `Visibility.part`."""
         prefix = len(self._prefix)
         begin, end = super().part(text[prefix:])
         if not self._is_answer:
@@ -314,18 +324,18 @@ class AnswerFilter(SentinelFilter):
         return (0, prefix + end) if prefix else (begin, end)
 
     def extends(self, text: str) -> bool:
-        """See `Visibility`."""
+        """Return False until the reply is known to be an answer. See `Visibility.extends`."""
         return self._is_answer and super().extends(text)
 
 
 class TurnFilter:
-    """Shows of a reply what another filter shows, up to a tool result or turn that the model invents.
+    """Applies another filter to a reply up to the first tool result or conversation turn that the model invents.
 
     Args:
-        inner: The filter of the reply.
-        start: Length of a fixed beginning of the reply, in which no turn is sought.
-        turns: Whether invented results and turns are sought.
-        markup: Whether the markup of a call ends the reply too.
+        inner: The filter that decides about the text before that.
+        start: Length of a fixed beginning of the reply, which is not searched.
+        turns: Whether to search for invented tool results and turns.
+        markup: Whether the markup of a call, such as `<tool_call>`, also ends the visible text.
     """
 
     def __init__(self, inner: Visibility, start: int = 0, *, turns: bool = True, markup: bool = True) -> None:
@@ -334,23 +344,23 @@ class TurnFilter:
         self._prose = ProseEnd(turns=turns, markup=MARKUP if markup else "")
 
     def part(self, text: str) -> tuple[int, int]:
-        """See `Visibility`."""
+        """Return the inner filter's range of the text before the invented turn. See `Visibility.part`."""
         return self._inner.part(text[: self._start + self._prose.before(text[self._start :])])
 
     def extends(self, text: str) -> bool:
-        """See `Visibility`."""
+        """Return False for text with a character that may begin a turn or markup. See `Visibility.extends`."""
         return MARK.search(text) is None and self._inner.extends(text)
 
 
 class MarkupFilter(TurnFilter):
-    """Shows a reply at once, except the sentinel, up to the markup of a call."""
+    """Shows a reply without the sentinel, up to the markup of a call."""
 
     def __init__(self) -> None:
         super().__init__(SentinelFilter(), turns=False)
 
 
 class TextCallFilter(TurnFilter):
-    """Shows a reply in text mode: up to the first possible call, or invented turn, except the sentinel."""
+    """Shows a reply of text mode, without the sentinel, up to the first possible call or invented turn."""
 
     def __init__(self) -> None:
         super().__init__(CallFilter(), markup=False)

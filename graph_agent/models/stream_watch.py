@@ -21,7 +21,7 @@ from graph_agent.models.message_gate import MessageGate, MessageStream, message_
 from graph_agent.models.streaming import StreamTap
 
 Reader = Callable[[str, str | None], Awaitable[None]]
-"""Receives a chunk of the answer's text and the id of its message."""
+"""Receives a piece of the answer's text and the id of its message; None as the id if the provider gave none yet."""
 
 
 class ModelTimeoutError(TimeoutError):
@@ -29,45 +29,53 @@ class ModelTimeoutError(TimeoutError):
 
 
 class TokenTimeout(AsyncCallbackHandler):
-    """Limits the time of one model request; pass it as a callback, and send the request within `bounded()`.
+    """Time limits of one model request: pass it as a callback, and await the request inside `bounded()`.
 
-    `token_s` limits the seconds to the first token and between tokens; without streaming, to the end of the reply.
-    `total_s` limits all of it. None is no limit.
+    Args:
+        token_s: Seconds to the first token and between two tokens; of a reply that is not streamed, to its end. None
+            for no limit.
+        total_s: Seconds for the whole request. None for no limit.
     """
 
     run_inline = True
-    """Avoids a task per token."""
+    """LangChain calls the handler directly, without creating a task for each token."""
 
     def __init__(self, token_s: float | None, total_s: float | None = None) -> None:
         self._token_s = token_s
         self._total_s = total_s
         self._task: asyncio.Task[Any] | None = None
-        """The task that waits; None outside `waiting`."""
+        """The task to cancel when a limit is exceeded; None outside `waiting()`."""
         self._expired = False
-        """Whether the wait was cancelled because a limit was exceeded."""
+        """Whether this object cancelled the task because a limit was exceeded."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._since = 0.0
-        """Time of the newest token, or of the begin of the wait for the first."""
+        """Loop time of the newest token, or of the beginning of the wait for the first one."""
         self._ends_at: float | None = None
         self._tokens = 0
         self._paused = False
 
     def begin(self) -> None:
-        """Start the limits of a request that is sent now."""
+        """Start both limits and reset the token count; call it when the request is sent."""
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._ends_at = None if self._total_s is None else self._since + self._total_s
         self._tokens = 0
 
     def bounded(self) -> AbstractAsyncContextManager[None]:
-        """Start the limits; a body, which receives the whole reply, that exceeds one raises `ModelTimeoutError`."""
+        """Start the limits, and return a context manager that raises `ModelTimeoutError` if its body exceeds one.
+
+        The body is cancelled at the limit. It must receive the whole reply.
+        """
         self.begin()
         return self.waiting()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Limit a body that waits for the next token after `begin()`; `ModelTimeoutError` if it exceeds a limit."""
+        """Limit one wait for the next token, after `begin()`; raise `ModelTimeoutError` if a limit is exceeded.
+
+        The body is cancelled at the limit. A cancellation from outside still raises `CancelledError`.
+        """
         assert self._loop is not None
         self._since = self._loop.time()
         task = asyncio.current_task()
@@ -90,17 +98,17 @@ class TokenTimeout(AsyncCallbackHandler):
                 task.uncancel()
 
     def restart(self) -> None:
-        """Restart the time to the next token; callable from any thread."""
+        """Count a token and restart the limit between tokens; may be called from any thread."""
         self._tokens += 1
         if self._loop is not None:
             self._since = self._loop.time()
 
     def pause(self) -> None:
-        """Suspend `token_s` until `resume()`, while a reader processes a token."""
+        """Suspend the limit between tokens until `resume()`, e.g. while a slow reader processes a token."""
         self._paused = True
 
     def resume(self) -> None:
-        """End `pause()`, and restart the time to the next token."""
+        """End `pause()`, and restart the limit between tokens."""
         self._paused = False
         if self._loop is not None:
             self._since = self._loop.time()
@@ -117,7 +125,7 @@ class TokenTimeout(AsyncCallbackHandler):
             self._task.cancel()
 
     def _next_limit(self) -> float | None:
-        """Return the time at which a limit is exceeded, if no token comes; None for never."""
+        """Return the loop time at which a limit is exceeded unless a token arrives; None if no limit applies."""
         if self._token_s is None or self._paused:
             return self._ends_at
         next_token_at = self._since + self._token_s
@@ -132,45 +140,50 @@ class TokenTimeout(AsyncCallbackHandler):
         return f"no token came for {self._token_s:g} s (model_timeout_s)"
 
     async def on_chat_model_start(self, *_: Any, **__: Any) -> None:
-        """Do nothing; without this method LangChain would serialize the whole request for `on_llm_start`."""
+        """Do nothing. Without this method LangChain would serialize the whole request for `on_llm_start`."""
 
     def receive(self, message: BaseMessage) -> None:
-        """Restart the time to the next token, which is in `message`."""
+        """Count `message` as a token and restart the limit between tokens."""
         self.restart()
 
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, **__: Any
     ) -> None:
-        """Restart the time to the next token."""
+        """Count a token; LangChain's callback for a streamed chunk, or for a token of a model without chunks."""
         if isinstance(chunk, ChatGenerationChunk):
             self.receive(chunk.message)
         else:
             self.restart()
 
     async def on_stream_event(self, *_: Any, **__: Any) -> None:
-        """Restart the time to the next token."""
+        """Count a token; LangChain's callback for an event of `stream_events(version="v3")`."""
         self.restart()
 
 
 class Visibility(Protocol):
-    """Decides which part of an incomplete reply may be shown. One object serves one reply."""
+    """Decides how much of an incomplete reply may be shown to the reader. One object serves one reply."""
 
     def part(self, text: str) -> tuple[int, int]:
-        """Return the start and end of the text that may be shown; the end never decreases."""
+        """Return the start and end of the part of `text` that may be shown.
+
+        `text` is the whole reply so far. The end never decreases; start and end are equal while nothing may be shown.
+        """
         ...
 
     def extends(self, text: str) -> bool:
-        """Whether `text`, added to a reply of which everything up to its end is shown, may be shown at once.
+        """Whether `text` may be shown at once, appended to a reply that has been shown up to its end.
 
-        False if only `part` can decide it. Each text is passed to one of the two methods.
+        Return False if only `part` can decide. Each new text is passed to `extends` first, then to `part` after False.
         """
         ...
 
 
 class StreamWatch(AsyncCallbackHandler):
-    """Records the part of a reply that has reached the reader, in case the reply is cut off.
+    """Records how much of a reply has reached the reader, so that a cut-off reply can be stored as it was seen.
 
-    `visibility` makes a filter that withholds a part; call `finish` then for the complete reply. None shows each token.
+    Args:
+        visibility: Builds the filter that withholds a part of each reply; the caller must then call `finish` with the
+            complete reply. None shows every token at once.
     """
 
     run_inline = True
@@ -180,19 +193,22 @@ class StreamWatch(AsyncCallbackHandler):
         self.seen = False
         """Whether any text has reached the reader."""
         self.id: str | None = None
-        """Id of the message; None before its first token."""
+        """Id of the reply's message; None before its first token."""
         self.reported: UsageMetadata | None = None
-        """Usage that the provider has reported; None before, and most providers report it at the end."""
+        """Usage that the provider has reported so far; None before.
+
+        Most providers report it at the end of the stream.
+        """
         self.is_quiet = False
-        """Whether the reply is withheld from the reader, which receives the answer at its end."""
+        """Whether no tokens are shown, because the reader receives the answer as a whole at its end."""
         self.sent: tuple[Sequence[BaseMessage], Sequence[Any]] = (), ()
-        """Messages and tools of the newest request that was answered; both empty before, and without a request."""
+        """Messages and tools of the newest request that was answered; both empty before that."""
         self.replaced: list[str] = []
-        """Texts that have reached the reader and that middleware or a hook has replaced."""
+        """Texts that reached the reader and were then replaced by middleware or a hook."""
         self.is_answer = False
-        """Whether the reply, to a request with a schema, is an answer, so that its text holds no calls."""
+        """Whether the reply to a request with a schema is an answer, so that its text must not be parsed for calls."""
         self.limit = TokenTimeout(None)
-        """The time limit of the request, paused while a reader processes a chunk."""
+        """The time limit of the running request; paused while a reader processes a chunk."""
         self._received: list[str] = []
         self._received_length = 0
         self._shown: list[str] = []
@@ -210,11 +226,14 @@ class StreamWatch(AsyncCallbackHandler):
 
     @property
     def received(self) -> str:
-        """The text of the reply so far, including withheld text."""
+        """The text received from the model so far, including withheld text."""
         return _joined(self._received)
 
     def gated(self, config: RunnableConfig) -> RunnableConfig:
-        """Add a gate for the message stream to the config of a model call, if there is a filter."""
+        """Return the config of a model call with a gate that applies this watch's filter to the run's message stream.
+
+        Returns `config` itself if the watch has no filter.
+        """
         if self._new_visibility is None:
             return config
         return gate_message_stream(config, self._gate)
@@ -231,11 +250,11 @@ class StreamWatch(AsyncCallbackHandler):
     async def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
     ) -> None:
-        """Start a new reply."""
+        """Start a new reply; see `begin`."""
         self.begin()
 
     def begin(self) -> None:
-        """Start a new reply; drop the unread text of a failed attempt."""
+        """Discard the text of a failed attempt that no reader has seen; does nothing after text was shown."""
         if self.seen or self._new_visibility is None:
             return
         self._visibility = self._new_visibility()
@@ -250,14 +269,17 @@ class StreamWatch(AsyncCallbackHandler):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **_: Any,
     ) -> None:
-        """Record one token."""
+        """Record one token, and pass the text that may now be shown to `forward`."""
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
         elif new := self.receive(chunk.message):
             await self.forward(new)
 
     def receive(self, message: BaseMessage) -> str:
-        """Record one token; return the text that may be shown from now on, which the caller passes to `forward`."""
+        """Record one token, its id and its usage; return the text that may be shown now, empty if none.
+
+        The caller must pass that text to `forward`.
+        """
         self._by_chunk = True
         self.id = message.id or self.id
         if isinstance(message, AIMessageChunk) and message.usage_metadata:
@@ -265,7 +287,10 @@ class StreamWatch(AsyncCallbackHandler):
         return self._receive(message_text(message))
 
     async def on_stream_event(self, event: Any, **_: Any) -> None:
-        """Record one event of a reply streamed for `stream_events(version="v3")`."""
+        """Record an event of a reply streamed by `stream_events(version="v3")`, and forward the text that may be shown.
+
+        Ignored for a model that also reports its chunks.
+        """
         # Most models also report each chunk by `on_llm_new_token`.
         if not self._by_chunk:
             if event.get("event") == "message-start":
@@ -302,17 +327,23 @@ class StreamWatch(AsyncCallbackHandler):
             gate.show(begin, begin + self._shown_length)
 
     async def receive_whole(self, reply: str, id_: str | None) -> None:
-        """Show a reply that was not streamed to a reader that receives whole replies; does nothing here."""
+        """Show a reply that was not streamed. Does nothing here; `ReplyForwarder` overrides it."""
 
     def settle(self, reply: AIMessage) -> AIMessage:
-        """Return a reply as middleware left it, under another id if its text replaces the shown one; see `drop`."""
+        """Return a reply that middleware may have changed; under a new id if its text no longer has the text shown.
+
+        In that case `drop` is called, because the changed reply is a new message for the reader.
+        """
         if not (shown := self.text) or shown in reply.text:
             return reply
         self.drop()
         return reply.model_copy(update={"id": str(uuid4())})
 
     def drop(self) -> list[str]:
-        """Move the shown text to `replaced`, and return that: another message follows, which is not streamed."""
+        """Move the shown text to `replaced` and reset the watch; return `replaced`.
+
+        The message that replaces the text is not streamed.
+        """
         if shown := self.text:
             self.replaced.append(shown)
         for gate in self._gates:
@@ -322,7 +353,14 @@ class StreamWatch(AsyncCallbackHandler):
         return self.replaced
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """Show the rest of a complete reply, up to its part for the reader; None drops it, including its calls."""
+        """Show the rest of a complete reply, after the filter has withheld its end. Does nothing without a filter.
+
+        Args:
+            reply: The complete text as received.
+            shown: The part of it that is for the reader; None if it is not to be shown, e.g. because it holds only
+                calls. Chunks that still wait in the message stream are then dropped.
+            id_: Id of the message; used only by `ReplyForwarder`.
+        """
         if self._visibility is None:
             return
         if shown is None:
@@ -341,25 +379,25 @@ class StreamWatch(AsyncCallbackHandler):
             gate.close()
 
     async def forward(self, text: str) -> None:
-        """Forward newly shown text; does nothing here."""
+        """Receive newly shown text. Does nothing here; `ReplyForwarder` overrides it."""
 
 
 Forwarder = Callable[[Callable[[], Visibility]], StreamWatch]
-"""Builds the watch that forwards one reply to a reader; receives the filter of the reply."""
+"""Builds the watch that forwards one reply to a reader, given the function that builds the reply's filter."""
 
 
 def _joined(pieces: list[str]) -> str:
-    """Return the text of pieces, and replace them by it: a text that grows is joined only when it is read."""
+    """Join the pieces in place, and return the text; a growing text is thus joined only when it is read."""
     if len(pieces) > 1:
         pieces[:] = ["".join(pieces)]
     return pieces[0] if pieces else ""
 
 
 class ReplyForwarder(StreamWatch):
-    """Forwards the text of a reply to a reader that the graph's own stream does not serve.
+    """Forwards the text of a reply to `reader`, for callers that do not read the graph's own stream.
 
-    A reply that is not streamed is forwarded at its end; the reader receives the same text as of a streamed one. A slow
-    reader delays the reply.
+    A reply that is not streamed is forwarded at its end, with the same text. The model's stream waits while the reader
+    processes a piece; the time between tokens is not limited meanwhile.
     """
 
     def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:
@@ -367,7 +405,7 @@ class ReplyForwarder(StreamWatch):
         self._reader = reader
 
     async def forward(self, text: str) -> None:
-        """Pass newly shown text to the reader."""
+        """Pass newly shown text to the reader; the time limit is paused meanwhile."""
         self.limit.pause()
         try:
             await self._reader(text, self.id)
@@ -375,14 +413,20 @@ class ReplyForwarder(StreamWatch):
             self.limit.resume()
 
     async def receive_whole(self, reply: str, id_: str | None) -> None:
-        """Forward a reply that was not streamed, except for the part that its filter withholds."""
+        """Forward a reply that was not streamed, without the part that the filter withholds.
+
+        Does nothing after a token.
+        """
         if not self.is_quiet and not self._received_length:
             self.id = self.id or id_
             if new := self._receive(reply):
                 await self.forward(new)
 
     async def finish(self, reply: str, shown: str | None, id_: str | None = None) -> None:
-        """See `StreamWatch.finish`; the reader also receives text behind a call that the reply contains as text."""
+        """Forward the rest of a complete reply, as `StreamWatch.finish`, including text that follows a call.
+
+        Does nothing if the watch is quiet.
+        """
         if self.is_quiet:
             return
         await self.receive_whole(reply, id_)
@@ -395,14 +439,14 @@ class ReplyForwarder(StreamWatch):
 
 
 class StreamForwarder(StreamTap, ReplyForwarder):
-    """Makes the model stream, and forwards each token; the graph's own stream takes several times as long for it."""
+    """Makes the model stream and forwards each token; several times cheaper than the graph's own stream."""
 
 
 _REASONING_NODES = ("plan", "finalize")
 
 
 def reasoning_text(message: AIMessage) -> str:
-    """Return the text of a message's reasoning; empty if there is none, or if the provider shows none."""
+    """Return a message's reasoning as text; empty if it has none or the provider hides it."""
     if isinstance(message.content, str) and not message.additional_kwargs:
         return ""
     return "".join(
@@ -411,10 +455,13 @@ def reasoning_text(message: AIMessage) -> str:
 
 
 class ReasoningReader(AsyncCallbackHandler):
-    """Passes on the reasoning of the agent's model calls, without those of its delegates, hooks and tools."""
+    """Passes the model's reasoning to `emit` as it is streamed, for the calls of the agent's own nodes only.
+
+    The calls of delegates, hooks and tools are ignored.
+    """
 
     run_inline = True
-    """Avoids a task per token."""
+    """LangChain calls the handler directly, without creating a task for each token."""
 
     def __init__(self, emit: Callable[[str], Awaitable[None]]) -> None:
         self._emit = emit
@@ -430,7 +477,7 @@ class ReasoningReader(AsyncCallbackHandler):
         metadata: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Record a call of the agent's own nodes."""
+        """Record the run if it belongs to the agent's own `plan` or `finalize` node."""
         place = metadata or {}
         if place.get("langgraph_node") in _REASONING_NODES and "|" not in str(place.get("langgraph_checkpoint_ns", "")):
             self._own.add(run_id)
@@ -438,14 +485,14 @@ class ReasoningReader(AsyncCallbackHandler):
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
     ) -> None:
-        """Pass on the reasoning of one token."""
+        """Emit the reasoning in one chunk of a recorded run."""
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
         if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
             self._streamed.add(run_id)
             await self._emit(text)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Pass on the reasoning of a reply that was not streamed."""
+        """Emit the reasoning of a recorded run's reply, unless it was streamed."""
         if run_id not in self._own or run_id in self._streamed:
             return
         for generation in response.generations[0]:

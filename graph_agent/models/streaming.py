@@ -16,29 +16,33 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 _IN_PROCESS = ("graph_agent.", "langchain_core.")
-"""Modules of chat models without a connection, such as scripted ones."""
+"""Packages whose chat models run in this process, such as scripted ones."""
 _TAKES_NO_STREAM = "_graph_agent_takes_no_stream"
-"""Attribute of a model whose server has answered a streamed request with no stream."""
+"""Attribute set on a model whose server answers streamed requests with a whole reply."""
 _NO_STREAM = ("No generation chunks were returned", "No generations found in stream")
-"""LangChain's errors for an answer without a chunk."""
+"""Beginnings of LangChain's error texts for a streamed reply without a chunk."""
 
 
 class StreamTap:
-    """Makes LangChain stream the reply of a request: it does so for a callback handler with these two methods."""
+    """Marks a callback handler whose presence makes LangChain stream a model's reply, even for `ainvoke`.
+
+    LangChain looks for these two methods on the handlers of a call.
+    """
 
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Return the output unchanged."""
+        """Return `output` unchanged."""
         return output
 
     def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
-        """Return the output unchanged."""
+        """Return `output` unchanged."""
         return output
 
 
 def streams_always(model: object, options: Mapping[str, Any]) -> bool:
-    """Whether a model's request is streamed also without a reader: its class has a stream, and it is no local object.
+    """Whether to stream a model's replies even if no reader wants the tokens.
 
-    Without a stream, `model_timeout_s` would limit the whole reply.
+    True for a chat model that can stream with these options and is not one that runs in this process. Without a stream,
+    `model_timeout_s`, which limits the time between tokens, would limit the whole reply.
     """
     return isinstance(model, BaseChatModel) and can_stream(model, options) and not _is_in_process(type(model))
 
@@ -50,22 +54,25 @@ def _is_in_process(cls: type) -> bool:
 
 
 def may_refuse_stream(model: object, options: Mapping[str, Any], error: Exception) -> bool:
-    """Whether an error may be that of a server which answers a streamed request as a whole, so that no chunk came."""
+    """Whether `error` may come from a server that ignored streaming and sent a whole reply, which has no chunk.
+
+    Always False for a model that is not streamed by `streams_always`.
+    """
     has_no_chunk = isinstance(error, ValueError) and str(error).startswith(_NO_STREAM)
     return has_no_chunk and streams_always(model, options) and not reads_directly(model)
 
 
 def unstreamed(model: M) -> M:
-    """Return a copy of a model that sends no streamed request."""
+    """Return a copy of a chat model with streaming disabled."""
     assert isinstance(model, BaseChatModel)
     return model.model_copy(update={"disable_streaming": True})
 
 
 def remember_unstreamed(model: object) -> None:
-    """Record that the model's server answered without a stream, and answered the same request as a whole."""
+    """Mark `model` as one whose server does not stream, after a request without streaming has succeeded."""
     vars(model)[_TAKES_NO_STREAM] = True
 
 
 def without_refused_stream(model: M) -> M:
-    """Return the model, or `unstreamed(model)` after `remember_unstreamed`."""
+    """Return `unstreamed(model)` if `remember_unstreamed` was called for it, otherwise the same object."""
     return unstreamed(model) if _TAKES_NO_STREAM in getattr(model, "__dict__", ()) else model

@@ -36,36 +36,40 @@ from graph_agent.models.wire.toolbox_schema import plan_schema
 
 
 class Binding(NamedTuple):
-    """A model, and the tools and options of each of its calls."""
+    """A model, and the keyword arguments of each of its calls, such as `tools`."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
 
 
 class ModelCall(NamedTuple):
-    """One model call: the model, its options, and the messages in the form for that model."""
+    """A model call that is not sent yet: the model, its keyword arguments, and the messages in the form it accepts."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
     request: list[BaseMessage]
     bounded: bool = False
-    """Whether its requests have their own time limits, so that the caller must set none."""
+    """Whether the model applies time limits of its own, so that the caller must not set any."""
 
 
 def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the configuration, overridden by `further`; a value of None removes an option."""
+    """Return the configured model options, overridden by `further`; options with the value None are removed."""
     options = {**dict(settings.model_options()), **further}
     return {name: value for name, value in options.items() if value is not None}
 
 
 def stop_sequences(options: Mapping[str, Any]) -> list[str]:
-    """Return the stop sequences of a call's options."""
+    """Return the stop sequences in a call's options; empty if there are none."""
     given = options.get("stop")
     return [given] if isinstance(given, str) else list(given or ())
 
 
 def unwrap_binding(runnable: Any) -> Binding:
-    """Split a plain binding into model and options: each call would merge its empty config into the run's."""
+    """Split a `RunnableBinding` into its model and options; any other runnable is returned with no options.
+
+    Each call of a binding would merge its empty config into the run's, which costs time. A binding with a config or
+    overridden methods is not split.
+    """
     plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
     if not plain or runnable.config or runnable.config_factories:
         return Binding(runnable, {})
@@ -73,7 +77,7 @@ def unwrap_binding(runnable: Any) -> Binding:
 
 
 def _is_openai(model: BaseChatModel) -> bool:
-    """Whether a model's class is one for APIs in OpenAI's format."""
+    """Whether a model's class belongs to an API in OpenAI's format."""
     return client_rules(model).schema == "extra_body"
 
 
@@ -87,10 +91,16 @@ _KEPT_SCHEMAS = 8
 
 
 class StructuredPlanner:
-    """Requests plans of a schema from a chat model; `tool` receives a plan in the method `tool`.
+    """Requests structured plans from a chat model, by the best method it accepts: schema, tool or plain text.
 
-    The temperature is 0 unless configured. If a model refuses a temperature, later requests omit it. If a provider
-    refuses a schema or a tool, or ignores the schema, later requests use the next simpler method.
+    The temperature is 0 unless configured. What the provider refuses (the temperature, a schema, a tool), or a schema
+    that it ignores, is not sent in later requests.
+
+    Args:
+        model: The chat model; it is not modified.
+        schema: JSON schema of a plan.
+        tool: Name of the tool that receives a plan in the method `tool`.
+        endpoint: The rules of the model's endpoint; found from the model by default.
     """
 
     def __init__(
@@ -98,17 +108,17 @@ class StructuredPlanner:
     ) -> None:
         self.model, self.schema, self.tool = model, schema, tool
         self.endpoint = endpoint or endpoint_of(model, {})
-        """The rules of the model's endpoint, with the learned ones."""
+        """The rules of the model's endpoint, including those learned from its errors."""
         self._schema_mode = SchemaMode(model)
         self._takes_tools = choose_tool_calling(model, "auto") == "native"
         self._refused: set[PlanMethod] = set()
         self._built: list[tuple[Sequence[dict[str, Any]], bool, dict[str, Any]]] = []
-        """Tools of recent requests, and the schemas of their plans, bounded or not; the newest is last."""
+        """Tools of recent requests, whether their plans were bounded, and the resulting schema; newest last."""
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
 
     def with_overrides(self, options: Mapping[str, Any]) -> StructuredPlanner:
-        """Return the planner with options that override the configuration's; a value of None removes an option."""
+        """Return a copy whose `options` override the configuration's; a value of None removes an option."""
         other = copy.copy(self)
         other._options = {**self._options, **options}
         return other
@@ -116,14 +126,18 @@ class StructuredPlanner:
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        """Request one plan, without tokens in the message stream; raise the error if no simpler method remains.
+        """Request one plan and return the reply, unparsed; no tokens enter the message stream.
 
-        A plan that is cut off at the length limit is returned, also if the client raises an error for it.
+        A plan that was cut off at the length limit is returned, even if the client raises an error for it.
 
         Args:
             request: System prompt and history.
-            settings: The options, retries and time limits of the request.
-            offered: The tools in the system prompt, in OpenAI's function format.
+            settings: Model options, retries and time limits.
+            offered: The tools that the system prompt describes, in OpenAI's function format.
+
+        Raises:
+            Exception: The provider's error, if it is not transient, or the retries are used up, and no simpler method
+                or other form remains.
         """
         safe = with_traits(as_plans(sanitized_all(request)))
         attempt = Attempt(self.endpoint)
@@ -156,7 +170,10 @@ class StructuredPlanner:
                 return with_usage(reply, rendered, settings, bound.options.get("tools"))
 
     def stop_sequences(self, settings: LoopConfig) -> list[str]:
-        """Return the stop sequences of answers, which no request for a plan has, because they would cut its JSON."""
+        """Return the stop sequences of answers.
+
+        Requests for plans do not send them, because they would cut the JSON.
+        """
         return stop_sequences(with_options(settings, self._options))
 
     def _rendered(
@@ -181,7 +198,7 @@ class StructuredPlanner:
         return "tool" if self._takes_tools and "tool" not in self._refused else "text"
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
-        """Whether the error names an option to omit; if so, omit it from now on."""
+        """If the error concerns the temperature or the method, stop using that and return True; else return False."""
         if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
             simpler = method != "text"
         elif classify_model_error(error) != "other":
@@ -227,14 +244,14 @@ class StructuredPlanner:
         return Binding(model, options)
 
     def _choice(self, rules: WireRules) -> Any:
-        """Return the tool choice that requires the plan's tool, the only one offered; None if the endpoint has none."""
+        """Return the tool choice that requires the plan's tool; None if the endpoint supports no required tool."""
         if not rules.choice_forced:
             return None
         named = choice_of(self.model, self.tool) if rules.choice_named else None
         return named or choice_of(self.model, "any")
 
     def _plan_schema(self, offered: Sequence[dict[str, Any]], *, bounded: bool = False) -> dict[str, Any]:
-        """Return the schema of plans with these tools."""
+        """Return the JSON schema of plans that call these tools; without the tools' arguments if they are too many."""
         for tools, is_bounded, schema in self._built:
             if tools is offered and is_bounded == bounded:
                 return schema
@@ -257,7 +274,7 @@ _KEPT = (
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minLength", "maxLength", "minItems", "maxItems"}
 )
-"""Keywords that strict mode accepts. Other keywords that only narrow are dropped; the answer is validated again."""
+"""Keywords that strict mode accepts. Others that only narrow values are dropped; the answer is validated again."""
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _NOT_STRICT = (
     frozenset({"allOf", "not", "if", "then", "else", "contains", "prefixItems", "unevaluatedItems"})
@@ -265,21 +282,20 @@ _NOT_STRICT = (
     | {"dependentRequired", "dependentSchemas", "dependencies"}
     | {"$dynamicRef", "$anchor", "$id"}
 )
-"""Keywords that cannot be dropped without a change of meaning."""
+"""Keywords that cannot be dropped without changing the meaning, so that a schema with them has no strict form."""
 _DEFINITIONS = ("$defs", "definitions")
 
 _LOCAL = frozenset({"unknown", "ollama", "lm-studio", "llama.cpp", "vllm", "sglang"})
-"""Servers whose JSON schemas may have `anyOf` at the root, and bounds; the rules of most are unknown."""
+"""Servers that accept any JSON schema as a grammar, e.g. with `anyOf` at the root; includes unknown ones."""
 
 ResponseFormat = dict[str, Any]
-"""OpenAI's `response_format`, which LangChain's other clients convert."""
+"""Value of OpenAI's option `response_format`, which LangChain's other clients convert."""
 
 
 class SchemaMode:
-    """The JSON-schema mode of one model.
+    """Decides whether and in which form one model is sent a JSON schema, and remembers refused forms.
 
-    A schema is sent in OpenAI's strict form if it has one; after a refusal unchanged; after another refusal not at all.
-    Refusals are remembered per schema.
+    A schema is sent in OpenAI's strict form if it has one, after a refusal unchanged, after another refusal not at all.
     """
 
     def __init__(self, model: BaseChatModel) -> None:
@@ -289,10 +305,11 @@ class SchemaMode:
         self._forms: BoundedCache[str, list[ResponseFormat]] = BoundedCache()
 
     def is_sent(self, setting: StructuredOutput, rules: WireRules, *, with_tools: bool = False) -> bool:
-        """Whether the JSON schema of a user's response format is sent.
+        """Whether the JSON schema of a user's response format is sent to the provider.
 
         Args:
-            setting: `structured_output` of the configuration.
+            setting: `structured_output` of the configuration. `prompt` never sends it, `schema` always if the class
+                can; otherwise the model's profile and endpoint decide.
             rules: The rules of the model's endpoint.
             with_tools: Whether the request offers tools.
         """
@@ -309,30 +326,41 @@ class SchemaMode:
         return not with_tools and self._is_openai and not rules.is_known and not uses_responses_api(self._model, {})
 
     def is_sent_for_plans(self, setting: StructuredOutput, rules: WireRules) -> bool:
-        """Whether the JSON schema of a structured plan is sent; other clients than OpenAI's get the plan's tool."""
+        """Whether the JSON schema of structured plans is sent.
+
+        Unless configured, only clients of OpenAI's API get it.
+        """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self._is_openai or setting == "schema")
 
     def is_sent_for_calls(self, setting: StructuredOutput, rules: WireRules) -> bool:
-        """Whether the JSON schema of calls in text is sent; hosted providers take no alternatives at its root."""
+        """Whether the JSON schema of calls in text is sent. Unless configured, only servers that may be local get it.
+
+        Hosted providers refuse alternatives at the root of a schema.
+        """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self.makes_grammar(rules) or setting == "schema")
 
     def makes_grammar(self, rules: WireRules) -> bool:
-        """Whether the endpoint may be a local server, which takes any schema as a grammar."""
+        """Whether the endpoint may be a local server, which turns any schema into a grammar."""
         return self._is_openai and rules.provider in _LOCAL and not rules.strict_schema
 
     def form(self, schema: dict[str, Any], rules: WireRules) -> ResponseFormat | None:
-        """Return the form in which to send a schema; None if only the prompt can ask for it."""
+        """Return the response format that sends a schema; None if the provider has refused every form."""
         remaining = self._remaining(schema)
         return next((form for form in remaining if form["json_schema"]["strict"] or not rules.strict_schema), None)
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the model call that enforce the schema of a `form`, given the call's other ones."""
+        """Return the keyword arguments of a model call that enforce `form`; empty if the class cannot send it.
+
+        Args:
+            form: The result of the method `form`.
+            given: The other keyword arguments of the call.
+        """
         return schema_options(self._model, form, given) or {}
 
     def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
-        """Whether an error refuses the form of a schema; if so, the form is not used again."""
+        """Whether an error refuses the form of a schema; the form is then not used again."""
         if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(text_of(error)):
             return False
         remaining = self._remaining(schema)
@@ -353,7 +381,7 @@ class SchemaMode:
 
 
 def reply_form(schema: dict[str, Any], name: str = "reply") -> ResponseFormat:
-    """Return the response format of a schema that has no strict form, such as one with arguments of arbitrary keys."""
+    """Return the response format of a schema that is not sent in strict form."""
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
 
 
@@ -362,10 +390,7 @@ def _form(schema: dict[str, Any], *, strict: bool) -> ResponseFormat:
 
 
 def reply_of_length_error(error: Exception) -> AIMessage | None:
-    """Return the reply in the error that OpenAI's client raises for one that was cut off at the length limit.
-
-    It has the usage of the request. None for any other error.
-    """
+    """Return the cut-off reply inside OpenAI's `LengthFinishReasonError`, with its usage; None for any other error."""
     completion = getattr(error, "completion", None)
     choices = getattr(completion, "choices", None)
     if type(error).__name__ != "LengthFinishReasonError" or not choices:
@@ -387,9 +412,9 @@ class _NotStrictError(Exception):
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema in strict form; None if that would change its meaning.
+    """Return an object schema in OpenAI's strict form; None if that would change its meaning.
 
-    An optional field is required in strict form, so its type must allow an empty value: a default, null, or an empty
+    Strict form requires every field. An optional one must therefore allow an empty value: a default, null or an empty
     list.
     """
     if schema.get("type") != "object":

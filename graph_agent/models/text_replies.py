@@ -19,13 +19,18 @@ from graph_agent.models.wire.examples import ExampleAnswers, example_turns, with
 from graph_agent.models.wire.toolbox_schema import answer_schema, reply_schema
 
 MOST_TOOLS = 128
-"""A grammar of more tools takes seconds to build for each request."""
+"""Maximum tools in a reply's schema; with more, a server takes seconds to build the grammar of each request."""
 _MOST_STOPS = 4
-"""Stop sequences that OpenAI's API accepts."""
+"""Maximum stop sequences of a request in OpenAI's API."""
 
 
 class TextReplies:
-    """The forms for one set of tools."""
+    """Builds the schemas and example turns of text mode for one set of tools, and caches them.
+
+    Args:
+        tools: The offered tools, in OpenAI's function format.
+        tool_choice: The tool that a planning reply must call, or `any`; None requires none.
+    """
 
     def __init__(self, tools: Sequence[dict[str, Any]], tool_choice: str | None) -> None:
         self._tools = tools
@@ -36,13 +41,13 @@ class TextReplies:
     def schema(
         self, phase: Literal["plan", "answer"], answer: dict[str, Any] | None, *, answers: bool, most_calls: int
     ) -> dict[str, Any] | None:
-        """Return the JSON schema of a reply; None for a toolbox that is too large for one.
+        """Return the JSON schema of a reply; None for planning with too many or too deeply nested tools.
 
         Args:
-            phase: The kind of request: for calls, or for the answer.
-            answer: The user's schema of an answer; None for an answer in prose.
-            answers: Whether a planning reply may be the answer.
-            most_calls: Maximum calls of one reply.
+            phase: `plan` for a reply with calls, `answer` for one without.
+            answer: The user's schema of a typed answer; None for an answer in prose.
+            answers: Whether a planning reply may also be the answer.
+            most_calls: Maximum calls of one planning reply.
         """
         if phase == "answer":
             return answer if answer is not None else answer_schema()
@@ -59,14 +64,22 @@ class TextReplies:
         return self._schemas.get((repr(final), most_calls), build)
 
     def with_examples(self, messages: Sequence[BaseMessage], answers: ExampleAnswers) -> list[BaseMessage]:
-        """Return a request with examples behind its system prompt."""
+        """Return the request with example turns after its system prompt.
+
+        Args:
+            messages: The request.
+            answers: The form in which the examples show an answer.
+        """
         if answers not in self._examples:
             self._examples[answers] = example_turns(self._tools, answers)
         return with_examples(messages, self._examples[answers])
 
 
 def with_result_marker(stop: object) -> list[str]:
-    """Return the stop sequences of a request in text: the given ones, and the marker of a result behind them."""
+    """Return the stop sequences in `stop` plus the marker that begins a tool result in text.
+
+    The marker ends the reply where the model would invent a result. It is left out if `stop` has 4 sequences already.
+    """
     own = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Collection) else []
     return own if len(own) >= _MOST_STOPS or RESULT_MARKER in own else [*own, RESULT_MARKER]
 
@@ -74,12 +87,14 @@ def with_result_marker(stop: object) -> list[str]:
 def read_by_schema(
     reply: AIMessage, decoder: AnswerDecoder, schema: Mapping[str, Any] | None, stop: Sequence[str]
 ) -> tuple[AIMessage, bool]:
-    """Return a reply to a request with a schema, and whether it is an answer, so that its text holds no calls.
+    """Return a reply of text mode with its answer decoded from JSON, and whether it is an answer.
+
+    The text of an answer must not be parsed for calls. An object with an empty `tool_calls` becomes the sentinel.
 
     Args:
-        reply: The reply, as the decoder left its streamed text.
-        decoder: The decoder of its streamed parts.
-        schema: The user's schema of an answer; None for an answer in prose.
+        reply: The complete reply.
+        decoder: The decoder that was given the reply's streamed text; of a reply that was not streamed, a new one.
+        schema: The user's schema of a typed answer, which leaves the text unchanged; None for an answer in prose.
         stop: Sequences at which an answer ends.
     """
     if schema is not None:
@@ -100,7 +115,10 @@ def read_by_schema(
 
 
 def ignores_schema(reply: AIMessage) -> bool:
-    """Whether a complete reply to a request with a schema shows that the server has ignored the schema."""
+    """Whether a complete reply proves that the server ignored the requested schema: text that is not a JSON object.
+
+    False for a reply with calls, an empty one, or one that was cut off.
+    """
     text = after_reasoning(reply.text).strip()
     return bool(text) and not text.startswith("{") and not reply.tool_calls and cut_off(reply) is None
 

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error, forbids_retry, is_loading, retry_after_s
 
 PATIENCE_S = 10.0
-"""Longest delay that a provider may request before a fallback model is asked instead, in seconds."""
+"""Longest delay in seconds that is waited for at a provider's request while a fallback model could answer."""
 _LOADING_WAITS_S = (1.0, 2.0, 4.0, *(8.0,) * 14)
-"""Waits for a server that loads its model, in seconds: two minutes in total."""
+"""Seconds to wait after each attempt at a server that is loading its model: two minutes in total."""
 
 
 class _Alternative(NamedTuple):
-    """What a request has in place of a long wait; the fields are the arguments of `alternative`."""
+    """What can replace a long wait for the current request; the fields are the parameters of `alternative`."""
 
     fallback: bool
     ends: float | None
@@ -29,11 +29,11 @@ _alternative: ContextVar[_Alternative] = ContextVar("graph_agent_alternative", d
 
 @contextmanager
 def alternative(*, fallback: bool, ends: float | None) -> Iterator[None]:
-    """Declare for the requests inside the block what they have in place of a long wait.
+    """Set, for requests inside the block, what limits their waits; `may_retry` reads it.
 
     Args:
-        fallback: Whether another model can be asked if this one fails.
-        ends: The time of the input's deadline, as of `time.monotonic`; None without one.
+        fallback: Whether another model will be asked if this one fails.
+        ends: The input's deadline, in seconds of `time.monotonic()`; None without a deadline.
     """
     token = _alternative.set(_Alternative(fallback, ends))
     try:
@@ -43,22 +43,30 @@ def alternative(*, fallback: bool, ends: float | None) -> Iterator[None]:
 
 
 def requested_wait_s(error: BaseException, attempt: int) -> float | None:
-    """Return the seconds to wait that an error asks for after attempt number `attempt`, from 0; None for any."""
+    """Return the seconds to wait before the next attempt, as the provider or a loading server requires.
+
+    None if the error requires no particular wait.
+
+    Args:
+        error: The error of the failed attempt.
+        attempt: Number of that attempt, from 0.
+    """
     if is_loading(error):
         return _LOADING_WAITS_S[min(attempt, len(_LOADING_WAITS_S) - 1)]
     return retry_after_s(error)
 
 
 def may_retry(error: BaseException, attempt: int, retries: int) -> bool:
-    """Whether to send a failed request again to the same model.
+    """Whether to send a failed request to the same model again.
 
-    A transient error is retried `retries` times, while a model loads for two minutes. A delay that the provider
-    requests is not waited for if it ends after the deadline, if it is longer than all waits together, or if it is
-    longer than `PATIENCE_S` and a fallback model can answer meanwhile.
+    Only transient errors are retried, `retries` times; while a server loads its model and there is no fallback, for two
+    minutes. There is no retry if the provider forbids it, or if its requested delay ends after the deadline, exceeds
+    all remaining waits together, or exceeds `PATIENCE_S` while a fallback model could answer.
 
     Args:
-        attempt: Number of the failed attempt, from 0.
-        retries: Maximum attempts after the first.
+        error: The error of the failed attempt.
+        attempt: Number of that attempt, from 0.
+        retries: Maximum attempts after the first; 0 switches every retry off.
     """
     if retries == 0 or classify_model_error(error) != "transient" or forbids_retry(error):
         return False

@@ -60,26 +60,26 @@ _QUOTES = ("`", '"', "'", "“", "«")
 
 
 class Cut(NamedTuple):
-    """A part of the text that is not prose."""
+    """A part of the text that is removed from the prose."""
 
     start: int
     end: int
     prose: str = ""
-    """Its replacement: the content of a message that was written completely as JSON."""
+    """Text that replaces the part: the content of a message written completely as JSON; otherwise empty."""
 
 
 class Scanner:
-    """One pass over one page."""
+    """Parses one text in a single pass from left to right; `run` fills the attributes. One object serves one `Page`."""
 
     def __init__(self, page: Page) -> None:
         self.found: list[ParsedCall] = []
         self.cuts: list[Cut] = []
         self.unclosed = False
-        """Whether the text ends in an unclosed call."""
+        """Whether the text ends in a call without its closing bracket or tag."""
         self.partial = False
         """Whether the text ends inside a value of a call."""
         self.end: int | None = None
-        """Index where the reply ends, because an invented result or turn follows; None for the end of the text."""
+        """Index of the reply's end, after which the model invents a result or turn; None if it is the text's end."""
         self._page = page
         self._text = page.text
         self._fence: Fence | None = None
@@ -89,7 +89,7 @@ class Scanner:
         self._reasoned = False
         self._data_end = 0
         self.damage: list[Cut] = []
-        """Calls that cannot be read, each up to the next call or the end."""
+        """Parts with calls that cannot be parsed, each up to the next call or the end of the text."""
         self._damaged_at = -1
         # Whether a call, readable or not, has begun; a marker of a turn may follow it.
         self._called = False
@@ -97,7 +97,7 @@ class Scanner:
         self._prose_end = ProseEnd().end(page.text)
 
     def run(self) -> None:
-        """Parse the whole page into ``found`` and ``cuts``, both in text order, up to an invented result or turn."""
+        """Parse the text up to an invented result or turn; fill ``found`` and ``cuts`` in text order."""
         position = 0
         while (opener := _OPENER.search(self._text, position)) is not None:
             if (after := self._turn_before(position, opener.start())) is not None:
@@ -130,7 +130,8 @@ class Scanner:
     def _turn_before(self, start: int, stop: int) -> int | None:
         """Return the index after the first marker of a turn between two indexes; None if there is none.
 
-        A marker that counts sets ``end``. A fenced block without a call that holds one is a quotation, and is skipped.
+        A marker that ends the reply sets ``end``. A fenced block that contains a marker and no call is a quotation, and
+        is skipped.
         """
         prose_end = self._prose_end
         turn = self._page.next(TURN, start) if self._called else None
@@ -223,7 +224,7 @@ class Scanner:
         return self._record(start, end, ())
 
     def _harmony(self, message: re.Match[str]) -> int:
-        """Read a message of gpt-oss: a call, reasoning, or text for the user, of which only the header is cut."""
+        """Parse a message of gpt-oss: a call, reasoning, or text for the user, of which only the header is cut."""
         page, start, end = self._page, message.start(), message.end()
         to = message["to"] or message["before"]
         if to is None and message["channel"] != "analysis":
@@ -284,7 +285,7 @@ class Scanner:
         return fence.body
 
     def _close_fence(self, start: int, end: int) -> None:
-        """Cut the open block with its marks if it holds only calls."""
+        """Cut the open fenced block together with its marks if it has only calls."""
         fence, self._fence = self._fence, None
         inside = self.cuts[self._cuts_before_fence :]
         if fence is None or not inside:
@@ -342,7 +343,7 @@ class Scanner:
         return self._record(start, end, calls) if calls and (trusted or self._is_standalone(start, end)) else end
 
     def _is_standalone(self, start: int, end: int) -> bool:
-        """Whether a bare value is not part of a program or of data, and not inline code within an answer."""
+        """Whether a bare value is not part of program code or data, and not inline code within an answer."""
         text = self._text
         if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
             return False
@@ -359,43 +360,43 @@ _ANY_OPENER = re.compile(r"[{\[<`~◁]")
 
 
 def parse_tool_calls(text: str, tools: list[str] | None = None) -> list[Call]:
-    """Return the calls in a model's answer, in text order; empty if there are none.
+    """Return the calls in a model's answer, in text order; empty if there are none. Never raises.
 
     Args:
-        text: the answer, any string.
-        tools: the known names. A bare JSON object or a bare ``[f(a=1)]`` is a call only if its name is one of them; a
-            value in a published tag or in the ``tool_calls`` envelope is a call regardless of its name. With None, a
+        text: The answer, any string.
+        tools: The known tool names. A bare JSON object or a bare ``[f(a=1)]`` is a call only if its name is one of
+            them; a value in a published tag or in the ``tool_calls`` envelope is a call whatever its name. With None, a
             bare object must have a tool-like name, an object of arguments, and no unexpected keys.
 
     Each call has exactly ``id``, ``name`` and ``arguments``; a missing or duplicate id is replaced by a new one.
-    ``NaN``, ``Infinity`` and numbers out of range become non-finite floats: refuse such a call. Reasoning
-    (``<think>``), blocks of program code, and JSON inside other JSON are ignored. Never raises; the work is bounded by
-    a multiple of the length, beyond which damaged text remains prose.
+    ``NaN``, ``Infinity`` and numbers out of range become non-finite floats; the caller must refuse such a call.
+    Reasoning (``<think>``), blocks of program code, and JSON inside other JSON are ignored. The work is bounded by a
+    multiple of the length; damaged text beyond that is prose.
     """
     return split_tool_calls(text, tools)[0]
 
 
 class TextCalls(NamedTuple):
-    """The calls of a text, and how the text ends."""
+    """The calls in a text, the remaining prose, and how the text ends."""
 
     calls: list[Call]
     prose: str
     unclosed: bool = False
-    """Whether the text ends in a call without its closing brackets or tags."""
+    """Whether the text ends in a call without its closing bracket or tag."""
     partial: bool = False
-    """Whether the text ends inside a value of a call: such a call must not be run."""
+    """Whether the text ends inside a value of a call; that call must not be run."""
     end: int | None = None
-    """Index where the reply ends, because it goes on with an invented result or turn; None for the text's end."""
+    """Index of the reply's end, after which the model invents a result or turn; None if it is the text's end."""
     visible: str = ""
-    """The prose without calls that cannot be read."""
+    """The prose without the calls that cannot be parsed."""
     damaged: bool = False
-    """Whether the text holds a call that cannot be read: the markup of a known family, or a damaged envelope."""
+    """Whether the text has a call that cannot be parsed: the markup of a known family, or a damaged envelope."""
 
 
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
-    """Return the calls, as ``parse_tool_calls`` does, and the remaining prose, stripped.
+    """Return the calls, as ``parse_tool_calls`` does, and the remaining prose, stripped of surrounding white space.
 
-    A call is removed with its tags and, if a fenced block holds nothing else, its fence. An envelope that is a whole
+    A call is removed with its tags, and with its fence if a fenced block has nothing else. An envelope that is a whole
     message is replaced by its ``content``.
     """
     read = read_text_calls(text, tools)
@@ -403,7 +404,7 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
 
 
 def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
-    """Return what ``split_tool_calls`` does, and whether the text ends inside a call."""
+    """Parse a text like ``split_tool_calls``, and also return how the text ends."""
     if _ANY_OPENER.search(text) is None:
         return TextCalls([], text.strip(), visible=text.strip())
     scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))
@@ -417,7 +418,10 @@ def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
 
 
 def plan_end(text: str) -> int | None:
-    """Return the index where a structured plan, or prose, goes on with an invented result or turn; None if nowhere."""
+    """Return the index after which a structured plan, or prose, goes on with an invented result or turn.
+
+    None if the text ends without one.
+    """
     if TURN.search(text) is None:
         return None
     end, brace = ProseEnd().end(text), text.find("{", text.rfind("</think>") + 1)
@@ -443,7 +447,7 @@ def _prose(text: str, cuts: Sequence[Cut]) -> str:
 
 
 UNFINISHED = "unfinished_call"
-"""Name of a call whose own name is missing or unknown."""
+"""Name of an unfinished call whose name is missing or unknown."""
 
 _OPENING = re.compile(
     rf"{TAG.pattern}|<(?:function|invoke|[a-z]{{1,16}}:invoke|｜DSML｜invoke)(?:=|\ name=)"
@@ -459,14 +463,14 @@ _NAME = re.compile(
 
 
 def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None:
-    """Return the name of the first unfinished call in a text, and the prose before it.
+    """Return the name of the first unfinished call in a text, and the prose before it; None if no call begins.
 
     Args:
-        text: A truncated text without a call that can be parsed.
-        tools: The known names.
+        text: A cut-off text in which no call can be parsed.
+        tools: The known tool names.
 
     Returns:
-        None if the text starts no call. The name is `UNFINISHED` if the text holds none of the known names.
+        The name is `UNFINISHED` if it is not one of `tools`.
     """
     opening = _OPENING.search(text)
     if (pythonic := _pythonic(text, tools)) is not None and (opening is None or pythonic.start() < opening.start()):
@@ -481,7 +485,7 @@ def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None
 
 
 def _pythonic(text: str, tools: Collection[str]) -> re.Match[str] | None:
-    """Return the start of the first unclosed list of calls in Python's notation whose first name is known."""
+    """Match the beginning of the first unclosed list of calls in Python's notation whose first name is a known tool."""
     page = Page(text, frozenset(tools))
     found = (match for match in _PYTHONIC.finditer(text) if match["name"] in tools)
     return next((match for match in found if page.bracket_end(match.start("list")) is None), None)

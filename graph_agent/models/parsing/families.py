@@ -15,7 +15,7 @@ from graph_agent.base.types import MAX_DEPTH
 from graph_agent.models.parsing.tags import TOOL_NAME, Page
 
 GEMMA_CALL = re.compile(rf"\s*+call:\s*+(?P<name>{TOOL_NAME})\s*+(?=\{{)")
-"""The begin of a call of Gemma 4 or FunctionGemma, behind its opening tag."""
+"""Matches the beginning of a call of Gemma 4 or FunctionGemma, after its opening tag."""
 _GEMMA = re.compile(
     r"""
     [\s,]*+
@@ -31,7 +31,7 @@ HARMONY = re.compile(
     r"(?:<\|start\|>(?:assistant)?)?(?:\s*+to=(?P<before>[\w.:-]{1,140}+))?\s*+<\|channel\|>(?P<channel>\w++)"
     r"(?:\s++to=(?P<to>[\w.:-]{1,140}+))?[^<>\n]{0,40}+(?:<\|constrain\|>\s*+\w*+\s*+)?<\|message\|>"
 )
-"""The header of one message of gpt-oss, with the recipient of a call."""
+"""Matches the header of one message of gpt-oss, with the recipient if it is a call."""
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|(?:start|channel)\|>)")
 HARMONY_TAIL = re.compile(r"(?>(?:\s*+<\|(?:end|call|return)\|>)?)")
 
@@ -47,17 +47,17 @@ REASONING_BLOCKS = {
     "<|open|>think<|sep|>": "<|close|>think<|sep|>",
     "<|START_THINKING|>": "<|END_THINKING|>",
 }
-"""The begin and the end of reasoning in a family's own tokens."""
+"""Token that begins reasoning in a family's notation → token that ends it."""
 WRAPPER = re.compile(
     r"<\|(?:open|close)\|>(?:response|tools|message)<\|sep\|>|<\|(?:end|call|return)\|>|<\|start\|>assistant"
     r"|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>|<\|message_sep\|>"
     rf"|{'|'.join(re.escape(token) for pair in REASONING_BLOCKS.items() for token in pair)}"
 )
-"""A token around the answer or the reasoning of a family's reply; it is no part of the answer."""
+"""Matches a token around the answer or the reasoning in a family's reply, which is not part of the answer."""
 
 
 class FamilyCall(NamedTuple):
-    """One call, before its name is compared with those of the tools."""
+    """One parsed call whose name has not been compared with the known tools yet."""
 
     name: str
     arguments: dict[str, Any] | None
@@ -67,7 +67,10 @@ class FamilyCall(NamedTuple):
 
 
 def read_gemma(page: Page, named: re.Match[str]) -> FamilyCall | None:
-    """Parse the arguments of a call behind a match of ``GEMMA_CALL``; None if they are damaged."""
+    """Parse the arguments after a match of ``GEMMA_CALL``; None if they are damaged.
+
+    Arguments that end with the text are returned, and recorded in the page as unclosed.
+    """
     text, start = page.text, named.end()
     root: dict[str, Any] = {}
     stack: list[dict[str, Any] | list[Any]] = [root]
@@ -107,7 +110,7 @@ def read_gemma(page: Page, named: re.Match[str]) -> FamilyCall | None:
 
 
 def _word(text: str) -> Any:
-    """Return a bare value: a literal of JSON, or text."""
+    """Return the value of an unquoted word: a JSON literal, a number, or the text itself."""
     literals = {"true": True, "false": False, "null": None}
     if text in literals:
         return literals[text]
@@ -120,13 +123,16 @@ def _word(text: str) -> Any:
 
 
 def harmony_end(page: Page, start: int) -> int:
-    """Return the index where the message of gpt-oss that begins at ``start`` ends, before its last token."""
+    """Return the index at which the gpt-oss message with the body at ``start`` ends, before its closing token."""
     end = page.next(_HARMONY_END, start)
     return len(page.text) if end is None else end.start()
 
 
 def read_kimi(page: Page, named: re.Match[str]) -> FamilyCall | None:
-    """Parse the arguments behind a match of ``KIMI_CALL``; None if they are damaged."""
+    """Parse the arguments after a match of ``KIMI_CALL``; `arguments` is None if they are damaged.
+
+    A call without its end is recorded in the page as unclosed.
+    """
     text, position, partial = page.text, named.end(), False
     arguments: dict[str, Any] | None = {}
     while (opening := _KIMI_ARGUMENT.match(text, position)) is not None and arguments is not None:

@@ -48,7 +48,7 @@ _NAMES = {
     "inf": math.inf,
 }
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "+inf": math.inf, "-inf": -math.inf}
-"""Non-finite values that ``float`` accepts as strings."""
+"""Text of a non-finite number → value, as ``float("…")`` accepts it."""
 _PREFIX = "_graph_agent_keyword_"
 _KEYWORDS = "|".join(keyword.kwlist)
 _REFUSED = re.compile(
@@ -67,14 +67,14 @@ _REFUSED = re.compile(
 
 
 class _NoLiteralError(ValueError):
-    """The source holds an expression that is neither a call nor a literal."""
+    """The source has an expression that is neither a call nor a literal."""
 
 
 def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[ParsedCall] | None:
-    """Parse a list of calls, or one call per line, from ``text[start:end]``.
+    """Parse a list of calls in Python's notation, or one call per line, from ``text[start:end]``; nothing is evaluated.
 
-    None if it holds anything else or exceeds 100,000 characters. A call's arguments are keywords with literal values,
-    or a single object in their place. An attribute chain is a dotted name.
+    None if the text has anything else, exceeds 100,000 characters, or the budget `work` is used up. A call's arguments
+    are keywords with literal values, or a single dict in their place. A chain of attributes is a dotted name.
     """
     # Checked before the text is copied: copies of many long texts would cost quadratic time.
     if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):
@@ -91,7 +91,7 @@ def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[Pa
 
 
 def _replace_refused(match: re.Match[str]) -> str:
-    """Replace a token that Python's parser refuses by one that it accepts."""
+    """Replace a token that Python's parser refuses, e.g. a keyword as a name, by one that it accepts."""
     if match["text"] is not None:
         return match[0]
     return "1e999" if match["integer"] is not None else _PREFIX + match[0]
@@ -183,15 +183,15 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
 class Payload(NamedTuple):
-    """The calls of one region."""
+    """The calls of one region of the text."""
 
     calls: list[ParsedCall]
     end: int
-    """Index after them and their closing tags."""
+    """Index after the calls and their closing tags."""
 
 
 def read_payload(page: Page, start: int) -> Payload | None:
-    """Parse the calls that begin at ``start``; None if there are none."""
+    """Parse the calls at ``start``, after an opening tag or fence, in any notation; None if there are none."""
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
     if (gemma := GEMMA_CALL.match(page.text, position)) is not None:
@@ -206,7 +206,7 @@ def read_payload(page: Page, start: int) -> Payload | None:
 
 
 def payload_of(page: Page, call: FamilyCall | None) -> Payload | None:
-    """Return a family's call with the closing tags behind it; None if its arguments are damaged."""
+    """Return a family's call, with its closing tags skipped; None if there is none or its arguments are damaged."""
     if call is None or call.arguments is None:
         return None
     parsed = ParsedCall(known_name(call.name, page.tools), call.arguments)
@@ -214,9 +214,14 @@ def payload_of(page: Page, call: FamilyCall | None) -> Payload | None:
 
 
 def read_function(page: Page, name: str, start: int) -> Payload | None:
-    """Parse the parameters of a call whose opening tag, with its name, ends at ``start``; None if there is no call.
+    """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call.
 
     Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
+
+    Args:
+        page: The text.
+        name: The name in the opening tag.
+        start: Index after the opening tag.
     """
     text, position = page.text, start
     arguments: dict[str, Any] = {}
@@ -246,13 +251,13 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
 
 
 def after_closing_tags(page: Page, end: int) -> int:
-    """Return the index after the closing tags at ``end``, or ``end`` if there are none."""
+    """Return the index after the closing tags at ``end``; ``end`` if there are none."""
     closing = CLOSE.match(page.text, end)
     return closing.end() if closing else end
 
 
 def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
-    """Parse consecutive JSON values, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
+    """Parse consecutive JSON values: Llama separates calls by ``;``, MiniMax and Jamba by lines."""
     calls: list[ParsedCall] = []
     position, end = start, start
     while (at := page.value_at(position, region=True)) is not None:
@@ -320,7 +325,7 @@ def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
 
 
 def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int, bool]:
-    """Parse the pairs at ``start``; also return the index after them, and whether the text ends inside a value."""
+    """Parse the key-value pairs at ``start``; also return the index after them, and whether the text ends in one."""
     pairs: dict[str, Any] = {}
     position, partial = start, False
     while (pair := ARGUMENT_PAIR.match(page.text, position)) is not None:
@@ -332,11 +337,10 @@ def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int, bool]:
 
 
 def _typed(text: str) -> Any:
-    """Parse a parameter written as text: clear JSON or a Python literal by value, other text unchanged.
+    """Convert a parameter written as text: clear JSON or a Python literal to its value, other text unchanged.
 
-    A number is converted only if its ``repr`` is the same text, so ``1.10`` and ``007`` remain text. ``NaN``,
-    ``Infinity`` and ``1e999`` alone remain text too, because they may be words; inside an object or a list they are
-    numbers.
+    A number is converted only if its ``repr`` is the same text, so ``1.10`` and ``007`` remain text. So do ``NaN``,
+    ``Infinity`` and ``1e999`` on their own, because they may be words; inside an object or a list they are numbers.
     """
     stripped = text.strip()
     if stripped in _WORDS:

@@ -40,7 +40,7 @@ _TOOL_NAME = re.compile(r"[^\W\d][\w.:/-]{0,127}")
 
 
 class ParsedCall(NamedTuple):
-    """A parsed call, before its final id is assigned."""
+    """A parsed call whose final id is not assigned yet; `id` is the model's, None if it wrote none."""
 
     name: str
     arguments: dict[str, Any]
@@ -49,20 +49,21 @@ class ParsedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """The context in which a value is parsed."""
+    """How a JSON value is to be judged."""
 
     tools: Set[str] | None
-    """Known tool names; None if unknown."""
+    """Known tool names; None if they are unknown."""
     work: WorkBudget
     trusted: bool = False
+    """Whether the value is in a tag, a fence for calls or an envelope, so that any name is accepted."""
     delegate: bool = False
-    """Whether an object with an agent and no name is a delegation, e.g. in a ``delegate`` fence."""
+    """Whether an object with an agent and no tool name is a delegation, as in a ``delegate`` fence."""
     complete: bool = True
     """False for a truncated value, whose arguments may be missing."""
 
 
 def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
-    """Return the calls of ``value``, in order; None if it is not a call, a list of calls or an envelope.
+    """Return the calls in a JSON value, in order; None if it is neither a call, a list of calls nor an envelope.
 
     An envelope without calls gives an empty list.
     """
@@ -84,14 +85,14 @@ def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
 
 
 def is_envelope(value: Any) -> bool:
-    """Whether ``value`` is an envelope of calls: an object with ``tool_calls``, or a list of such objects."""
+    """Whether ``value`` is an object with the key ``tool_calls``, or a non-empty list of such objects."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, dict) and "tool_calls" in item for item in value)
     return isinstance(value, dict) and "tool_calls" in value
 
 
 def content_of(value: Any) -> str:
-    """Return the text of an envelope that is a whole chat message; empty for other values."""
+    """Return the ``content`` of an envelope that is a whole chat message; empty for any other value."""
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
 
@@ -152,7 +153,7 @@ def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | No
 def _bare_arguments(
     item: dict[str, Any], name: str, name_key: str, argument_key: str | None, context: ParseContext
 ) -> dict[str, Any] | None:
-    """Return the arguments of a bare object, judged by its shape alone; None if it is not a call."""
+    """Return the arguments of a bare object, judged by its shape; None if it is not a call."""
     known = context.tools is not None
     if (name not in context.tools) if context.tools is not None else (_TOOL_NAME.fullmatch(name) is None):
         return None
@@ -182,7 +183,7 @@ def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | Non
 
 
 def _keyed(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
-    """Return a call of Apertus, an object whose one key is the name and whose value are the arguments."""
+    """Return a call in Apertus's form: an object with one key, the name, and the arguments as its value; else None."""
     if not context.trusted or len(item) != 1:
         return None
     ((name, arguments),) = item.items()
@@ -191,7 +192,7 @@ def _keyed(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
 
 
 def _others(item: dict[str, Any], name_key: str) -> dict[str, Any]:
-    """Return the members other than the name that can be arguments."""
+    """Return the members of a call's object that may be arguments: all but name, id and type."""
     left_out = {name_key, "needs", *_ID_KEYS, *(("type",) if item.get("type") in _TYPES_OF_A_CALL else ())}
     if item.get("action") in _DELEGATE_NAMES:
         left_out.add("action")

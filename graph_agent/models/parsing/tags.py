@@ -56,20 +56,20 @@ _STEPS, _CHARACTERS_A_STEP = 8, 8
 
 
 class Extent(NamedTuple):
-    """The extent of one opening bracket."""
+    """Where the value that begins with an opening bracket ends."""
 
     end: int
-    """Index after the closing bracket, or the end of the text that may belong to the value."""
+    """Index after the closing bracket; of an unclosed one, the end of the text that may belong to the value."""
     closed: bool
-    """Whether its own closing bracket was found."""
+    """Whether the bracket's own closing bracket was found."""
     depth: int
-    """Levels of brackets inside it; 0 without brackets."""
+    """Nesting of brackets inside; 0 without any."""
     last_close: int
-    """Index after the last bracket closed inside it; its own start if there is none."""
+    """Index after the last bracket that closes inside; the opening bracket's own index if none does."""
 
 
 class Extents:
-    """The extents of one text, computed on demand and cached."""
+    """Finds the extents of the brackets in one text, and caches them; the work is taken from a budget."""
 
     def __init__(self, text: str, work: WorkBudget) -> None:
         self._text = text
@@ -77,7 +77,7 @@ class Extents:
         self._known: dict[int, Extent] = {}
 
     def at(self, start: int) -> Extent:
-        """Return the extent of the bracket (``{`` or ``[``) at index ``start``; an empty one if the budget is spent."""
+        """Return the extent of the bracket (``{`` or ``[``) at ``start``; an empty one if the budget is used up."""
         known = self._known.get(start)
         if known is None and self._work.left > _STEPS:
             self._walk(start)
@@ -139,7 +139,7 @@ _FIRST_KEY = re.compile(r"""(?:\[\s*+)?\{\s*+["'“]?[\w.-]++["'”]?\s*+:""")
 
 
 class ValueAt(NamedTuple):
-    """A JSON value parsed from the page."""
+    """A JSON value parsed from the text, and the index after it."""
 
     read: ParsedValue
     end: int
@@ -147,7 +147,7 @@ class ValueAt(NamedTuple):
 
 
 class Page:
-    """One text and the known tool names; caches every look-ahead, so that parsing stays linear."""
+    """One text and the known tool names, with cached searches, so that parsing takes linear time."""
 
     def __init__(self, text: str, tools: Set[str] | None) -> None:
         self.text = text
@@ -156,12 +156,15 @@ class Page:
         # Start and end of the text without surrounding white space.
         self.whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
         self.unclosed_at = self.partial_at = -1
-        """Start of the last region that ends unclosed with the text, and of the last that ends inside a value."""
+        """Start of the region that ends unclosed with the text, and of the one that ends in a value; -1 without one."""
         self._extents = Extents(text, self.work)
         self._ahead: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = {}
 
     def next(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
-        """Return the first match at or after ``start``; cheap if successive calls have growing ``start``."""
+        """Return the first match of a pattern at or after ``start``; None without one.
+
+        Cheap if ``start`` only grows.
+        """
         asked, match = self._ahead.get(pattern, (-1, None))
         if asked < 0 or start < asked or (match is not None and match.start() < start):
             match = pattern.search(self.text, start)
@@ -169,20 +172,20 @@ class Page:
         return match
 
     def context(self, *, trusted: bool, delegate: bool = False, complete: bool = True) -> ParseContext:
-        """Return the context in which a value at some place of this page is parsed."""
+        """Return the context for judging a value of this text; the parameters are fields of `ParseContext`."""
         return ParseContext(self.tools, self.work, trusted=trusted, delegate=delegate, complete=complete)
 
     def bracket_end(self, start: int) -> int | None:
-        """Return the index after the bracket that closes the one at ``start``; None if unclosed."""
+        """Return the index after the bracket that closes the one at ``start``; None if it is unclosed."""
         extent = self._extents.at(start)
         return extent.end if extent.closed else None
 
     def value_end(self, start: int) -> int:
-        """Return the index after the value that opens at ``start``, or where an unclosed one ends at the latest."""
+        """Return the index after the value that opens at ``start``; of an unclosed one, the last index it may reach."""
         return self._extents.at(start).end
 
     def end_without_call(self, start: int) -> int | None:
-        """Return the index to continue from if the bracket at ``start`` cannot hold a call; None if it may."""
+        """Return the index at which to continue if the bracket at ``start`` cannot contain a call; None if it may."""
         hint = self.next(_HINT, start)
         if hint is None:
             return start + 1
@@ -190,9 +193,10 @@ class Page:
         return None if hint.start() < extent.end else extent.end if extent.closed else start + 1
 
     def value_at(self, start: int, *, region: bool = False) -> ValueAt | None:
-        """Parse the JSON object or list at ``start``, even if damaged; None if it cannot be parsed.
+        """Parse the JSON object or list at ``start``, repairing damage; None if it cannot be parsed.
 
-        In a ``region``, also try the text up to the region's end, in case an unclosed quote hid that end.
+        With ``region``, also try the text up to the region's end, in case an unclosed quote hides it. A value that ends
+        with the text is recorded as unclosed.
         """
         extent = self._extents.at(start)
         if extent.depth > MAX_DEPTH:
@@ -218,13 +222,16 @@ class Page:
         return None
 
     def note_unclosed(self, start: int, end: int, *, partial: bool) -> None:
-        """Record that the region from ``start`` to ``end`` is unclosed, if the text ends with it."""
+        """Record that the region from ``start`` to ``end`` is unclosed, if the text ends with it.
+
+        ``partial`` means that it ends inside a value.
+        """
         if end >= self.whole[1]:
             self.unclosed_at = start
             self.partial_at = start if partial else self.partial_at
 
     def region_end(self, start: int) -> int:
-        """Return the end of the region around ``start``: a closing tag, a token, a fence, a turn or the text's end."""
+        """Return the end of the region with ``start``: a closing tag, token, fence or turn, or the text's end."""
         stops = (self.next(_REGION_END, start), self.next(TURN, start))
         return min((stop.start() for stop in stops if stop is not None), default=len(self.text))
 
@@ -236,7 +243,7 @@ TOOL_NAME = r"[^\W\d][\w.:/-]{0,127}"
 
 _WORDS = r"(?:(?:longcat_)?tool_?calls?|function_?calls?|tool_use|tool_code)(?::[\w-]{1,24})?"
 _NAMESPACE = r"(?:\]<\]minimax\[>\[\s*+)?"
-"""The token that MiniMax M3 writes before each tag."""
+"""Matches the token that MiniMax M3 writes before each tag."""
 _PREFIX = r"(?:[a-z]{1,16}:|[｜|]DSML[｜|])"
 TAG = re.compile(
     rf"{_NAMESPACE}<{_PREFIX}?(?i:{_WORDS})>"
@@ -254,10 +261,10 @@ FUNCTION = re.compile(
 """Opens one call with its name; parameters or an object follow."""
 
 FUNCTION_START = re.compile(rf"<function(?:=|\ name=)|{_NAMESPACE}<{_PREFIX}?invoke\ name=")
-"""The begin of ``FUNCTION``."""
+"""Matches the beginning of ``FUNCTION``."""
 
 MARKUP = rf"{TAG.pattern}|{FUNCTION_START.pattern}|<\|open\|>(?:tools|call)\b|<\|channel\|>commentary\ to="
-"""Begins a call in the markup of a model family, which is no part of an answer."""
+"""Matches the beginning of a call in a model family's markup, which cannot be part of an answer."""
 
 SEPARATOR = re.compile(
     rf"\s*+(?:\[CALL_ID\](?P<id>[\w-]+))?\s*+(?:(?P<kimi><\|tool_call_argument_begin\|>)"
@@ -267,7 +274,7 @@ SEPARATOR = re.compile(
 """Separates a name from its arguments: Kimi, Hunyuan, DeepSeek, Mistral."""
 
 DEEPSEEK_TYPE = re.compile(rf"\s*+(?:function|tool)\s*+{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}\s*+(?=[^\W\d]|<)")
-"""The type that DeepSeek V3 and R1 write before the name."""
+"""Matches the type that DeepSeek V3 and R1 write before the name."""
 
 _CLOSER = (
     rf"(?:{_NAMESPACE}</{_PREFIX}?(?i:{_WORDS}|function|invoke|tool|s)>"
@@ -276,7 +283,7 @@ _CLOSER = (
     r"|\[unused12\])"
 )
 CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?>(?:\s*+{_CLOSER})*)")
-"""The closing tags after a call, with a surplus bracket or inner fence before them; also matches the empty string."""
+"""Matches the closing tags after a call, with a surplus bracket or fence before them; also matches nothing."""
 
 PARAMETER = re.compile(
     rf"""\s*+<{_PREFIX}?param(?:eter)?(?:=|\ name=)["']?(?P<key>(?>(?:(?!\ string=)[^<>"'\n]){{1,200}}))"""
@@ -300,7 +307,7 @@ FAMILY = re.compile(
     r"<\|(?:channel|start|end|call|return|open|close)\|>|<\|channel>|<channel\|>"
     r"|<\|(?:START|END)_(?:THINKING|RESPONSE|TEXT)\|>|<\|message_sep\|>"
 )
-"""Opens a message of a family that writes its answer and its reasoning between tokens too; see ``families``."""
+"""Matches a token of a family that also writes answers and reasoning between tokens; see ``families``."""
 
 
 _CODE = re.compile(
@@ -324,46 +331,46 @@ _END_OR_LINE = {mark: re.compile(rf"{mark}{{3}}|\n") for mark in "`~"}
 
 
 class Fence(NamedTuple):
-    """The opening of a fenced block."""
+    """The opening marks of a fenced block."""
 
     start: int
     body: int
     """Index after the marks and the language."""
     marks: str
     language: str
-    """Empty if the fence names none."""
+    """Language after the marks; empty without one."""
 
     @property
     def is_code(self) -> bool:
-        """Whether the block is a sample of program code."""
+        """Whether the block's language is a programming or data language, so that it has no calls."""
         return code_language(self.language)
 
     @property
     def is_delegation(self) -> bool:
-        """Whether the block's language marks a delegation."""
+        """Whether the block's language means a delegation."""
         return _DELEGATION.fullmatch(self.language) is not None
 
     @property
     def is_call(self) -> bool:
-        """Whether the block's language marks calls."""
+        """Whether the block's language means calls."""
         return self.is_delegation or _CALLS.fullmatch(self.language) is not None
 
     def closes(self, opened: Fence) -> bool:
-        """Whether these marks close ``opened``."""
+        """Whether these marks close the block that `opened` begins."""
         return not self.language and self.is_as_long_as(opened)
 
     def is_as_long_as(self, opened: Fence) -> bool:
-        """Whether these marks are as long as those of ``opened``; shorter or different marks are content inside it."""
+        """Whether these marks are of the same kind and at least as long; others are content of the block."""
         return self.marks.startswith(opened.marks)
 
 
 def code_language(language: str) -> bool:
-    """Whether a block of this language is a sample of program code."""
+    """Whether a fenced block in this language is program code or data, rather than calls."""
     return _CODE.fullmatch(language) is not None
 
 
 def read_fence(page: Page, marks: re.Match[str]) -> Fence:
-    """Return the fence that opens with these marks."""
+    """Return the fence that begins with the matched marks."""
     info = _INFO.match(page.text, marks.end())
     if info is None:
         return Fence(marks.start(), marks.end(), marks[0], "")
@@ -371,7 +378,7 @@ def read_fence(page: Page, marks: re.Match[str]) -> Fence:
 
 
 def code_end(page: Page, fence: Fence) -> int:
-    """Return the index after a block of code: on its own line, on the same line, or at the end of the text."""
+    """Return the index after a code block, which may close on its first line; the text's length if it is unclosed."""
     mark = fence.marks[0]
     first = page.next(_END_OR_LINE[mark], fence.body)
     if first is not None and first[0] != "\n":

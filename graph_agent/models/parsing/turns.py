@@ -15,7 +15,7 @@ import re
 from graph_agent.base._internal.text import REASONING
 
 RESULT_MARKER = "<tool_result"
-"""Begins a tool result in the text form of a request; sent as a stop sequence."""
+"""Begins a tool result in the text form of requests; also sent as a stop sequence."""
 
 _FORMS = (
     f"{RESULT_MARKER} ",
@@ -24,7 +24,7 @@ _FORMS = (
     "[A notice of the framework",
     "While you were working, the user said:",
 )
-"""The beginnings of results and notices in the framework's own requests."""
+"""Beginnings of tool results and notices in this framework's own requests."""
 
 _TOKENS = (
     # ChatML (Qwen, SmolLM, Hermes, Yi, InternLM, LFM2) and GPT-2's end of text
@@ -72,7 +72,7 @@ _ENDS = (
     *("<turn|>", "<|end|>", "<｜end▁of▁sentence｜>", "[|endofturn|]", "<|END_OF_TURN_TOKEN|>", "<|return|>"),
     "<｜hy_eos｜>",
 )
-"""Tokens that end a turn directly behind its last word."""
+"""Tokens that end a turn directly after its last word."""
 
 _NEVER = r"(?!)"
 
@@ -88,9 +88,9 @@ def _at_line(*, turns: bool, markup: str) -> re.Pattern[str]:
 
 
 _OPEN_MARKUP = re.compile(r"[<\[\]][^>\n]{0,60}\Z")
-"""The last line of a text that may become markup."""
+"""Matches a last line that may become markup."""
 MARK = re.compile(r"[<\[\]`~\n]")
-"""The end of a line, or the first character of a marker that is no word."""
+"""Matches a line end, or a character with which a marker other than a word may begin."""
 _HARMONY_GOES_ON = "<|start|>assistant"
 """Follows `<|end|>` between two messages of one reply of gpt-oss."""
 _AFTER_GLUED = re.compile(r"[ \t]*+(?:\n|\Z|<[|｜])")
@@ -102,16 +102,16 @@ _ASSISTANT = (
     *("<|start_of_role|>assistant<|end_of_role|>", "[|assistant|]", "<|im_assistant|>assistant<|im_middle|>"),
     *("<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "<|assistant_start|>", "<|assistant|>"),
 )
-"""Headers of the assistant's own turn, which a model with a wrong template repeats before its reply."""
+"""Headers of the assistant's turn, which a model with a wrong chat template repeats before its reply."""
 _LEADING = re.compile(rf"(?>(?:\s|{_any_of(_ASSISTANT)})*)")
 
 _QUOTES = {'"': '"', "“": "”", "«": "»", "`": "`"}
 _QUOTE_REACH = 400
-"""Maximum characters between a marker and either end of a quotation that it is in."""
+"""Maximum characters between a marker and either end of a quotation around it."""
 
 
 def leading_length(text: str) -> int | None:
-    """Return the length of white space and headers of the assistant's turn before a reply; None if more may follow."""
+    """Return the length of white space and assistant headers before a reply; None while more of them may follow."""
     leading = _LEADING.match(text)
     at = leading.end() if leading else 0
     rest = text[at : at + _LONGEST]
@@ -121,13 +121,13 @@ def leading_length(text: str) -> int | None:
 
 
 def without_leading(text: str) -> str:
-    """Remove white space and headers of the assistant's turn before a reply."""
+    """Remove white space and assistant headers at the beginning of a reply."""
     leading = _LEADING.match(text)
     return text[leading.end() :] if leading else text
 
 
 def invented_length(text: str, end: int) -> int:
-    """Return the length of a text behind the end of its reply; 0 if it holds only tokens that end a turn."""
+    """Return the length of the text after a reply's end; 0 if that has only tokens that end a turn."""
     ends = _ONLY_ENDS.match(text, end)
     return 0 if ends is not None and ends.end() == len(text) else len(text[end:].strip())
 
@@ -136,8 +136,8 @@ class ProseEnd:
     """Finds the first strong marker in a growing text, outside fenced blocks and quotations.
 
     Args:
-        turns: Whether invented results and turns are sought.
-        markup: A pattern that also ends the text at the beginning of a line; an empty one is not sought.
+        turns: Whether to search for invented results and turns.
+        markup: Pattern that also ends the text at the beginning of a line; not used if empty.
     """
 
     def __init__(self, *, turns: bool = True, markup: str = "") -> None:
@@ -145,18 +145,24 @@ class ProseEnd:
         self._turns = turns
         self._markup = bool(markup)
         self._at = -1
-        """Index up to which the text holds no marker; -1 before the reply begins."""
+        """Index up to which the text has no marker; -1 before the reply begins."""
         self._fence: re.Pattern[str] | None = None
         self._end: int | None = None
 
     def end(self, text: str) -> int | None:
-        """Return the index where a complete text, which extends that of the last call, ends; None for its own end."""
+        """Return the index of the first marker in a complete text; None if there is none.
+
+        Each `text` must begin with the text of the previous call.
+        """
         if self._end is None and MARK.search(text) is not None:
             self._search(text, final=True)
         return self._end
 
     def before(self, text: str) -> int:
-        """Return the index up to which `text`, which extends that of the last call, certainly holds no marker."""
+        """Return the index up to which an incomplete text certainly has no marker.
+
+        Each `text` must begin with the text of the previous call.
+        """
         return self._search(text, final=False) if self._end is None else self._end
 
     def _search(self, text: str, *, final: bool) -> int:
@@ -181,7 +187,7 @@ class ProseEnd:
             self._at = found.end()
 
     def _begin(self, text: str, *, final: bool) -> bool:
-        """Skip reasoning and headers of the assistant's turn; False if more of them may follow."""
+        """Skip reasoning and assistant headers; return False while more of them may follow."""
         leading = len(text) - len(without_leading(text)) if final else leading_length(text)
         if leading is None:
             return False
@@ -196,7 +202,7 @@ class ProseEnd:
         return True
 
     def _counts(self, text: str, found: re.Match[str], *, final: bool) -> bool | None:
-        """Whether a marker ends the reply; None while that is unknown."""
+        """Whether a marker ends the reply; None while that is undecided."""
         if "<|end|>" in (found["glued"], found["turn"]):
             following = text[found.end() : found.end() + len(_HARMONY_GOES_ON)]
             if following == _HARMONY_GOES_ON:
@@ -214,7 +220,7 @@ class ProseEnd:
         return None if quoted is None else not quoted
 
     def _without_partial(self, text: str) -> int:
-        """Return the index where a beginning of a marker starts at the end of the text, or the text's length."""
+        """Return the index of an incomplete marker at the end of the text; the text's length if there is none."""
         line = text.rfind("\n") + 1
         tail = text[line : line + _INDENT + _LONGEST + 1]
         word = tail.lstrip(" \t")
@@ -233,14 +239,17 @@ class ProseEnd:
 
 
 def line_end_before(text: str, at: int) -> int:
-    """Return the index where the text before a marker ends, without the lines' ends between them."""
+    """Return the index at which the text before a marker ends, without the line ends between them."""
     before = text[:at].rstrip()
     newline = text.find("\n", len(before), at)
     return at if newline < 0 and before else max(newline, 0) if before else 0
 
 
 def in_quotation(text: str, at: int, *, final: bool = True) -> bool | None:
-    """Whether an index is inside a quotation of at most 400 characters before and behind it; None while unknown."""
+    """Whether an index is inside a quotation, at most 400 characters from each of its marks.
+
+    With ``final=False``, more text may follow, and None means that this is still undecided.
+    """
     start = max(0, at - _QUOTE_REACH)
     opening = max(text.rfind(quote, start, at) for quote in (*_QUOTES, "”", "»"))
     if opening < 0 or (closer := _QUOTES.get(text[opening])) is None:
@@ -263,11 +272,11 @@ _SPEAKER = (
     r"(?:\ ?\d{1,3}|\ ?[(\[][^)\]\n]{0,60}[)\]])?"
 )
 SPEAKER_LINE = rf"^(?i:[ \t>#*_-]{{0,{_INDENT}}}+{_SPEAKER}(?:\*\*)?\ ?:)"
-"""A line that begins another turn in plain words; for use with `re.MULTILINE`."""
+"""Pattern of a line that begins another turn in plain words, e.g. `User:`; for use with `re.MULTILINE`."""
 SPEAKER_START = rf"(?<=\n){_SPEAKER}:"
-"""`SPEAKER_LINE` in the spelling that no key of JSON has: without indentation, and capitalized."""
+"""`SPEAKER_LINE` in a spelling that cannot be a key of JSON: without indentation, and capitalized."""
 SPEAKER = re.compile(rf"[ \t>#*_-]{{0,{_INDENT}}}+(?i:{_SPEAKER}(?:\*\*)?\ ?:)")
-"""A turn in plain words directly behind a call."""
+"""Matches a turn in plain words directly after a call."""
 
 RESULT_TAG = (
     r"<(?:tool_?(?:response|results?|outputs?)|function_(?:response|results?)|observations?|execute_result)(?=[\s>])"
@@ -280,4 +289,4 @@ TURN = re.compile(
     rf"|(?P<tag>(?<![\"'“«])(?:(?<!`)|(?<=```))(?:{_any_of(_TOKENS)}|{RESULT_TAG}))",
     re.MULTILINE,
 )
-"""A marker, strong or weak, behind a call: a token or tag anywhere, other forms at the beginning of a line."""
+"""Matches a marker, strong or weak, after a call: a token or tag anywhere, other forms at the beginning of a line."""

@@ -1,4 +1,4 @@
-"""Decodes the answer of a reply in JSON while it is streamed, so that a reader receives its text and not JSON."""
+"""Decodes an answer in JSON while it is streamed, so that the reader receives its text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _decoder = json.JSONDecoder(strict=False)
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """Return a text up to its first stop sequence, as an endpoint would return it."""
+    """Return the text before the first of the stop sequences, as an endpoint would; the whole text if there is none."""
     ends = [at for sequence in stop if sequence and (at := text.find(sequence)) >= 0]
     return text[: min(ends)] if ends else text
 
 
 def answer_of_object(text: str) -> str | None:
-    """Return the answer of a text that is one object with `answer` alone, also fenced; None for any other text."""
+    """Return the answer in a text that is one JSON object with only the key `answer`, fenced or not; None otherwise."""
     if (begin := _ENVELOPE.match(text)) is None:
         return None
     try:
@@ -39,12 +39,12 @@ def answer_of_object(text: str) -> str | None:
 
 
 class AnswerDecoder:
-    """Decodes one reply: an object with `answer` becomes its text; any other text is unchanged.
+    """Decodes one reply at a time: `{"answer": "…"}` becomes the answer's text; all other text is returned unchanged.
 
-    A reply that begins with no object is an answer in prose, because the server has ignored the schema.
+    A reply that does not begin with an object counts as an answer in prose, because the server has ignored the schema.
 
     Args:
-        stop: Sequences at which an answer ends; they were not sent, because they would have cut the JSON.
+        stop: Sequences at which an answer ends. They are not sent to the endpoint, because they would cut the JSON.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
@@ -52,23 +52,23 @@ class AnswerDecoder:
         self.begin()
 
     def begin(self) -> None:
-        """Start a new reply."""
+        """Reset the decoder for a new reply."""
         self.is_fed = False
-        """Whether a part of the reply was decoded."""
+        """Whether any part of the reply was decoded."""
         self.is_answer = False
-        """Whether the reply is an object with an answer, so that its text holds no calls."""
+        """Whether the reply is an object with an answer, so that its text must not be parsed for calls."""
         self.is_prose = False
-        """Whether the reply does not begin with an object."""
+        """Whether the reply begins with something other than an object."""
         self._begun = False
-        """Whether it is known what the reply is."""
+        """Whether the kind of reply is known."""
         self._ended = False
-        """Whether the answer has ended, by its quote or by a stop sequence."""
+        """Whether the answer has ended, by its closing quote or a stop sequence."""
         self._undecoded = ""
         self._unread = ""
-        """Decoded text that may become a stop sequence."""
+        """Decoded text that may be the beginning of a stop sequence."""
 
     def __call__(self, text: str) -> str:
-        """Return the text that the next part of the reply adds; the rest is held back until more arrives."""
+        """Add the next part of the reply; return the text that is decoded by it, empty if none."""
         self.is_fed = True
         self._undecoded += text
         if not self._begun:
@@ -83,7 +83,7 @@ class AnswerDecoder:
         return self._until_stop(new) if self.is_prose else new
 
     def rest(self) -> str:
-        """Return what is held back at the end of the reply."""
+        """Return the text that was held back until the reply ended; an incomplete escape is dropped."""
         if self._ended:
             return ""
         # Half an escape of an answer that was cut off is dropped.
@@ -100,7 +100,7 @@ class AnswerDecoder:
             self.is_prose = not self._undecoded.lstrip().startswith(("{", "<", "`"))
 
     def _decoded(self) -> str:
-        """Decode what is complete of the JSON string."""
+        """Decode and remove the complete part of the JSON string."""
         parts: list[str] = []
         text, at = self._undecoded, 0
         while found := _SPECIAL.search(text, at):
@@ -121,7 +121,7 @@ class AnswerDecoder:
         return clean(_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), decoded))
 
     def _escape(self, text: str, at: int) -> tuple[str, int] | None:
-        """Return the character of an escape, and the index after it; None if it is incomplete."""
+        """Return the character of the escape at an index, and the index after it; None while it is incomplete."""
         kind = text[at + 1 : at + _SHORT_ESCAPE]
         if kind in _ESCAPES:
             return _ESCAPES[kind], at + _SHORT_ESCAPE

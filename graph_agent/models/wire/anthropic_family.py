@@ -12,12 +12,12 @@ from langchain_core.language_models import BaseChatModel
 
 
 def adapted(cls: type[BaseChatModel]) -> type[Any]:
-    """Return a subclass, of the same name, whose first chunk has the usage so far; the same class if it is one."""
+    """Return a subclass of the same name whose first chunk has the usage so far; the same class if it is adapted."""
     return cls if issubclass(cls, _Adapter) else _adapted(cls)
 
 
 class _Adapter:
-    """Overrides a method of `ChatAnthropic`, before which it stands in the bases of a class."""
+    """Overrides a method of `ChatAnthropic`; it precedes that class in the bases of an adapted class."""
 
     def _make_message_chunk_from_anthropic_event(self, event: Any, **kwargs: Any) -> tuple[Any, Any]:
         chunk, block = super()._make_message_chunk_from_anthropic_event(event, **kwargs)  # type: ignore[misc]  # of ChatAnthropic
@@ -41,7 +41,7 @@ def _adapted(cls: type[BaseChatModel]) -> type[Any]:
 
 
 def _usage_of(reported: Any) -> dict[str, Any] | None:
-    """Return usage in LangChain's form; None if the server reports none. Cached tokens are a part of the input."""
+    """Return the reported usage in LangChain's form, cached tokens included in the input; None without a report."""
     read, written = (getattr(reported, f"cache_{kind}_input_tokens", None) or 0 for kind in ("read", "creation"))
     asked = (getattr(reported, "input_tokens", None) or 0) + read + written
     answered = getattr(reported, "output_tokens", None) or 0

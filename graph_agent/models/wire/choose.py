@@ -22,14 +22,14 @@ _CLIENTS = re.compile(r"langchain_(?!core\b|classic\b|tests\b)\w+")
 
 
 def rules_for(model: BaseChatModel, settings: Mapping[str, Any] | None = None) -> WireRules:
-    """Return the rules of a model's endpoint.
+    """Return the rules of a model's endpoint, found by the model's class, base URL and name; sends no request.
 
     Args:
         model: A chat model; a subclass has the rules of its parent.
-        settings: Fields of the rules that a person has set; they replace those of the table.
+        settings: Fields of the rules that the user has set in `model_rules`; they override those of the table.
 
     Raises:
-        ConfigError: For a field that does not exist, or a value of another type.
+        ConfigError: A field does not exist or has a value of another type.
     """
     rules = _from_table(model)
     if rules.provider in _CLAUDES and (thinking := _thinking(model)) in ("enabled", "adaptive"):
@@ -59,20 +59,20 @@ def _from_table(model: BaseChatModel) -> WireRules:
 
 
 def _thinking(model: BaseChatModel) -> object:
-    """Return the type of reasoning that a client of Claude asks for in each request; None if it asks for none."""
+    """Return the `type` of reasoning that a client of Claude requests, such as `enabled`; None if it requests none."""
     fields = getattr(model, "additional_model_request_fields", None) or {}
     thinking = getattr(model, "thinking", None) or (fields.get("thinking") if isinstance(fields, dict) else None)
     return thinking.get("type") if isinstance(thinking, dict) else None
 
 
 def client_package(cls: type) -> str | None:
-    """Return the package of LangChain's clients that defines a class; None for any other class."""
+    """Return the top package of a class if it is one of LangChain's integrations (`langchain_…`); None otherwise."""
     name = cls.__module__.partition(".")[0]
     return name if _CLIENTS.fullmatch(name) else None
 
 
 def base_url(model: BaseChatModel) -> str:
-    """Return the address that a model's requests are sent to; empty if unknown."""
+    """Return the base URL of a model's requests; empty if unknown."""
     client: Any = getattr(model, "root_async_client", None) or getattr(model, "root_client", None)
     if (url := getattr(client, "base_url", None)) is not None:
         return str(url)
@@ -81,7 +81,7 @@ def base_url(model: BaseChatModel) -> str:
 
 
 def model_name(model: BaseChatModel) -> str:
-    """Return the name by which the endpoint knows a model; empty if unknown."""
+    """Return the model's name at the endpoint; empty if unknown."""
     return next((name for field in _NAME_FIELDS if isinstance(name := getattr(model, field, None), str) and name), "")
 
 

@@ -15,19 +15,19 @@ from graph_agent.base._internal.blocking_replies import announce
 
 _RETRIES = "max_retries"
 _CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
-"""Field of `ChatOpenAI`, and its default value."""
+"""Field of `ChatOpenAI` with the seconds between two chunks, and its default."""
 
 
 def without_client_retries(model: BaseChatModel) -> BaseChatModel:
-    """Return a copy of the model without client retries; the same object if there is nothing to turn off.
+    """Return a copy of the model whose client does not retry; the same object if there is nothing to switch off.
 
-    The copy has every attribute of the original, which is unchanged, and shares its connections. It replaces
-    `max_retries`, and clients that hold a number of retries of their own: those with `with_options`, as in the packages
-    of OpenAI, Anthropic and Groq, those of boto3, and those of IBM. A client in a cached property is created again. A
-    client that takes the number with each call gets it from `ClientRules`.
+    The copy shares the connections of the original, which is unchanged. `max_retries` is set to 0, and clients that
+    hold a number of their own are replaced: those with `with_options` (OpenAI, Anthropic, Groq), those of boto3, and
+    those of IBM. Clients in cached properties are built again on their next use. Clients that take the number with each
+    call get it from `ClientRules`.
 
-    The limit on the time between two chunks is removed if it is the client's default, because `model_timeout_s`
-    replaces it and may be longer. An explicit limit applies in addition.
+    The client's default limit on the time between chunks is also removed, because `model_timeout_s` replaces it and may
+    be longer. A limit that was set explicitly stays.
     """
     fields = type(model).model_fields
     found = {name: client for name, value in _attributes(model) if (client := _once(value)) is not None}
@@ -55,7 +55,7 @@ def _attributes(model: BaseChatModel) -> Iterator[tuple[str, Any]]:
 
 
 def _once(client: Any) -> Any | None:
-    """Return a client, or a resource such as `chat.completions`, without retries; None for other objects."""
+    """Return a client, or a resource such as `chat.completions`, that sends a request only once; None otherwise."""
     kind = type(client)
     if kind.__module__ in {"builtins", "pydantic.types"} or isinstance(client, type):
         return None
@@ -77,7 +77,7 @@ def _has_method(client: Any, name: str) -> bool:
 
 
 def _announce(response: Any) -> None:
-    """Let a cancellation interrupt the body of a response of urllib3, which a thread reads."""
+    """Allow a cancellation to interrupt a thread that reads the response body by urllib3."""
     body = getattr(response, "raw", None)
     if _has_method(body, "shutdown"):
         announce(partial(_shut_down, body))

@@ -21,51 +21,54 @@ from langchain_core.runnables import Runnable
 from graph_agent.base._compat import uses_responses_api
 
 Write = Callable[[BaseChatModel, Any, dict[str, Any]], bool]
-"""Writes the value of an option into the keywords of a call; returns False if the model has no such option."""
+"""Writes an option into the keyword arguments of a call, in place; returns False if the model does not support it.
+
+Receives the model, the option's value, and the keyword arguments.
+"""
 
 SchemaForm = Literal["response_format", "extra_body", "json_object"]
-"""How a class takes the JSON schema of a reply.
+"""How a chat model class takes the JSON schema of a reply.
 
-`response_format` is OpenAI's option; `extra_body` holds that option where the class interprets it otherwise;
-`json_object` is Cohere's form of it.
+`response_format`: as OpenAI's option. `extra_body`: inside `extra_body`, for a class that interprets that option
+itself. `json_object`: in Cohere's form.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRules:
-    """How a chat model class takes what is not a message; the defaults hold for a class that is not in the table."""
+    """How a chat model class takes options, tools and schemas; the defaults hold for a class not in the table."""
 
     options: Mapping[str, str | Write | None] = field(default_factory=dict)
-    """Option → the keyword of the class, or a function that writes it; None if the class has none.
+    """LangChain's name of an option → the keyword of the class, or a function that writes it; None if not supported.
 
-    An option that is not named has the same keyword.
+    An option that is not listed is passed under its own name.
     """
     without_retries: Mapping[str, Any] = field(default_factory=dict)
-    """Keywords of each call that turn off the retries of the class's client."""
+    """Keyword arguments of each call that switch off the retries of the class's client."""
     binds_tools: bool = True
-    """Whether tools are bound by `bind_tools`; otherwise OpenAI's dicts are its keyword `tools`."""
+    """Whether to bind tools by `bind_tools`. Otherwise the keyword `tools` is set to OpenAI's dicts."""
     choice_none: Any = None
-    """The tool choice that forbids calls while tools are offered; None if the class has none."""
+    """Value of `tool_choice` that forbids calls while tools are offered; None if there is none."""
     choice_any: Any = "any"
-    """The tool choice that requires a call of any tool; None if the class has none."""
+    """Value of `tool_choice` that requires a call of any tool; None if there is none."""
     choice_named: bool = True
-    """Whether the tool choice may be the name of a tool."""
+    """Whether `tool_choice` may be a tool's name."""
     schema: SchemaForm | None = "response_format"
-    """How the JSON schema of a reply is sent; None if the class sends none."""
+    """How the JSON schema of a reply is sent; None if the class cannot send one."""
     schema_with_tools: bool = True
-    """Whether a JSON schema can be sent with tools."""
+    """Whether a JSON schema can be sent together with tools."""
 
 
 class ClientOptions(NamedTuple):
-    """The options of a model call in the form of one class."""
+    """Keyword arguments of a model call, as one class takes them."""
 
     options: dict[str, Any]
     unsupported: tuple[str, ...]
-    """Options that the class cannot send, and that are left out."""
+    """Names of the options that the class cannot send, and that are left out."""
 
 
 def client_rules(model: BaseChatModel) -> ClientRules:
-    """Return the rules of a model's class: those of the first class of its MRO that is in the table."""
+    """Return the rules of the first class in the model's MRO that is in the table; the defaults if none is."""
     return _rules_of(type(model))
 
 
@@ -76,9 +79,9 @@ def _rules_of(kind: type) -> ClientRules:
 
 
 def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOptions:
-    """Return the keywords of a model call for options under LangChain's names; other keywords are unchanged.
+    """Convert options under LangChain's names to the keyword arguments of a model's class.
 
-    The keywords that turn off the client's retries are added, unless `options` has them.
+    Unknown options are kept. The keywords that switch off the client's retries are added unless `options` has them.
     """
     rules = client_rules(model)
     if isinstance(options.get("stop"), tuple):
@@ -101,7 +104,7 @@ def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOp
 
 
 def choice_of(model: BaseChatModel, wanted: str) -> Any:
-    """Return the tool choice of a class for `none`, `any` or the name of a tool; None if it has no such choice."""
+    """Return the class's value of `tool_choice` for `none`, `any` or a tool's name; None if it has no such value."""
     rules = client_rules(model)
     if wanted == "none":
         return rules.choice_none
@@ -113,12 +116,13 @@ def choice_of(model: BaseChatModel, wanted: str) -> Any:
 
 
 def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the keywords that enforce the schema of a reply; None if the class cannot send it with `given`.
+    """Return the keyword arguments that enforce the schema of a reply; None if the class cannot send it with `given`.
 
     Args:
+        model: The chat model.
         form: OpenAI's `response_format` of type `json_schema`.
-        given: The other keywords of the call, its `tools` included. The result is added after `bind_tools`, which in
-            OpenAI's client takes only strict tools together with a schema.
+        given: The other keyword arguments of the call, including `tools`. Add the result after `bind_tools`, because
+            OpenAI's client accepts only strict tools there together with a schema.
     """
     rules = client_rules(model)
     if not rules.schema_with_tools and given.get("tools"):
@@ -140,12 +144,17 @@ def schema_options(model: BaseChatModel, form: Mapping[str, Any], given: Mapping
 def bind_tools(
     model: BaseChatModel, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any]
 ) -> Runnable[LanguageModelInput, AIMessage]:
-    """Bind tools in OpenAI's function format, and the options of each call, to a chat model.
+    """Bind tools and further options to a chat model.
 
-    A class that refuses the format gets the tools as LangChain's; one that refuses the tool choice gets none.
+    A class that refuses OpenAI's format is given LangChain tools; one that refuses the tool choice is given none.
+
+    Args:
+        model: The chat model.
+        schemas: The tools, in OpenAI's function format.
+        options: Keyword arguments of each call.
 
     Raises:
-        Exception: The class's own error if it takes the tools in neither form.
+        Exception: The error of the class's first refusal, if it accepts no form.
     """
     if not client_rules(model).binds_tools:
         return model.bind(tools=list(schemas), **options)
@@ -164,7 +173,7 @@ def bind_tools(
 
 
 def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return tools of LangChain for schemas in OpenAI's function format; calling one does nothing."""
+    """Convert tools in OpenAI's function format to LangChain tools that do nothing when called."""
     # Imported here: only a class without OpenAI's format needs it.
     from langchain_core.tools import StructuredTool
 
@@ -181,7 +190,7 @@ def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _into(keyword: str, name: str) -> Write:
-    """Return a function that writes an option into a keyword whose value is a mapping, such as `extra_body`."""
+    """Return a function that writes an option into a keyword with a dict, such as `extra_body`."""
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         own = sent.get(keyword) or getattr(model, keyword, None) or {}
@@ -197,7 +206,7 @@ _OLLAMA_FIELDS = (
     *("mirostat", "mirostat_eta", "mirostat_tau", "num_ctx", "num_gpu", "num_thread", "num_predict", "repeat_last_n"),
     *("repeat_penalty", "temperature", "seed", "stop", "tfs_z", "top_k", "top_p"),
 )
-"""Fields of `ChatOllama` that a keyword `options` replaces as a whole."""
+"""Fields of `ChatOllama` that are ignored as soon as the keyword `options` is passed, so they are copied into it."""
 
 
 def _ollama(name: str) -> Write:
@@ -220,7 +229,7 @@ def _ollama_reasoning(model: BaseChatModel, value: Any, sent: dict[str, Any]) ->
 
 
 def _chat_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `stop` unless the request is one of the Responses API, which has no stop sequences."""
+    """Write `stop`, except for a request of the Responses API, which has no stop sequences."""
     if uses_responses_api(model, sent):
         return False
     sent["stop"] = value
@@ -231,7 +240,7 @@ _XAI_WITHOUT_STOP = re.compile(r"grok-[34]|.*grok-code-fast")
 
 
 def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `stop` unless the model reasons: xAI refuses it then, and the class drops it without a warning."""
+    """Write `stop`, except for a model that reasons: xAI refuses it then, and the class drops it without a warning."""
     reasons: Any = (model.profile or {}).get("reasoning_output")
     if reasons is None:
         reasons = _XAI_WITHOUT_STOP.match(getattr(model, "model_name", "") or "")
@@ -239,7 +248,7 @@ def _xai_stop(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
 
 
 def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `reasoning_effort` if the model's profile lists the value; the class refuses or drops others."""
+    """Write `reasoning_effort` if the model's profile lists the value; the class would refuse or drop others."""
     if value not in ((model.profile or {}).get("reasoning_effort_levels") or ()):
         return False
     sent["reasoning_effort"] = value
@@ -247,7 +256,7 @@ def _profiled_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> 
 
 
 def _litellm_effort(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
-    """Write `reasoning_effort` if LiteLLM sends it for the model; it raises otherwise."""
+    """Write `reasoning_effort` if LiteLLM supports it for the model; it would raise otherwise."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     router = getattr(model, "router", None)
     for each in getattr(router, "model_list", None) or ():

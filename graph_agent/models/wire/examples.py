@@ -17,14 +17,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from graph_agent.models.wire.text_form import EXAMPLE_ID, envelope, tagged_result
 
 ExampleAnswers = Literal["prose", "object", "none", "result", "result object"]
-"""How the examples answer: as text, as the object of the reply's schema, or not at all.
+"""How examples show an answer: as text (`prose`), as the schema's JSON object (`object`), or not at all (`none`).
 
-With `result`, each example is a call, its result and the answer, for a request that permits no calls.
+`result` and `result object` show a call, its result and the answer, for a request that permits no calls.
 """
 
 _MOST_TOOLS = 6
 _MOST_CHARS = 1_500
-"""Characters of all examples; `_FEWEST_CALLS` are shown at any length."""
+"""Maximum characters of all examples; the first two are shown at any length."""
 _FEWEST_CALLS = 2
 _MOST_CHARS_OF_TASK = 120
 _GREETING = ("Good morning!", "Good morning! How can I help you?")
@@ -35,17 +35,19 @@ _NAMES = (
     *("Elmwood", "Ashford", "Redfern", "Harlow", "Kendal", "Marlow", "Oakham", "Winslow", "Farley", "Selby"),
     *("Linden", "Thornton", "Hadley", "Bexley", "Milford", "Ripley", "Weston", "Denham", "Ludlow", "Wexford"),
 )
-"""Invented texts, in order of their use; each can name a person, a place or a thing."""
+"""Invented values, in order of use; each can name a person, a place or a thing."""
 _NOTE = "The first messages are examples and no part of the conversation."
 _ANSWER = f"The result is: {_RESULT}"
 
 
 def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -> list[BaseMessage]:
-    """Return the messages that show how to call tools and how to answer without one; empty without tools.
+    """Return messages that show how to call the tools, and how to answer without a call; empty without tools.
+
+    The same tools give the same messages.
 
     Args:
         tools: The offered tools, in OpenAI's function format.
-        answers: How a reply without calls is written.
+        answers: The form of an answer.
     """
     calls = list(_calls(tools))
     if not calls:
@@ -66,11 +68,11 @@ def example_turns(tools: Sequence[Mapping[str, Any]], answers: ExampleAnswers) -
 
 
 def example_plans(tools: Sequence[Mapping[str, Any]], *, answers: bool) -> list[BaseMessage]:
-    """Return the messages that show structured plans; empty without tools.
+    """Return messages that show structured plans; empty without tools.
 
     Args:
         tools: The offered tools, in OpenAI's function format.
-        answers: Whether a plan may hold the answer.
+        answers: Whether a plan may contain the answer.
     """
     turns = [[task, _plan(name, arguments)] for task, name, arguments in _calls(tools)]
     if answers and turns:
@@ -81,7 +83,7 @@ def example_plans(tools: Sequence[Mapping[str, Any]], *, answers: bool) -> list[
 
 
 def example_of_planned_answer(tools: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
-    """Return the messages that show a structured plan, its result and the answer; empty without tools."""
+    """Return messages that show one structured plan, its result and the answer in prose; empty without tools."""
     shown = [
         [task, _plan(name, arguments), json.dumps({"results": {"1": _RESULT}}), _ANSWER]
         for task, name, arguments in _calls(tools)
@@ -92,12 +94,12 @@ def example_of_planned_answer(tools: Sequence[Mapping[str, Any]]) -> list[BaseMe
 def with_examples(
     messages: Sequence[BaseMessage], examples: Sequence[BaseMessage], *, note: bool = False
 ) -> list[BaseMessage]:
-    """Return a request with examples behind its system prompt.
+    """Return a request with examples after its system prompt.
 
     Args:
         messages: The request.
-        examples: The examples.
-        note: Whether to add to the system prompt that the examples are no part of the conversation.
+        examples: The messages to insert.
+        note: Whether to add to the system prompt that the examples are not part of the conversation.
     """
     begin = next((at for at, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
     system = [*messages[:begin]]
@@ -128,7 +130,7 @@ def _plan(tool: str = "", arguments: Mapping[str, Any] | None = None, *, answer:
 
 
 def _calls(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield task, name and arguments of each example call."""
+    """Yield the task, the tool's name and the arguments of each example call, up to the maximum length."""
     chars = 0
     for number, (function, example) in enumerate(_examples(tools)):
         arguments = {name: value for name, (value, _) in example.items()}
@@ -141,7 +143,7 @@ def _calls(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[
 
 
 def _task(function: Mapping[str, Any]) -> str:
-    """Return the first line of a tool's description; its name if there is none."""
+    """Return the first line of a tool's description, at most 120 characters; without one, a sentence with its name."""
     first = str(function.get("description") or "").strip().partition("\n")[0][:_MOST_CHARS_OF_TASK].strip()
     return first or f"Use {function['name']}."
 
@@ -151,9 +153,9 @@ def _shown(value: Any) -> str:
 
 
 def echoed_values(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments of a call that repeat an invented text of its tool's example: argument → text.
+    """Return the arguments of a call whose values are copied from the example of its tool: argument → value.
 
-    Texts that the schema gives, such as a default, are not invented.
+    Only invented texts count, not those that the schema contains, such as a default. Empty if nothing was copied.
     """
     return {
         argument: value
@@ -164,25 +166,25 @@ def echoed_values(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapp
 
 
 _Example = dict[str, tuple[Any, bool]]
-"""The required arguments of a tool's example, each with whether its value holds an invented text."""
+"""Required arguments of a tool's example: name → value, and whether the value contains an invented text."""
 
 
 def _examples(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], _Example]]:
-    """Yield the function of each tool that has an example, and the example; a single tool has two."""
+    """Yield the function and the example of each tool, at most six; a single tool has two examples."""
     values = _Values()
     for tool in [*tools, *tools] if len(tools) == 1 else tools[:_MOST_TOOLS]:
         yield tool["function"], values.arguments(tool["function"].get("parameters"))
 
 
 class _Values:
-    """Generates the values of examples, each another one."""
+    """Generates the values of examples; invented values differ from each other."""
 
     def __init__(self) -> None:
         self._names = cycle(_NAMES)
         self._numbers = count(2)
 
     def arguments(self, parameters: object) -> _Example:
-        """Return the required arguments of a tool's example."""
+        """Return the required arguments of a tool's example; empty if its schema requires none."""
         if not isinstance(parameters, dict):
             return {}
         return self._fields(parameters, parameters, 0)
@@ -198,7 +200,7 @@ class _Values:
         }
 
     def _value(self, schema: Any, root: Mapping[str, Any], level: int) -> tuple[Any, bool]:
-        """Return a value of a schema, and whether it holds a text that the schema does not give."""
+        """Return a value that fits a schema, and whether it contains a text that is not in the schema."""
         if not isinstance(schema, dict) or level > _MOST_LEVELS:
             return next(self._names), True
         for given in ([schema[key]] if key in schema else [] for key in ("const", "default")):
@@ -235,7 +237,7 @@ _MOST_LEVELS = 6
 
 
 def _within(schema: Mapping[str, Any], number: int) -> int | float:
-    """Return a number within the bounds of a schema."""
+    """Return `number`, moved into the bounds `minimum` and `maximum` of a schema."""
     least, most = schema.get("minimum"), schema.get("maximum")
     if isinstance(least, int | float) and least > number:
         return least

@@ -1,4 +1,4 @@
-"""Finds the error in a reply that a server sends with status 200: in a body, or in an event of a stream."""
+"""Finds the error in a reply that a server sends with HTTP status 200, in a body or in an event of a stream."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ _CODES = ("code", "status", "status_code", "http_status")
 
 
 class ReplyFailureError(Exception):
-    """A server answered a model request with status 200 and an error; the text is the server's.
+    """A server answered a model request with HTTP status 200 and an error; the message is the server's.
 
-    It has the attributes by which errors of providers' packages are classified.
+    It has the attributes by which `graph_agent.models.errors` classifies the exceptions of providers' packages.
     """
 
     def __init__(self, message: str, *, status_code: int | None, body: Any) -> None:
         super().__init__(message)
         self.status_code = status_code
-        """The HTTP status in the error; None if it has none."""
+        """The HTTP status named in the error, from 400 to 599; None if there is none."""
         self.body = body
-        """The error as sent: a mapping, or a text."""
+        """The error as sent: a dict, or a text."""
         self.code = body.get("code") if isinstance(body, Mapping) else None
-        """The provider's own code; None if it has none."""
+        """The provider's own code; None if there is none."""
 
 
 def failure_in(reply: Any) -> ReplyFailureError | None:
-    """Return the error in a reply or in a chunk of one; None if it holds none.
+    """Return the error in a reply, or in a chunk of one; None if there is none.
 
-    Known forms are `{"error": …}` with a mapping or a text, a list of one such, `{"object": "error", …}`,
-    `{"type": "error", …}`, `{"detail": …}` without choices, MiniMax's `base_resp`, and OpenRouter's error of a choice.
+    Known forms are `{"error": …}` with an object or a text, a list of one such object, `{"object": "error", …}`,
+    `{"type": "error", …}`, `{"detail": …}` without choices, MiniMax's `base_resp`, and OpenRouter's error in a choice.
+
+    Args:
+        reply: The decoded JSON, of any type.
     """
     if isinstance(reply, list):
         reply = reply[0] if len(reply) == 1 else None
@@ -76,7 +79,7 @@ def _words_of(error: Mapping[str, Any]) -> str:
 
 
 def _code(error: Mapping[str, Any]) -> int | None:
-    """Return the HTTP status of an error's fields; None if there is none."""
+    """Return the HTTP status from 400 to 599 in an error's fields; None if there is none."""
     for name in _CODES:
         value = error.get(name)
         if isinstance(value, str) and value.isdecimal():

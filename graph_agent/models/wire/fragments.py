@@ -26,32 +26,32 @@ UNASSIGNED = "graph_agent_unassigned"
 """Key in `response_metadata` of a streamed reply whose calls must not run: the reason, as a clause."""
 
 _NO_IDS = frozenset({"", "null", "None"})
-"""Ids that stand for no id: Mistral's API sends the text "null"."""
+"""Values of an id that mean there is none: Mistral's API sends the text "null"."""
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _EMPTY_START = re.compile(r"\A\s*+\{\s*+\}(?=\s*+\{)")
 _CALL_BLOCKS = frozenset(
     {"tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "input_json_delta"}
 )
-"""Types of content blocks that hold a call, or a fragment of one."""
+"""Types of content blocks that hold a call or a fragment of one."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """One call of a reply in progress."""
+    """A call of a reply that is still being received."""
 
     index: int
-    """The index under which LangChain merges its fragments, unique in the reply."""
+    """The index under which LangChain merges the call's fragments; unique in the reply."""
     given: Any
-    """The index that its first fragment has; None if it has none."""
+    """The index in the call's first fragment as sent; None if it had none."""
     id: str
     name: str
     pieces: list[str] = field(default_factory=list)
     is_inferred: bool = False
-    """Whether a fragment was assigned to it without its index and without its id."""
+    """Whether a fragment was assigned to this call although it had neither an index nor an id."""
 
     @property
     def raw(self) -> str:
-        """Its arguments so far, with the halves of characters joined."""
+        """The arguments received so far, with split surrogate pairs joined."""
         if len(self.pieces) > 1:
             self.pieces[:] = ["".join(self.pieces)]
         text = self.pieces[0] if self.pieces else ""
@@ -59,13 +59,13 @@ class _Call:
 
 
 class CallAssembler:
-    """The calls of one streamed reply, built from its chunks."""
+    """Assigns the fragments in the chunks of one streamed reply to calls."""
 
     def __init__(self) -> None:
         self.has_homeless = False
-        """Whether a fragment of arguments belongs to no call."""
+        """Whether a fragment with arguments belongs to no call."""
         self.is_rearranged = False
-        """Whether a fragment has another index than the provider's; its content blocks are then merged wrongly."""
+        """Whether any fragment was given another index than the provider's; content blocks are then merged wrongly."""
         self._calls: list[_Call] = []
         self._newest_at: dict[Any, _Call] = {}
         self._newest_with: dict[str, _Call] = {}
@@ -73,16 +73,19 @@ class CallAssembler:
         self._doubtful: list[_Call] = []
 
     def __bool__(self) -> bool:
-        """Whether it has received a fragment."""
+        """Whether any fragment was received."""
         return bool(self._calls) or self.has_homeless
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of each call so far, as sent."""
+        """The JSON text of each call's arguments so far, in order of the calls."""
         return [call.raw for call in self._calls]
 
     def receive(self, message: AIMessageChunk) -> None:
-        """Give each fragment of a chunk, in place, the index of its call, and no id or name that it only repeats."""
+        """Assign the fragments of a chunk, in place: set the index of their call, remove repeated ids and names.
+
+        Fragments that belong to no call are removed from the chunk.
+        """
         raw = message.additional_kwargs.get("tool_calls") if message.additional_kwargs else None
         if isinstance(raw, list):
             _complete(message, raw)
@@ -98,7 +101,7 @@ class CallAssembler:
                     entry["index"] = piece["index"]
 
     def add(self, piece: ToolCallChunk) -> bool:
-        """Assign a fragment to its call, in place; return False for one that belongs to no call."""
+        """Assign one fragment to its call, in place; return False if it belongs to no call."""
         id_, name, given, text = piece["id"] or "", piece["name"] or "", piece["index"], piece["args"] or ""
         if id_ in _NO_IDS:
             id_ = ""
@@ -121,7 +124,7 @@ class CallAssembler:
         return True
 
     def _home_of(self, id_: str, name: str, given: Any, text: str) -> _Call | None:
-        """Return the open call that a fragment belongs to; None if it opens one, or belongs to none."""
+        """Return the call that a fragment continues; None if it begins a new call or belongs to none."""
         last = self._calls[-1] if self._calls else None
         near = last if given is None else self._newest_at.get(given)
         if (known := self._newest_with.get(id_) if id_ else None) is not None:
@@ -162,7 +165,7 @@ class CallAssembler:
         return call
 
     def _adopted(self, call: _Call, key: Literal["id", "name"], value: str) -> str | None:
-        """Return an id or a name that the call did not have, after setting it; None for any other."""
+        """Set the id or name of a call that has none, and return it; None if it had one or `value` is empty."""
         if not value or getattr(call, key):
             return None
         setattr(call, key, value)
@@ -171,16 +174,22 @@ class CallAssembler:
         return value
 
     def read(self) -> Sequence[_ReadCall]:
-        """Return the calls so far with their arguments; the prefix `{}` of some proxies is removed where it is one."""
+        """Return the calls received so far, with their parsed arguments.
+
+        The prefix `{}` that some proxies send before the arguments is ignored.
+        """
         # A call without arguments, whose own are those of the next call, has the same form.
         keeps_prefix = len(self._calls) > 1 and any(not call.raw.strip() for call in self._calls)
         return [_ReadCall(call.id, call.name, call.raw, _object_in(call.raw, keeps_prefix)) for call in self._calls]
 
     def reason_not_to_run(self, *, is_cut_off: bool) -> str | None:
-        """Return why no call of the complete reply may run, as a clause; None if each call has its own arguments.
+        """Return why none of the complete reply's calls may run, as a clause; None if they may.
 
-        A single call with damaged arguments has no reason: they are no mixture of calls, so the caller may repair them.
-        Nor has a reply that was cut off inside its last call.
+        They may run if each call has its own JSON object of arguments. Damaged arguments are no reason if they can be
+        repaired: those of a single call, or of the last call of a reply that was cut off.
+
+        Args:
+            is_cut_off: Whether the reply was cut off.
         """
         if self.has_homeless:
             return "a fragment of arguments belongs to no call"
@@ -205,10 +214,16 @@ class _ReadCall(NamedTuple):
 
 
 def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> AIMessage:
-    """Return a streamed reply with exactly the calls that were sent, or with all of them as invalid.
+    """Return a streamed reply with exactly the calls that were sent, or with all of them as invalid calls.
 
-    A reply whose calls must not run has the reason under `UNASSIGNED` in its metadata. A reply with other calls than
-    those of the assembler was not made from its chunks, and is returned unchanged.
+    If the calls must not run, the reason stands under `UNASSIGNED` in `response_metadata` and in each invalid call.
+    Damaged arguments that can be repaired are left to the caller. A reply whose calls were not received by `assembler`
+    is returned unchanged.
+
+    Args:
+        reply: The complete reply.
+        assembler: Has received all chunks of the reply.
+        is_cut_off: Whether the reply was cut off.
     """
     calls, own = assembler.read(), [*reply.tool_calls, *reply.invalid_tool_calls]
     ids = {call.id for call in calls}
@@ -237,9 +252,9 @@ def judged(reply: AIMessage, assembler: CallAssembler, *, is_cut_off: bool) -> A
 
 
 def with_blank_arguments(reply: AIMessage) -> AIMessage:
-    """Return a reply whose calls with blank arguments, or `null`, have none; the same object without such calls.
+    """Return a reply in which invalid calls with blank arguments or `null` are valid calls without arguments.
 
-    LangChain takes such a call, of a reply that is not streamed, for an invalid one.
+    LangChain parses such calls of a reply that is not streamed as invalid. Returns the same object if there are none.
     """
     if not reply.invalid_tool_calls:
         return reply
@@ -275,7 +290,7 @@ def _without_call_blocks(reply: AIMessage) -> AIMessage:
 
 
 def _restarts(call: _Call, text: str) -> bool:
-    """Whether a fragment begins a second object behind the whole arguments of a call with the same name."""
+    """Whether a fragment begins a second object of arguments after those of a call are complete."""
     if not text.lstrip().startswith("{"):
         return False
     return _is_whole(call)
@@ -288,7 +303,10 @@ def _is_whole(call: _Call) -> bool:
 
 
 def _object_in(raw: str, keeps_prefix: bool) -> dict[str, Any] | None:
-    """Return the arguments in a text: one JSON object, or a JSON text of one; empty for a blank text or `null`."""
+    """Return the arguments in a text: a JSON object, or a JSON string with one; empty for a blank text or `null`.
+
+    None if the text is anything else.
+    """
     text = raw.strip() if keeps_prefix else _EMPTY_START.sub("", raw).strip()
     for _ in range(2):
         if not text:
@@ -308,9 +326,9 @@ def _object_in(raw: str, keeps_prefix: bool) -> dict[str, Any] | None:
 
 
 def _complete(message: AIMessageChunk, raw: list[Any]) -> None:
-    """Set the fragments of a chunk from the provider's own list, where LangChain's package lost some or their ids.
+    """Replace the fragments of a chunk by those in the provider's own list, where LangChain's package has changed them.
 
-    Packages drop the fragments of a chunk that have no name or no index, and make ids for those without one.
+    Some packages drop the fragments of a chunk that lack a name or an index, and generate missing ids.
     """
     entries = [entry for entry in raw if isinstance(entry, dict)]
     if len(entries) != len(raw):

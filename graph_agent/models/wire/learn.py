@@ -1,7 +1,7 @@
-"""Learns the rules of an endpoint from its refusals: a change of the rules, kept if the changed request succeeds.
+"""Learns the rules of an endpoint from its error messages: a changed rule is kept if the changed request succeeds.
 
-A lesson is one regular expression over the words of a refusal and the fields that it changes. It applies only if the
-refused request had what the words name, and never changes a field that a person has set.
+A lesson is a regular expression over an error message, and the fields of `WireRules` to change. It applies only if the
+refused request contained what the message names, and never changes a field that the user has set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graph_agent.models.wire.traits import concerned_by
 
 logger = get_logger(__name__)
 Changes = Mapping[str, Any]
-"""Fields of the rules to replace."""
+"""Names of fields of `WireRules` → their new values."""
 _REFUSED = re.compile(
     r"not (?:be )?(?:supported|permitted|allowed|accept|recogni[sz]ed|available|compatible)|unsupported|unknown"
     r"|unrecogni[sz]ed|unexpected|invalid|extra_forbidden|extra inputs|not a valid|does ?n[o']t support"
@@ -42,13 +42,13 @@ _MOST_NAMES = 20
 
 
 class _About:
-    """Matches a refusal that names something, before or after the words that refuse it."""
+    """Matches an error message that refuses something by its name, which may precede or follow the refusal."""
 
     def __init__(self, name: str) -> None:
         self._name = re.compile(rf"\b{name}\b", re.IGNORECASE)
 
     def search(self, words: str) -> bool:
-        """Whether the words refuse what has the name."""
+        """Whether the message refuses the thing with this name."""
         return any(
             _REFUSED.search(words, max(0, found.start() - _REACH), found.end() + _REACH) is not None
             for found in itertools.islice(self._name.finditer(words), _MOST_NAMES)
@@ -92,7 +92,7 @@ _OPTIONS = (
     *("temperature", "top_p", "stop", "reasoning_effort", "parallel_tool_calls", "seed", "frequency_penalty"),
     "max_tokens",  # last: another name for it is tried before
 )
-"""Options that are left out if they are refused."""
+"""Options that are no longer sent once an endpoint refuses them, in the order in which they are tried."""
 
 _LESSONS: tuple[tuple[re.Pattern[str] | _About, Callable[[WireRules], Changes]], ...] = (
     (re.compile(r"role '?user'? after role '?tool|'?tool'? (?:must|should) be followed by '?assistant", re.IGNORECASE),
@@ -138,22 +138,23 @@ _LESSONS: tuple[tuple[re.Pattern[str] | _About, Callable[[WireRules], Changes]],
     (_About("(?:stream_options|include_usage)"), lambda _: {"stream_usage": False}),
     (_About("(?:stream|streaming)"), lambda _: {"stream": False}),
 )  # fmt: skip
-"""Words of a refusal, and the change that avoids it; the first that changes the request is tried."""
+"""Pattern of an error message → the change that avoids the error. The first that changes the request is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A change of the rules that may avoid a refusal."""
+    """A change of the rules that may avoid an error."""
 
     rules: WireRules
+    """The changed rules."""
     changes: Changes
-    """The fields that differ from the rules before."""
+    """The changed fields and their new values."""
     words: str
-    """The words of the refusal, masked."""
+    """The endpoint's error message, with secrets masked."""
 
     @property
     def warning(self) -> str:
-        """The text of the warning event."""
+        """Text of the warning event, with the setting that makes the change permanent."""
         fields = ", ".join(f"{name}: {_shown(value)}" for name, value in self.changes.items())
         return (
             f"The model's endpoint refused a request and accepted it in another form; later requests have it at once. "
@@ -168,12 +169,12 @@ def _shown(value: Any) -> str:
 
 
 def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Changes]:
-    """Return the changes of rules that the words of a refusal suggest, the most specific first.
+    """Return the changes of the rules that an error message suggests, the most specific first; empty if none.
 
     Args:
-        words: The text of the error.
+        words: The error message.
         rules: The rules of the refused request.
-        options: The options of the refused request, under LangChain's names.
+        options: The keyword arguments of the refused request, under LangChain's names.
     """
     found: list[Changes] = []
     if "max_tokens" in words and options.keys() & {"max_tokens", "max_completion_tokens"}:
@@ -195,18 +196,29 @@ def lessons(words: str, rules: WireRules, options: Mapping[str, Any]) -> list[Ch
 
 
 class Endpoint:
-    """The rules of one model at one address, shared by all agents of the process that use it with the same key."""
+    """The rules of one model at one address, including those learned from errors.
+
+    All agents of the process that use the model with the same class, address, key and settings share one object.
+
+    Args:
+        rules: The initial rules.
+        settings: Fields of the rules that the user has set; these are never changed.
+        address: Base URL of the endpoint; empty if unknown.
+    """
 
     def __init__(self, rules: WireRules, settings: Mapping[str, Any], address: str = "") -> None:
         self.rules = rules
         self.source = rules.provider if rules.is_known else f"{rules.provider}@{urlsplit(address).netloc}"
-        """The name under which parts of its replies, such as reasoning, come back to it alone."""
+        """Name stored with this endpoint's replies.
+
+        Provider-specific parts, e.g. reasoning, are sent back only to it.
+        """
         self._set = frozenset(settings)
-        """Names of the fields that a person has set."""
+        """Names of the fields that the user has set."""
         self.learned: dict[str, Any] = {}
-        """Fields that were learned, with their values."""
+        """Learned fields → their values."""
         self.version = 0
-        """Number of changes of the rules so far."""
+        """Number of changes of the rules so far; part of the keys of caches."""
         self._concerned = (rules, concerned_by(rules))
 
     def lesson(
@@ -216,13 +228,13 @@ class Endpoint:
         options: Mapping[str, Any],
         changes_request: Callable[[WireRules], bool],
     ) -> Lesson | None:
-        """Return the change to try after a refusal; None if its words suggest none.
+        """Return the first change that an error message suggests and that gives another request; None if there is none.
 
         Args:
-            words: The text of the error.
+            words: The error message.
             rules: The rules of the refused request.
-            options: Its options.
-            changes_request: Whether other rules give another request.
+            options: The keyword arguments of the refused request.
+            changes_request: Returns whether a request by the given rules differs from the refused one.
         """
         for changes in lessons(words, rules, options):
             allowed = {name: value for name, value in changes.items() if name not in self._set}
@@ -232,32 +244,39 @@ class Endpoint:
         return None
 
     def keep(self, lesson: Lesson) -> None:
-        """Use the changed rules from now on, after a request by them has succeeded."""
+        """Apply a lesson to the rules of all later requests, after a request by it has succeeded; log the change."""
         self.rules = self.rules.with_fields(lesson.changes)
         self.version += 1
         self.learned |= lesson.changes
         logger.info("Learned %s from a refusal: %s", dict(lesson.changes), lesson.words)
 
     def learn_ignored_schema(self) -> None:
-        """Send no schema of a reply from now on, because a reply shows that the endpoint ignores it."""
+        """Send no JSON schema in later requests, because a reply proves that the endpoint ignores it.
+
+        Does nothing if the user has set `json_schema`, or none is sent already.
+        """
         if "json_schema" in self._set or self.rules.json_schema is False:
             return
         self.keep(Lesson(self.rules, {"json_schema": False}, "the reply does not fit the schema of the request"))
 
     def concerned(self, rules: WireRules) -> int:
-        """Return the traits of messages that make a conversion necessary; see `concerned_by`."""
+        """Return the traits of messages (bits of `Traits`) for which requests by `rules` need a conversion."""
         if self._concerned[0] is not rules:
             self._concerned = (rules, concerned_by(rules))
         return self._concerned[1]
 
 
 _REFUSALS = frozenset({400, 404, 405, 409, 415, 422, 500, 501})
-"""Statuses of refusals because of a request's form; servers that apply a template answer 500."""
+"""HTTP statuses that may mean a refused form of the request; servers that apply a chat template send 500."""
 _MOST_LESSONS = 4
 
 
 class Attempt:
-    """One request, sent again by changed rules after a refusal that names what to change."""
+    """One request that may be sent several times, each time with rules changed by the last error.
+
+    Args:
+        endpoint: The endpoint, whose rules apply first.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.rules = endpoint.rules
@@ -266,18 +285,20 @@ class Attempt:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the rules differ from those of the endpoint."""
+        """Whether the rules were changed since the first request."""
         return bool(self._lessons)
 
     def learn_from(
         self, error: Exception, options: Mapping[str, Any], changes_request: Callable[[WireRules], bool]
     ) -> bool:
-        """Change the rules by the words of a refusal; False if they suggest no further change.
+        """Change `rules` as an error suggests; return False if it suggests nothing, or after four changes.
+
+        Errors other than refusals of the request's form, by their HTTP status, suggest nothing.
 
         Args:
             error: The error of the request.
-            options: The options of the request.
-            changes_request: Whether other rules give another request.
+            options: The keyword arguments of the request.
+            changes_request: Returns whether a request by the given rules differs from the refused one.
         """
         if len(self._lessons) >= _MOST_LESSONS:
             return False
@@ -294,7 +315,7 @@ class Attempt:
         return True
 
     def confirm(self) -> None:
-        """Keep the changes, because the request has succeeded; record a warning for each field."""
+        """Keep the changes after the request has succeeded, and record a warning for each set of changed fields."""
         for lesson in self._lessons:
             self._endpoint.keep(lesson)
         # The newest change of a field includes the earlier ones.
@@ -309,13 +330,16 @@ _MOST = 1_000
 
 
 def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
-    """Return the endpoint of a model, with what this process has learned of it.
+    """Return the endpoint of a model, with what this process has learned about it.
+
+    The object is shared by equal models, except for a model in this process, such as a scripted one.
 
     Args:
-        settings: Fields of the rules that a person has set.
+        model: The chat model.
+        settings: Fields of the rules that the user has set in `model_rules`.
 
     Raises:
-        ConfigError: For a setting that does not exist, or a value of another type.
+        ConfigError: A setting does not exist or has a value of another type.
     """
     rules = rules_for(model, settings)
     if rules.provider == "in-process":
@@ -329,7 +353,7 @@ def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
 
 
 def _key_of(model: BaseChatModel) -> int:
-    """Return a number that differs for different API keys; accounts differ in what they may use."""
+    """Return a hash of the model's API key, 0 without one; accounts differ in what they may use."""
     for name, value in vars(model).items():
         if name.endswith("api_key") and callable(reveal := getattr(value, "get_secret_value", None)):
             return hash(reveal())

@@ -28,15 +28,15 @@ _KNOWN_FIELDS = frozenset({"id", "type", "function", "index"})
 
 
 def adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
-    """Return a subclass, of the same name, that keeps what LangChain drops; the same class if it is one."""
+    """Return a subclass of the same name that keeps fields that LangChain drops; the same class if it is adapted."""
     return cls if issubclass(cls, _Adapter) else _adapted(cls)
 
 
 class _Adapter:
-    """Overrides methods of `BaseChatOpenAI`, before which it stands in the bases of a class."""
+    """Overrides methods of `BaseChatOpenAI`; it precedes that class in the bases of an adapted class."""
 
     max_tokens_name = ""
-    """The name of the option for the maximum of output tokens; empty for LangChain's choice."""
+    """Name of the option for the maximum of output tokens; empty for the one that LangChain chooses."""
 
     def _get_request_payload(
         self: Any, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any
@@ -94,7 +94,12 @@ def _adapted(cls: type[BaseChatOpenAI]) -> type[Any]:
 
 
 def add_fields(sent: Sequence[dict[str, Any]], messages: Sequence[BaseMessage]) -> None:
-    """Add the fields that `render` has selected to the messages of a request, in place."""
+    """Add the fields that `render` stored in the messages to the entries of a request's payload, in place.
+
+    Args:
+        sent: The messages in OpenAI's format.
+        messages: The messages they were made from. Nothing is added if the numbers differ.
+    """
     if len(sent) != len(messages):
         return
     for entry, message in zip(sent, messages, strict=True):
@@ -107,9 +112,9 @@ def add_fields(sent: Sequence[dict[str, Any]], messages: Sequence[BaseMessage]) 
 
 
 def normalize_calls(calls: Sequence[Any]) -> None:
-    """Give calls, or fragments of them, the form that LangChain reads, in place.
+    """Bring calls, or fragments of calls, into the form that LangChain can read, in place.
 
-    Some servers send the arguments as an object instead of a text, no index, or no function in later fragments.
+    Some servers send the arguments as an object instead of text, no index, or no function in later fragments.
     """
     for call in calls:
         if isinstance(call, dict):
@@ -122,7 +127,7 @@ def normalize_calls(calls: Sequence[Any]) -> None:
 
 
 def _keep_fields(message: AIMessage, given: Any, calls: Sequence[Any]) -> None:
-    """Keep the reasoning of a reply, or of a chunk of it, and the unknown fields of its calls, in place."""
+    """Copy the reasoning of a reply or chunk, and unknown fields of its calls, into `additional_kwargs`, in place."""
     kept = message.additional_kwargs
     for name in REASONING_FIELDS:
         if (value := _get(given, name)) and name not in kept:

@@ -1,8 +1,8 @@
-"""Reads streamed answers of OpenAI's chat API as JSON, without the classes of the `openai` package.
+"""Reads streams of OpenAI's chat API as JSON, without the classes of the `openai` package.
 
-The package builds an object of its classes from each chunk, which LangChain converts back; together they take most of
-the time of a streamed reply. `direct_streams` also reads what the package does not: errors in other forms than
-OpenAI's, and one JSON body in place of a stream.
+The package builds an object from each chunk, which LangChain converts back; together they take most of the time of a
+streamed reply. Models made by `direct_streams` also read what the package cannot: errors in other forms than OpenAI's,
+and a single JSON body in place of a stream.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ _on_piece: ContextVar[Callable[[], None] | None] = ContextVar("graph_agent_on_pi
 _CHUNK: dict[str, Any] = {"choices": (), "usage": None, "service_tier": None, "system_fingerprint": None}
 _CHOICE: dict[str, Any] = {"index": 0, "finish_reason": None, "logprobs": None}
 _DELTA: dict[str, Any] = {"content": None, "function_call": None, "refusal": None, "role": None, "tool_calls": None}
-"""Fields that the classes of the `openai` package always have."""
+"""Fields that the `openai` package always sets, with their defaults, for chunk, choice and delta."""
 _END = "[DONE]"
 _LONGEST_REST_S = 0.05
-"""Maximum seconds of waiting for the end of an answer behind its last event."""
+"""Maximum seconds to wait for the end of a response after its last event."""
 _BLANK = b"\xef\xbb\xbf \t\r\n"
-"""A byte order mark, and white space."""
+"""A byte order mark and white space."""
 _decode = json.JSONDecoder().raw_decode
 _ONE_EVENT = re.compile(rb"data: \{[^\r\n]*+\n\n\Z")
 _DATA = (b"data", b"error")
-"""Fields of an event with its data."""
+"""Fields of a server-sent event that hold its data."""
 
 
 @contextlib.contextmanager
 def joined_text(on_piece: Callable[[], None]) -> Iterator[None]:
-    """Join consecutive chunks of text within the context; `on_piece` is called for each part of the stream."""
+    """Inside the block, streams join consecutive chunks that have only text, because no reader wants the single tokens.
+
+    `on_piece` is called for each part of the stream that arrives, e.g. to restart a time limit.
+    """
     token = _on_piece.set(on_piece)
     try:
         yield
@@ -49,9 +52,10 @@ def joined_text(on_piece: Callable[[], None]) -> Iterator[None]:
 
 
 def direct_streams(model: M) -> M:
-    """Return a model whose streams are read directly; the same object if it is no client of OpenAI's chat API.
+    """Return a copy of a model whose streams are read directly; the same object if it has no OpenAI chat client.
 
-    A class of another package with a stream of its own may need the objects of the `openai` package, and is unchanged.
+    A class of another package with a stream method of its own may need the package's objects, and is also returned
+    unchanged.
     """
     client = getattr(model, "async_client", None)
     if type(client).__module__.partition(".")[0] != "openai" or not hasattr(type(client), "create"):
@@ -65,15 +69,15 @@ def direct_streams(model: M) -> M:
 
 
 def reads_directly(model: object) -> bool:
-    """Whether a model was made by `direct_streams`; it then reads one JSON body in place of a stream."""
+    """Whether a model was made by `direct_streams`, so that it accepts a single JSON body in place of a stream."""
     return isinstance(getattr(model, "async_client", None), _DirectClient)
 
 
 class _DirectClient:
-    """A resource `chat.completions` of the `openai` package whose streams are read directly."""
+    """Wraps the resource `chat.completions` of the `openai` package; streams are returned as `DirectStream`."""
 
     _client = None
-    """Hides the owner of the resource, whose class is not the one of this object."""
+    """Hides the resource's attribute, from which `without_client_retries` would build an object of another class."""
 
     def __init__(self, resource: Any) -> None:
         self._resource = resource
@@ -87,7 +91,10 @@ class _DirectClient:
 
 
 class DirectStream:
-    """The chunks of one answer; a context manager that closes the connection."""
+    """The chunks of one streamed response, as dicts; an async context manager that closes the connection.
+
+    Iteration raises `ReplyFailureError` for an error inside the stream.
+    """
 
     def __init__(self, stream: Any) -> None:
         self.response = stream.response
@@ -131,14 +138,14 @@ class DirectStream:
 
 
 class _HeldText:
-    """Chunks with nothing but text, as one chunk, and the usage behind them."""
+    """Collects chunks that have only text into one chunk, and adds the usage that follows them."""
 
     def __init__(self) -> None:
         self._chunk: dict[str, Any] | None = None
         self._texts: list[str] = []
 
     def add_text(self, value: Any) -> bool:
-        """Add a chunk as sent if it has one piece of text, as most have; False for others, and if none is held."""
+        """Add a chunk as sent if one is held and this one has only text, as most have; return whether it was added."""
         if self._chunk is None or not isinstance(value, dict) or value.get("usage") or value.get("error"):
             return False
         choices = value.get("choices")
@@ -154,7 +161,7 @@ class _HeldText:
         return True
 
     def add(self, chunk: dict[str, Any]) -> bool:
-        """Add the text of a chunk; False if the chunk has more than text, and must follow on its own."""
+        """Add a normalized chunk; return False if it has more than text, and so must be yielded separately."""
         if self._chunk is not None and not chunk["choices"] and chunk["usage"]:
             self._chunk["usage"] = chunk["usage"]
             return True
@@ -171,7 +178,7 @@ class _HeldText:
         return True
 
     def take(self) -> list[dict[str, Any]]:
-        """Return the held chunk, if there is one, and hold none."""
+        """Return the collected chunk in a list, and forget it; empty if there is none."""
         if self._chunk is None:
             return []
         chunk, self._chunk = self._chunk, None
@@ -181,21 +188,21 @@ class _HeldText:
 
 
 class EventBuffer:
-    """Splits the bytes of a stream of server-sent events into the data of its events.
+    """Splits the bytes of a response into the data of its server-sent events.
 
-    A body that is no such stream, but one JSON value, is the data of one event.
+    A body that is a single JSON value instead is returned by `rest`.
     """
 
     def __init__(self) -> None:
         self.is_over = False
-        """Whether the event that ends a stream of OpenAI's API has come."""
+        """Whether the event `[DONE]`, which ends a stream, was received."""
         self._rest = b""
         self._lines: list[str] = []
         self._is_error = False
         self._is_json: bool | None = None
 
     def feed(self, part: bytes) -> list[str]:
-        """Return the data of the events that these bytes complete."""
+        """Add bytes; return the data of the events that they complete, empty if none."""
         if self._is_json is False and not self._rest and not self._lines and _ONE_EVENT.match(part):
             return [part[6:-2].decode(errors="replace")]
         self._rest += part
@@ -212,7 +219,7 @@ class EventBuffer:
         return self._events(lines)
 
     def rest(self) -> list[str]:
-        """Return the data behind the last line's end: of a JSON body, or of an event that was not ended."""
+        """Return the data left at the end of the response: a JSON body, or an event without its final blank line."""
         rest, self._rest = self._rest.strip(_BLANK), b""
         if self._is_json:
             return [rest.decode(errors="replace")] if rest else []
@@ -239,7 +246,7 @@ class EventBuffer:
 
 
 def _as_error(data: str) -> str:
-    """Return the JSON of an error, from the data of an event that is one."""
+    """Return the data of an error event as JSON with the key `error`."""
     try:
         value: Any = json.loads(data)
     except ValueError:
@@ -248,16 +255,16 @@ def _as_error(data: str) -> str:
 
 
 def _value_of(data: str) -> Any:
-    """Parse JSON as `json.loads`, without its two searches for white space."""
+    """Parse JSON like `json.loads`, but skip its two searches for white space."""
     value, end = _decode(data)
     return value if end == len(data) else json.loads(data)
 
 
 def _chunks_in(value: Any) -> list[dict[str, Any]]:
-    """Return the chunk in the value of an event, with the fields that LangChain reads; none if it is no chunk.
+    """Return the chunk in an event's value, in a list, with all fields that LangChain reads; empty if it is no object.
 
     Raises:
-        ReplyFailureError: If the value is an error.
+        ReplyFailureError: The value is an error.
     """
     if (failure := failure_in(value)) is not None:
         raise failure

@@ -21,13 +21,13 @@ from graph_agent.models.wire.text_form import as_text_history
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, SPEAKER
 
 SENT = "graph_agent_sent"
-"""Key in `additional_kwargs` of a rendered message: fields to be added to the message in OpenAI's format."""
+"""Key in `additional_kwargs` of a rendered message: fields to add to the message in OpenAI's format."""
 SENT_CALLS = "graph_agent_sent_calls"
-"""Key in `additional_kwargs` of a rendered message: for each call, fields to be added to it."""
+"""Key in `additional_kwargs` of a rendered message: a list with the fields to add to each of its calls."""
 _NOTE = "(These are the results.)"
-"""The assistant's text between results and a message of the user, where one must not follow the other."""
+"""Assistant text between results and a user message, for endpoints where these must not follow each other."""
 _NO_SIGNATURE = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
-"""The placeholder that Google documents for calls of other models."""
+"""Placeholder that Google documents for the signature of calls that another model wrote."""
 _NOT_IN_FILE_NAME = re.compile(r"[^a-zA-Z0-9 \-()\[\]]+")
 _NOT_IN_SPEAKER = re.compile(r"[\s<|\\/>]")
 _ALPHABET = string.digits + string.ascii_letters
@@ -52,19 +52,22 @@ _MAKERS = {
     "ollama": "ollama",
     "openrouter": "openrouter",
 }
-"""LangChain's `model_provider` in the metadata of a reply → the provider in the table of rules."""
+"""LangChain's `model_provider` in a reply's metadata → provider in the table of rules."""
 
 
 def render(
     messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[str], str], source: str = ""
 ) -> list[BaseMessage]:
-    """Return the messages of a request in the form that an endpoint accepts.
+    """Convert a request's messages to the form that an endpoint accepts; the given messages are not changed.
+
+    The same messages and rules always give the same result, because prompt caches depend on it.
 
     Args:
-        messages: System prompt and history.
-        rules: The rules of the endpoint; no conversion is needed where no trait of the messages concerns it.
-        alias: Returns the name under which a tool is offered, for its own name.
-        source: Name of the endpoint, to which alone parts of its own replies are sent; empty for that of the provider.
+        messages: System prompt and history, under the tools' own names.
+        rules: The rules of the endpoint.
+        alias: Returns the name under which a tool is offered.
+        source: Name of the endpoint. Provider-specific parts of a reply, e.g. reasoning, are kept only if they come
+            from it. Empty for the provider's name.
     """
     source = source or rules.provider
     if rules.thinking_first:
@@ -91,7 +94,7 @@ def render(
 
 
 def _without_foreign_calls(messages: Sequence[BaseMessage], source: str) -> list[BaseMessage]:
-    """Return the calls since the newest input as text, if a message with calls has no reasoning of the provider."""
+    """Write the calls since the newest user message as text, if any of them lacks this endpoint's own reasoning."""
     newest = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], HumanMessage)), -1)
     since: list[Any] = list(messages[newest + 1 :])
     replies = [message for message in since if isinstance(message, AIMessage) and message.tool_calls]
@@ -107,7 +110,7 @@ def _begins_with_reasoning(reply: AIMessage) -> bool:
 
 
 def with_source(reply: AIMessage, source: str) -> AIMessage:
-    """Return a reply with the name of its endpoint, if it holds parts that are for this endpoint alone."""
+    """Return a reply marked with the name of its endpoint, if it has provider-specific parts; else the same object."""
     has_parts = isinstance(reply.content, list) or not _OWN_FIELDS.isdisjoint(reply.additional_kwargs)
     if not has_parts or source == "in-process" or maker_of(reply) == source:
         return reply
@@ -115,7 +118,7 @@ def with_source(reply: AIMessage, source: str) -> AIMessage:
 
 
 def call_id_for(form: CallIds, id_: str) -> str:
-    """Return a call id in a form; an id that does not have it becomes a hash of it."""
+    """Return a call id in the required form; an id that does not fit is replaced by a hash of it."""
     if form == "any" or (form == "plain" and _PLAIN.fullmatch(id_)) or (form == "nine" and _NINE.fullmatch(id_)):
         return id_
     number = int.from_bytes(hashlib.sha256(id_.encode("utf-8", "surrogatepass")).digest()[:16])
@@ -127,7 +130,7 @@ def call_id_for(form: CallIds, id_: str) -> str:
 
 
 def maker_of(reply: AIMessage) -> str | None:
-    """Return the provider whose parts a reply holds; None if unknown."""
+    """Return the name of the endpoint or provider that wrote a reply; None if unknown."""
     if isinstance(source := reply.response_metadata.get(SOURCE), str):
         return source
     if isinstance(maker := reply.response_metadata.get("model_provider"), str):
@@ -194,13 +197,13 @@ def _openai_call(call: ToolCall) -> dict[str, Any]:
 _OWN_FIELDS = frozenset(
     {*REASONING_FIELDS, CALL_FIELDS, "tool_calls", "__gemini_function_call_thought_signatures__", "reasoning_item"}
 )
-"""Keys of `additional_kwargs` that are for the provider of a reply alone."""
+"""Keys of `additional_kwargs` that only the reply's own provider understands."""
 
 
 def _result(
     message: ToolMessage, rules: WireRules, alias: Callable[[str], str], names: dict[str, str]
 ) -> tuple[ToolMessage, list[Any]]:
-    """Return a tool result as the endpoint accepts it, and the content that follows the results in a user message."""
+    """Return a tool result as the endpoint accepts it, and the media to send in a user message after the results."""
     update: dict[str, Any] = {}
     moved: list[Any] = []
     if message.name and (name := alias(message.name)) != message.name:
@@ -239,7 +242,7 @@ def _add_media(converted: list[BaseMessage], media: list[Any], rules: WireRules)
 
 
 def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
-    """Return a message of the user or the system as the endpoint accepts it."""
+    """Convert a user or system message."""
     content = message.content
     if isinstance(content, list):
         blocks = _in_form(only_accepted(content, rules.user_media), rules)
@@ -257,7 +260,7 @@ def _content(message: BaseMessage, rules: WireRules) -> BaseMessage:
 
 
 def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
-    """Return the change of a message's name to one that the endpoint accepts; empty if the message needs none."""
+    """Return the update that makes a message's name acceptable, or removes it; empty if none is needed."""
     name = message.name
     if name is None or (accepted and SPEAKER.fullmatch(name)):
         return {}
@@ -265,7 +268,7 @@ def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
 
 
 def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:
-    """Join messages of the user with those before them, where the endpoint does not accept their order."""
+    """Merge user messages into the message before them where the endpoint refuses that order of roles."""
     ordered: list[BaseMessage] = []
     for message in messages:
         before = ordered[-1] if ordered else None
@@ -286,7 +289,7 @@ def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage
 
 
 def _added(first: Any, second: Any) -> Any:
-    """Return the content of two messages in one."""
+    """Return two contents as one: joined by a blank line, or as a list of blocks."""
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
     return [*_as_blocks(first), *_as_blocks(second)]
@@ -323,7 +326,7 @@ def _has_text(content: Any) -> bool:
 
 
 def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
-    """Return the blocks of a message of the user, or of a result, with the fields that the endpoint accepts."""
+    """Remove or convert fields of content blocks that the endpoint does not accept."""
     if not rules.cache_control:
         blocks = _without_cache_control(blocks)
     if rules.plain_file_names:
@@ -332,7 +335,7 @@ def _in_form(blocks: list[Any], rules: WireRules) -> list[Any]:
 
 
 def _with_plain_names(blocks: list[Any]) -> list[Any]:
-    """Return blocks with a plain name for each document, and with a text if there is a document and none."""
+    """Give each document a name of accepted characters; add a text if the message has documents and no text."""
     named: list[Any] = []
     for block in blocks:
         if media_of(block) in ("pdf", "file"):
@@ -346,7 +349,7 @@ def _with_plain_names(blocks: list[Any]) -> list[Any]:
 
 
 def _with_image_urls(blocks: list[Any]) -> list[Any]:
-    """Return blocks with each image in OpenAI's form."""
+    """Convert images to OpenAI's form `image_url`."""
     return [
         {"type": "image_url", "image_url": {"url": _url_of(block)}} if media_of(block) == "image" else block
         for block in blocks

@@ -12,7 +12,7 @@ from graph_agent.base._internal.media import ALL_MEDIA, Media
 from graph_agent.base.errors import ConfigError, did_you_mean
 
 CallIds = Literal["any", "plain", "nine"]
-"""Forms of a call's id: any text; at most 64 letters, digits, `_` and `-`; or exactly nine letters and digits."""
+"""Form of a call's id: any text; at most 64 letters, digits, `_` and `-`; or exactly nine letters and digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +118,14 @@ class WireRules:
         return self.provider != UNKNOWN
 
     def with_fields(self, values: Mapping[str, Any], where: str = "model_rules") -> Self:
-        """Return these rules with some fields replaced, from values of a configuration.
+        """Return a copy with some fields replaced by values of a configuration.
 
         Args:
             values: Field → value; a list is accepted for a set.
-            where: The place of the values in errors.
+            where: Name of the setting, for errors.
 
         Raises:
-            ConfigError: For an unknown field, or a value of another type.
+            ConfigError: A field is unknown or its value has another type.
         """
         fields: dict[str, Any] = {}
         for name, value in values.items():
@@ -141,7 +141,7 @@ class WireRules:
         return dataclasses.replace(self, **fields)
 
     def changes_from(self, other: WireRules) -> dict[str, Any]:
-        """Return the fields that differ from other rules, as values for `with_fields`."""
+        """Return the fields whose values differ from those of `other`, in the form that `with_fields` accepts."""
         changed = {name: getattr(self, name) for name in _TYPES if getattr(self, name) != getattr(other, name)}
         return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in changed.items()}
 

@@ -16,44 +16,44 @@ from graph_agent.base._compat import parse_pattern
 Schema = dict[str, Any]
 
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""Matches names of properties that every provider accepts."""
+"""Matches property names that every provider accepts."""
 _MOST_KEY_CHARS = 64
 _MOST_LEVELS = 60
-"""Levels of a schema that are converted; a deeper one cannot be offered."""
+"""Maximum nesting of a schema; a tool with a deeper one cannot be offered."""
 _MOST_PARTS = 2_000
-"""Alternatives at the root of a schema, with those that it refers to; each level of `$ref` can double them."""
+"""Maximum alternatives at the root of a schema, including referenced ones, which each level of `$ref` can double."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedSchema:
-    """The parameters of a tool as a model gets them."""
+    """A tool's parameters as the model receives them."""
 
     parameters: Schema
     names: Mapping[str, str] = field(default_factory=dict)
-    """Name of a property as offered → its own name, for those that differ, at any level."""
+    """Offered property name → original name, for renamed properties at any level."""
 
     def restored(self, arguments: Any) -> Any:
-        """Return the arguments of a call with the own names of all properties; the same object if none differs."""
+        """Return a call's arguments under the original property names; the same object if no property was renamed."""
         return _renamed(arguments, self.names) if self.names else arguments
 
 
 def fold_schema(
     parameters: Any, *, root_combinators: bool = False, free_keys: bool = False, text_enums: bool = False
 ) -> OfferedSchema | None:
-    """Return the parameters of a tool in a form that providers accept; an equal schema is the same object.
+    """Convert a tool's parameters to a JSON schema that providers accept; an unchanged schema is the same object.
 
-    At the root, alternatives become one object with all their properties; a property is required if all alternatives
-    require it. References without a definition, and keywords with a value that JSON Schema does not allow, are dropped;
-    types in the words of other languages are translated.
+    At the root, alternatives are merged to one object with all their properties; a property is required if all
+    alternatives require it. References without a target and keywords with invalid values are dropped; type names of
+    other languages are translated, e.g. `int`.
 
     Args:
-        parameters: The JSON schema that a server publishes; it may be anything.
+        parameters: The schema as published by a server; any value is accepted.
         root_combinators: Whether the provider accepts `anyOf`, `oneOf` and `allOf` at the root.
-        free_keys: Whether it accepts any character in the names of properties.
-        text_enums: Whether it accepts enumerations of texts only; other values are named in the description.
+        free_keys: Whether the provider accepts any character in property names; otherwise they are renamed.
+        text_enums: Whether the provider accepts only texts in `enum`; other values are listed in the description.
 
     Returns:
-        The schema, and the names that differ; None if no object fits the schema, or if it is nested too deeply.
+        The schema and the renamed properties. None if no object satisfies the schema, or it is nested too deeply.
     """
     try:
         root = _Converter(parameters).convert(parameters)
@@ -73,7 +73,7 @@ def fold_schema(
 
 
 class _UnusableError(Exception):
-    """No object fits the schema, or it is nested too deeply."""
+    """No object satisfies the schema, or it is too large or nested too deeply."""
 
 
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
@@ -86,14 +86,14 @@ _OTHER_TYPES = {
     "bool": "boolean",
     "none": "null",
 }
-"""Words of other languages → JSON's types."""
+"""Type names of other languages → JSON types."""
 _ONE = frozenset({"contains", "propertyNames", "not", "if", "then", "else", "unevaluatedProperties"})
 _LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _DEFINITIONS = ("$defs", "definitions")
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
-"""Keywords that hold one schema, a list of schemas, and schemas by name."""
+"""Keywords whose value is a schema (`_ONE`), a list of schemas (`_LISTS`), or a dict of schemas (`_MAPS`)."""
 _DROPPED = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary"})
-"""Keywords that break the grammars of some providers, and guide no model."""
+"""Keywords that break the grammars of some providers and do not guide a model."""
 
 
 def _is_number(value: Any) -> bool:
@@ -122,17 +122,20 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "enum": lambda value: isinstance(value, list) and bool(value),
     "examples": lambda value: isinstance(value, list),
 }
-"""Keyword → whether its value is valid; an invalid one is dropped."""
+"""Keyword → function that returns whether its value is valid; an invalid one is dropped."""
 
 
 class _Converter:
-    """Converts anything to a valid schema, level by level."""
+    """Converts any value to a valid schema, level by level; `root` is the value that references point into."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
 
     def convert(self, given: Any, level: int = 0) -> Schema | None:
-        """Return the schema; None if nothing fits it."""
+        """Return the converted schema; None if nothing satisfies it.
+
+        Raises `_UnusableError` if it is nested too deeply.
+        """
         if level > _MOST_LEVELS:
             raise _UnusableError
         if given is False:
@@ -202,7 +205,7 @@ class _Converter:
 
     @staticmethod
     def _marked_required(given: Schema) -> Iterator[str]:
-        """Yield the properties that are marked as required themselves, as in older drafts."""
+        """Yield the properties that have `required: true` themselves, as in older drafts."""
         properties = given.get("properties")
         for name, schema in properties.items() if isinstance(properties, dict) else ():
             if isinstance(schema, dict) and schema.get("required") is True:
@@ -210,15 +213,18 @@ class _Converter:
 
 
 class _Folder:
-    """Folds the alternatives at the root of a schema into one object."""
+    """Merges the alternatives at the root of a schema into one object schema."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self.parts_left = _MOST_PARTS
-        """Alternatives that may still be folded; negative if the schema has too many."""
+        """Number of alternatives that may still be merged; negative once the schema has too many."""
 
     def fold(self, node: Schema, *, within: frozenset[str] = frozenset()) -> Schema:
-        """Return an object schema; raise `_UnusableError` if no object fits."""
+        """Return a schema without alternatives at its root; raise `_UnusableError` if no object satisfies it.
+
+        `within` has the references that are being resolved, to detect a circle.
+        """
         self.parts_left -= 1
         if self.parts_left < 0:
             raise _UnusableError
@@ -278,7 +284,7 @@ _COMBINED = {"anyOf", "oneOf", "allOf", "then", "else"}
 
 
 def _either(first: Schema, second: Schema) -> Schema:
-    """Return a schema that what fits either of two schemas fits."""
+    """Return a schema that accepts what either of two schemas accepts."""
     values = [_values(each) for each in (first, second)]
     if all(each is not None for each in values):
         joined = [value for each in values for value in each or ()]
@@ -296,7 +302,7 @@ def _values(schema: Schema) -> list[Any] | None:
 
 
 def _with_plain_keys(root: Schema) -> OfferedSchema:
-    """Rename properties whose names have characters that providers refuse."""
+    """Rename properties whose names have characters that providers refuse, to unique names."""
     taken = set(_property_names(root))
     aliases: dict[str, str] = {}
     for name in dict.fromkeys(_property_names(root)):
@@ -314,7 +320,7 @@ def _with_plain_keys(root: Schema) -> OfferedSchema:
 
 
 def _describe_enums(node: Schema) -> None:
-    """Replace each enumeration of other values than texts by a sentence, in place."""
+    """Replace each `enum` with values other than texts by a sentence in the description, in place."""
     choices = node.get("enum")
     if isinstance(choices, list) and not all(isinstance(choice, str) for choice in choices):
         del node["enum"]
@@ -359,7 +365,7 @@ def _with_aliases(node: Schema, aliases: Mapping[str, str]) -> Schema:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """Rename the keys of all mappings in a value."""
+    """Rename the keys of all dicts in a value, at any level."""
     if isinstance(value, dict):
         return _renamed_keys({key: _renamed(each, names) for key, each in value.items()}, names)
     return [_renamed(each, names) for each in value] if isinstance(value, list) else value
@@ -370,7 +376,7 @@ def _renamed_keys(value: Mapping[str, Any], names: Mapping[str, str]) -> dict[st
 
 
 def _type_of(given: Any) -> Any:
-    """Return JSON's type, or types, for a word or a list of words; None if there is none."""
+    """Return the JSON type for a word, or the types for a list of words; None if there is none."""
     if isinstance(given, str):
         word = given.strip().lower()
         return word if word in _TYPES else _OTHER_TYPES.get(word)
@@ -383,7 +389,7 @@ def _type_of(given: Any) -> Any:
 
 
 def _at(root: Any, reference: Any) -> Any | None:
-    """Return the schema that a local reference names; None if there is none."""
+    """Return the schema that a local reference such as `#/$defs/A` names; None if there is none."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found = root

@@ -13,13 +13,13 @@ M = TypeVar("M", bound=BaseChatModel)
 
 
 def adapted_copy(model: M, given: BaseChatModel) -> M:
-    """Return a model that keeps what LangChain's clients of OpenAI's and Anthropic's APIs drop.
+    """Return a model that keeps the fields that LangChain's clients of OpenAI's and Anthropic's APIs drop.
 
     A model of another client is returned unchanged.
 
     Args:
-        model: A copy of the given model, or the model itself.
-        given: The model of the user, which is not changed.
+        model: A copy of `given`, whose class is replaced, or `given` itself, which is copied before.
+        given: The user's model, which is never changed.
     """
     packages = {client_package(cls) for cls in type(model).__mro__}
     if packages.isdisjoint({"langchain_openai", "langchain_anthropic"}):
@@ -40,12 +40,12 @@ def adapted_copy(model: M, given: BaseChatModel) -> M:
 
 
 def shaped(model: M, rules: WireRules, *, has_schema: bool = False) -> M:
-    """Return a model whose requests have the options that an endpoint accepts; the same object if none must change.
+    """Return a copy of a model without constructor options that its endpoint refuses; the same object if it has none.
 
-    Options of a call are not concerned, but those of the model's constructor, and those that LangChain adds.
+    This also covers options that LangChain adds by itself, but not the keyword arguments of a call.
 
     Args:
-        model: The adapted model.
+        model: The model, from `adapted_copy`.
         rules: The rules of its endpoint.
         has_schema: Whether the request has a JSON schema of the reply.
     """

@@ -28,7 +28,7 @@ IN_PROCESS = WireRules(
     free_keys=True,
     reply_names=True,
 )
-"""The rules of a chat model that is no client of a known package: it gets every message unchanged."""
+"""Rules of a chat model that is not a client of a known package; it receives every message unchanged."""
 
 _OPENAI = WireRules(
     provider="openai",
@@ -166,7 +166,7 @@ PROVIDERS: dict[str, WireRules] = {
         WireRules(provider="nvidia-nim", user_media=_NO_FILES, calls_in_kwargs=True),
     )
 }
-"""Provider or server → its rules."""
+"""Name of a provider or server → its rules."""
 
 PACKAGES: dict[str, str] = {
     "langchain_anthropic": "anthropic",
@@ -189,7 +189,7 @@ PACKAGES: dict[str, str] = {
     "langchain_together": "together",
     "langchain_xai": "xai",
 }
-"""Package of a chat model's class → the provider that it is for."""
+"""Package of a chat model's class → the provider that it is made for."""
 
 HOSTS: dict[str, str] = {
     "api.openai.com": "openai",
@@ -221,10 +221,10 @@ HOSTS: dict[str, str] = {
     "integrate.api.nvidia.com": "nvidia-nim",
     "ollama.com": "ollama",
 }
-"""Host of a base URL, or the end of one → the provider."""
+"""Host of a base URL, or its last part → provider."""
 
 PORTS: dict[int, str] = {11434: "ollama", 1234: "lm-studio"}
-"""Standard port of a server on this machine → the server."""
+"""Standard port of a server on this machine → name of the server."""
 
 
 def _family(pattern: str) -> re.Pattern[str]:
@@ -260,4 +260,4 @@ FAMILIES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
         {"left_out": ["temperature", "top_p", "top_k"]},
     ),
 )
-"""The beginning of a name, behind any publisher → fields that it sets, whichever provider serves the model."""
+"""Pattern of a model's name, after any publisher → fields of the rules, whichever provider serves the model."""

@@ -1,7 +1,7 @@
 """Writes calls and results as text, for models that are asked for calls in text or for structured plans.
 
-No id is written in text: a model copies a long random id at the cost of its arguments. The result of one of several
-calls names its call by its place in the reply, so that the same history gives the same text in each request.
+No id is written: a model that copies long random ids makes more mistakes in the arguments. If a reply has several
+calls, a result names its call by the call's position, so that the same history always gives the same text.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from graph_agent.models.parsing.turns import RESULT_MARKER
 from graph_agent.models.wire.traits import CALL_FIELDS
 
 EXAMPLE_ID = "do-not-render-example-"
-"""Prefix of the ids of example messages, which only a request holds."""
+"""Prefix of the ids of example messages, which occur in requests only."""
 PLAN_STATUS = "plan_status"
-"""Key of a planning reply's `response_metadata` with the status of its plan; without it, the status is `continue`."""
+"""Key in a planning reply's `response_metadata` with the status of its plan; `continue` if the key is missing."""
 _PLAN_IDS = "plan_ids"
-"""Key of a planning reply's `response_metadata`: id → the model's own id, for each call whose id is another."""
+"""Key in a planning reply's `response_metadata`: call id → the id that the model wrote, where they differ."""
 
 
 def is_example(message: BaseMessage) -> bool:
-    """Whether a message of a request is an example."""
+    """Whether a message of a request is an example, by its id."""
     return (message.id or "").startswith(EXAMPLE_ID)
 
 
 class _Place(NamedTuple):
-    """The call of a result."""
+    """Identifies the call of a result in text."""
 
     name: str
     number: int
-    """The place of the call among several calls of a reply, counted from 1; 0 for a single call."""
+    """Position of the call in its reply, from 1; 0 if it is the only one."""
     plan_id: str
-    """The model's own id of the call."""
+    """The call's id as the model wrote it."""
 
 
 _Result = tuple[ToolMessage, _Place]
 
 
 def as_text_history(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each message of calls by their JSON, and consecutive results by one user message.
+    """Replace each message with calls by text with their JSON, and consecutive results by one user message.
 
-    Message ids and other messages are unchanged.
+    Other messages, and all message ids, are unchanged.
     """
     return _convert(messages, _envelope, _tagged)
 
 
 def as_plans(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each message of calls by its plan, and consecutive results by one user message keyed by plan id.
+    """Replace each message with calls by its plan as JSON, and consecutive results by one message keyed by plan id.
 
-    The result of a failed call is `{"error": …}`. Message ids and other messages are unchanged.
+    The result of a failed call is `{"error": …}`. Other messages, and all message ids, are unchanged.
     """
     return _convert(messages, _plan, _keyed)
 
@@ -95,7 +95,7 @@ def _convert(
 
 
 def _media(result: ToolMessage, place: _Place) -> list[Any]:
-    """Return the images, documents and recordings of a result, each behind a text that names its call."""
+    """Return the images, documents and recordings of a result, each preceded by a text that names its call."""
     blocks = result.content if isinstance(result.content, list) else []
     number = f", call {place.number}" if place.number else ""
     label = {"type": "text", "text": f"[Content of the result of {place.name}{number}:]"}
@@ -103,7 +103,7 @@ def _media(result: ToolMessage, place: _Place) -> list[Any]:
 
 
 def envelope(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return calls, as names and arguments, in the JSON form in which a model writes them."""
+    """Return calls, given as pairs of name and arguments, in the JSON form in which a model writes them."""
     written = [{"name": name, "arguments": arguments} for name, arguments in calls]
     return json.dumps({"tool_calls": written}, ensure_ascii=False)
 
@@ -124,15 +124,23 @@ def _tag(result: ToolMessage, place: _Place) -> str:
 
 
 def tagged_result(name: str, text: str, *, before: str = "", after: str = "") -> str:
-    """Return the text of a result; `before` and `after` are attributes around the name of its tool."""
+    """Return a tool result as tagged text.
+
+    Args:
+        name: The tool's name.
+        text: The result.
+        before: Attributes before the name, with a leading space.
+        after: Attributes after the name, with a leading space.
+    """
     return f'{RESULT_MARKER}{before} name="{name}"{after}>\n{text}\n</tool_result>'
 
 
 def with_call_ids(message: AIMessage, names: Mapping[str, str]) -> AIMessage:
-    """Return a planning reply for calls with other ids; those of its `tool_calls` are left to the caller.
+    """Record in a planning reply's metadata that its calls get other ids; the caller replaces them in `tool_calls`.
 
     Args:
-        names: The model's own id of a call → the id that replaces it.
+        message: The reply; returned unchanged if `names` is empty.
+        names: Id that the model wrote → new id.
     """
     if not names:
         return message
@@ -145,7 +153,7 @@ def with_call_ids(message: AIMessage, names: Mapping[str, str]) -> AIMessage:
 
 
 _KEYED_BY_ID = (CALL_FIELDS, "__gemini_function_call_thought_signatures__")
-"""Keys of `additional_kwargs` with parts of calls by their id."""
+"""Keys of `additional_kwargs` whose values are dicts by call id."""
 
 
 def _plan_ids(message: AIMessage) -> Mapping[str, str]:

@@ -14,20 +14,20 @@ from typing import Any
 Schema = dict[str, Any]
 
 MOST_CALLS = 16
-"""Calls of one reply by a schema: a small model that is not stopped repeats a call up to the limit of its output."""
+"""Maximum calls of a reply by schema; without it, a small model repeats a call up to its output limit."""
 
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _COMBINED = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef")
-"""Keywords next to which the properties of an object are not all of its properties."""
+"""Keywords that may add properties to those listed in `properties`."""
 _BOUNDS = ("minItems", "maxItems", "minLength", "maxLength")
 _MOST_BOUND = 64
-"""A larger bound is left out: a grammar repeats a rule as often as the bound counts."""
+"""Largest bound that is kept: a grammar repeats a rule as often as the bound counts."""
 _MOST_LEVELS = 40
 _REFERENCE: Schema = {"type": "string", "pattern": "^[$][{][^{}]{1,128}[}]$"}
-"""A reference of a structured plan, which stands in place of a value of any type."""
+"""Schema of a structured plan's reference to an earlier result, which may replace a value of any type."""
 _ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,32}$"}
 _MOST_CHARS_OF_PLAN = {"action": 64, "reasoning": 160}
-"""Characters of the texts of a plan that are not the answer; a small model fills its output with them."""
+"""Maximum characters of a plan's texts other than the answer; a small model would fill its output with them."""
 
 
 def reply_schema(
@@ -37,13 +37,13 @@ def reply_schema(
     required: str | None = None,
     most_calls: int = MOST_CALLS,
 ) -> Schema:
-    """Return the schema of a reply in text: an object with `tool_calls`, or an answer.
+    """Return the JSON schema of a reply in text: an object with `tool_calls`, or an answer.
 
     Args:
         tools: The offered tools, in OpenAI's function format; at least one.
-        answer: Schema of a reply without calls; None for an empty list of calls.
-        required: The tool choice: a tool's name, or any other text to require a call of any tool; None for no choice.
-        most_calls: Maximum calls of one reply.
+        answer: Schema of a reply without calls; None if such a reply has an empty list of calls.
+        required: A tool's name, or any other text, if a call of that tool, or of any, is required; None if none is.
+        most_calls: Maximum calls of one reply; at most `MOST_CALLS` are allowed.
     """
     names = {tool["function"]["name"] for tool in tools}
     offered = [tool for tool in tools if required not in names or tool["function"]["name"] == required]
@@ -61,21 +61,21 @@ def reply_schema(
 
 
 def answer_schema() -> Schema:
-    """Return the schema of an answer in text: an object with the text in `answer`."""
+    """Return the JSON schema of an answer in text mode: an object with the text under `answer`."""
     return _closed({"answer": {"type": "string"}})
 
 
 def plan_schema(plan: Schema, tools: Sequence[Mapping[str, Any]], *, bounded: bool = False) -> Schema:
-    """Return the schema of a structured plan with one branch for each tool.
+    """Return the JSON schema of a structured plan with one branch for each tool.
 
-    A value in the arguments may be a reference such as `${id.field}`. Without tools, and for a plan whose calls have
-    another shape than those of `PlanningResult`, the schema of the calls is unchanged.
+    Any value in the arguments may be a reference such as `${id.field}`. Without tools, or if the plan's calls differ
+    from those of `PlanningResult`, the schema of the calls is unchanged.
 
     Args:
         plan: JSON schema of `PlanningResult` or of a subclass.
         tools: The offered tools, in OpenAI's function format.
-        bounded: Whether to limit the length of what a model may write without end: ids, the number of calls, texts that
-            are not the answer. Fields without a type are left out.
+        bounded: Whether to limit ids, the number of calls, and texts other than the answer, which a small model may
+            write without end. Optional fields without a type are then left out.
     """
     plan = _bounded(plan) if bounded else plan
     calls = plan.get("properties", {}).get("tools")
@@ -139,7 +139,7 @@ def _any_of(choices: list[Schema]) -> Schema:
 def _arguments(
     tools: Sequence[Mapping[str, Any]], definitions: Schema, *, references: bool = False
 ) -> Iterator[tuple[str, Schema]]:
-    """Yield each tool's name and the schema of its arguments, and add the schemas that it refers to."""
+    """Yield each tool's name and the schema of its arguments; add the schemas that it refers to to `definitions`."""
     for tool in tools:
         function = tool["function"]
         given = function.get("parameters")
@@ -150,15 +150,16 @@ def _arguments(
 
 
 def _hoisted(schema: Schema, name: str, definitions: Schema, *, references: bool = False) -> Schema:
-    """Return a schema in the keywords that servers implement, to stand inside another schema.
+    """Return a schema, in the keywords that servers implement, for use inside another schema.
 
-    Each part that it refers to is added to `definitions`, which become the `$defs` of the other schema.
+    Each part that it refers to is added to `definitions`, the `$defs` of the other schema. With `references`, each
+    value may also be a reference of a plan.
     """
     return _Reduction(schema, name, definitions, references=references).reduced()
 
 
 class _Reduction:
-    """Reduces one schema; a part that is referred to is reduced once, also if it contains itself."""
+    """Reduces one schema; a referenced part is reduced once, even if it refers to itself."""
 
     def __init__(self, root: Schema, name: str, definitions: Schema, *, references: bool) -> None:
         self._root = root
@@ -166,7 +167,7 @@ class _Reduction:
         self._definitions = definitions
         self._references = references
         self._keys: dict[str, str] = {}
-        """Pointer of a part → its name in the definitions."""
+        """JSON pointer of a part → its name in the definitions."""
 
     def reduced(self) -> Schema:
         """Return the reduced schema."""
@@ -245,7 +246,7 @@ def _is_small(bound: object) -> bool:
 
 
 def _types(given: Any) -> str | list[str] | None:
-    """Return the types of a schema in lower case; None if it names none that JSON has."""
+    """Return the JSON types in a schema's `type`, in lower case; None if it has none."""
     if isinstance(given, str):
         return given.lower() if given.lower() in _TYPES else None
     if isinstance(given, list):

@@ -1,4 +1,4 @@
-"""Marks what the messages of a history hold, so that a request that needs no conversion is sent as it is."""
+"""Records the features that a history's messages use, so that a request that needs no conversion is sent unchanged."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from graph_agent.base.tool_names import NAME
 from graph_agent.models.wire.rules import WireRules
 
 SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}")
-"""A name of a message that OpenAI accepts."""
+"""Matches message names that OpenAI accepts."""
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SOURCE = "graph_agent_source"
-"""Key in `response_metadata`: the provider whose parts, such as reasoning, a reply holds."""
+"""Key in `response_metadata`: the endpoint whose provider-specific parts, e.g. reasoning, a reply has."""
 CALL_FIELDS = "graph_agent_call_fields"
-"""Key in `additional_kwargs`: call id → fields of a call in OpenAI's format that only its provider knows."""
+"""Key in `additional_kwargs`: call id → provider-specific fields of the call in OpenAI's format."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
-"""Fields with reasoning of an assistant message in OpenAI's format, also keys of `additional_kwargs`."""
+"""Fields for reasoning in assistant messages of OpenAI's format; also keys of `additional_kwargs`."""
 
 
 class Traits:
-    """Bits for what the messages of a history hold; each matters to some endpoints only."""
+    """Bits for features of the messages of a history that some endpoints do not accept."""
 
     NONE = 0
     CALLS = 1
     """Calls or results."""
     ODD_NAMES = 2
-    """Names of calls that not every provider accepts."""
+    """Calls with tool names that not every provider accepts."""
     ODD_IDS = 4
-    """Ids of calls with other characters than letters, digits, `_` and `-`."""
+    """Calls with ids that have characters other than letters, digits, `_` and `-`, or over 64."""
     BLOCKS = 8
     """Content that is a list of blocks."""
     PARTS = 16
-    """Parts of a reply that are for its own provider: reasoning, signatures, calls in its own form."""
+    """Parts of a reply for its own provider only: reasoning, signatures, calls in the provider's form."""
     BLANK = 32
-    """A message without text."""
+    """A message whose text is blank."""
     USER_AFTER_TOOL = 64
+    """A user message that follows a tool result."""
     REPEATED_USERS = 128
     """A user message that follows another."""
     SYSTEM = 256
     """A system prompt."""
     USER_NAMES = 512
-    """A message of the user or the system with a name."""
+    """A user or system message with a name."""
     REPLY_NAMES = 1024
-    """A message of the assistant with a name."""
+    """An assistant message with a name."""
     ODD_SPEAKERS = 2048
-    """A name of a message that OpenAI does not accept."""
+    """A message name that OpenAI does not accept."""
 
 
 def traits_of(message: BaseMessage, previous: BaseMessage | None) -> int:
-    """Return the traits of a message that follows the previous one, which is None for the first."""
+    """Return the bits of `Traits` for a message, given the one before it; None as the previous one for the first."""
     traits = Traits.NONE
     content = message.content
     if not isinstance(content, str):
@@ -91,7 +92,7 @@ def _has_parts(message: AIMessage) -> bool:
 
 
 def concerned_by(rules: WireRules) -> int:
-    """Return the traits that make a conversion necessary for an endpoint."""
+    """Return the bits of `Traits` for which an endpoint with these rules needs a conversion."""
     traits = Traits.ODD_NAMES
     if rules.provider == "in-process":
         return traits

@@ -1,7 +1,7 @@
-"""Makes the usage of a streamed reply's chunks sum up to the usage of the reply.
+"""Adjusts the usage in the chunks of a streamed reply so that its sum is the usage of the whole reply.
 
-LangChain sums the usage of all chunks. Most servers that report usage in several chunks report the usage so far in
-each, and Anthropic's API reports the input at the start and the output at the end, with cumulative fields in both.
+LangChain adds up the usage of all chunks. Most servers that report usage in several chunks report the total so far in
+each; Anthropic's API reports the input at the start and the output at the end, both cumulative.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk
 
 _REPORT_DIFFERENCES = ("langchain_google_genai", "langchain_google_vertexai")
-"""Packages whose chunks report the usage since the chunk before; the sum is the usage of the reply."""
+"""Packages whose chunks report only their own usage, so that LangChain's sum is right."""
 _REPORT_TOTALS = "langchain_google_vertexai.model_garden"
 _PARTS = ("input_tokens", "output_tokens")
 _DETAILS = ("input_token_details", "output_token_details")
 
 
 def reports_differences(model: object) -> bool:
-    """Whether a model's chunks report the usage since the chunk before, not the usage so far; decided by its class."""
+    """Whether a model's chunks report only their own usage, rather than the total so far; decided by its class."""
     kind: type = type(model)
     return _reports_differences(kind)
 
@@ -33,13 +33,13 @@ def _reports_differences(cls: type) -> bool:
 
 
 class UsageSoFar:
-    """The usage of one streamed reply: the field-wise maximum of what its chunks report."""
+    """Tracks the usage of one streamed reply as the field-wise maximum of the chunks' reports."""
 
     def __init__(self) -> None:
         self._figures: dict[str, Any] = {}
 
     def receive(self, message: AIMessageChunk) -> None:
-        """Replace the usage of a chunk by the part that is new; by None if nothing is."""
+        """Change a chunk's usage, in place, to what it adds to the earlier chunks; None if it adds nothing."""
         reported: Mapping[str, Any] | None = message.usage_metadata
         if not reported:
             return
@@ -55,7 +55,7 @@ class UsageSoFar:
 
 
 def _larger(before: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field-wise maximum of two reports."""
+    """Return the field-wise maximum of two usage reports."""
     figures = {**before, **reported}
     for name, earlier in before.items():
         newer = reported.get(name)

@@ -1,8 +1,8 @@
-"""Interprets the words of model servers: the meaning of an error's text and codes, and the window that it names.
+"""Interprets the error messages of model servers: the kind of error, and the context window that a message names.
 
-Each wording has its source: the server or package that sends it. A status alone does not separate these errors: a quota
-and a rate limit are both 429, a wrong key is 400 at some providers, and most servers report an overlong request with
-words only. Every repetition is bounded, so that a search in a long text stays cheap.
+The source of each wording is the server or package that sends it. A status alone does not separate these errors: a
+quota and a rate limit are both 429, a wrong key is 400 at some providers, and most servers report an overlong request
+by words only. Every repetition in the patterns is bounded, so that a search in a long text stays cheap.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOOLS_REJECTED = {
     ),
     "clients without support for tools": r"unexpected keyword argument '(?:tools|tool_choice)'",
 }
-"""The server does not take tools."""
+"""The server does not accept tools."""
 
 CONTENT_FILTER = {
     "OpenAI, Azure, many compatible servers": (
@@ -182,7 +182,7 @@ DAMAGED = {
     "LangChain, of a reply with damaged fields": r"validation errors? for (?:AI|Chat)Message",
     "OpenRouter's client, of a reply without choices": r"validation errors? for Unmarshaller",
 }
-"""The server has answered, in another form than its API defines."""
+"""The server answered in a form that its API does not define."""
 
 TEMPLATE = {
     "llama.cpp, LM Studio, with status 500": (
@@ -208,10 +208,10 @@ TRANSIENT = {
         r"(?:bound|attached) to a different (?:event )?loop|event loop is closed"
     ),
 }
-"""Errors without a status that a later attempt may not have."""
+"""Errors without a status after which the same request may succeed later."""
 
 QUOTA_CODES = frozenset({"billing_error", *map(str, (1113, *range(1308, 1312), *range(1313, 1322)))})
-"""Codes of used up quotas: Anthropic's type, and Z.ai's numbers."""
+"""Codes of exhausted quotas: Anthropic's type and Z.ai's numbers."""
 CODES: dict[str, ModelErrorKind] = {
     # https://docs.z.ai/api-reference/api-code
     "1261": "context_overflow",
@@ -229,7 +229,7 @@ CODES: dict[str, ModelErrorKind] = {
     "accessdeniedexception": "permission",
     "resourcenotfoundexception": "unknown_model",
 }
-"""The meaning of a code or type in an error's body, in lower case."""
+"""Code or type in an error's body, in lower case → kind of error."""
 
 # The sentences of servers that are not listed: a size of the input, a verb of excess, and the limit.
 _TOO_LONG = re.compile(
@@ -271,7 +271,7 @@ _LIMIT = re.compile(
     r"\b(?:exceed(?:s|ed)?|than)\b(?! by)[^\d.\n]{0,50}?\(?([\d,]{3,12})",
     re.IGNORECASE,
 )
-"""The limit in a sentence of a server that is not listed."""
+"""The limit named by a server that is not listed."""
 
 
 def _compiled(wordings: Mapping[str, str]) -> re.Pattern[str]:
@@ -305,9 +305,9 @@ Words = Literal[
 ]
 
 _NOT_ABOUT_TOOLS = frozenset({401, 402, 403, 408, 413, 425, 429})
-"""HTTP statuses of errors that are never refusals of tools."""
+"""HTTP statuses of errors that never mean refused tools."""
 _ABOUT_MODELS = frozenset({None, 400, 404, 410, 422})
-"""HTTP statuses of errors that may be about an unknown model; None is an error without a status."""
+"""HTTP statuses of errors that may mean an unknown model; None is an error without a status."""
 _CURRENT_QUOTA = re.compile(r"exceeded your current quota", re.IGNORECASE)
 _MINUTE = re.compile(
     r"per[ _-]?min|\b[RT]PM\b|(?:retry|try again) (?:in|after)|retrydelay|rate[ _]limit", re.IGNORECASE
@@ -316,12 +316,17 @@ _LEAST_WINDOW, _MOST_WINDOW = 256, 100_000_000
 
 
 def has_words(words: Words, text: str) -> bool:
-    """Whether a text has a wording of one kind."""
+    """Whether a text contains a wording of the given kind."""
     return _PATTERNS[words].search(text) is not None
 
 
 def is_quota(status: int | None, text: str) -> bool:
-    """Whether the text of an error names a quota that is used up for longer than a minute."""
+    """Whether an error's text names a quota that is exhausted for longer than a minute, unlike a rate limit.
+
+    Args:
+        status: The HTTP status; None without one.
+        text: The error's text and body.
+    """
     if status in {404, 422} or (status is not None and status >= 500):
         return False
     # OpenAI and Gemini share this sentence; Gemini sends it for the limit of a minute, too, and then names a delay.
@@ -330,10 +335,10 @@ def is_quota(status: int | None, text: str) -> bool:
 
 
 def classify_words(status: int | None, text: str, codes: Collection[str] = ()) -> ModelErrorKind | None:
-    """Classify an error by its words if they are more specific than its status; else return None.
+    """Return the kind of an error if its words are more specific than its HTTP status; None otherwise.
 
     Args:
-        status: The HTTP status; None for an error without one, such as one in a stream.
+        status: The HTTP status; None for an error without one, such as one inside a stream.
         text: The error's text and its body.
         codes: The codes and types in the error's body, in lower case.
     """
@@ -372,7 +377,7 @@ def _is_too_long(status: int | None, text: str) -> bool:
 
 
 def window_of(text: str) -> int | None:
-    """Return the number of tokens that a refusal names as the most that the model takes; None if it names none."""
+    """Return the context window in tokens named by an error message; None if it names none from 256 to 10⁸."""
     for pattern in (_PATTERNS["window"], _LIMIT):
         for found in pattern.finditer(text):
             digits = (found[found.lastindex or 0] or "").replace(",", "")
