@@ -1,4 +1,4 @@
-"""Parses URLs of databases and caches: their kind and their file; redacts their passwords."""
+"""Parses URLs of databases and caches, finds the file of an SQLite database, and redacts passwords."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 from graph_agent.base.errors import ConfigError
 
 MEMORY = "memory:"
-"""URL of a database that ends with the process."""
+"""URL of a database in memory, which ends with the process."""
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 _IN_AUTHORITY = re.compile(r"(?<=://)([^/@:?]*+):(.+)", re.DOTALL)
-"""Name and password in the part of a URL before its last `@`."""
+"""Matches name and password in the part of a URL before its last `@`."""
 _IN_QUERY = re.compile(r"(?<=[?&])([^=&?]++)=([^&]*+)")
 _KEY_AND_VALUE = re.compile(r"(\b\w*password\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)", re.IGNORECASE)
-"""Passwords in libpq's key-value syntax: `host=… password='…'`."""
+"""Matches passwords in libpq's key-value syntax: `host=… password='…'`."""
 
 
 def is_postgres(url: str) -> bool:
-    """Whether a URL is a PostgreSQL URL in libpq's syntax."""
+    """Whether a URL begins with `postgresql://` or `postgres://`."""
     return url.startswith(_POSTGRES)
 
 
 def without_password(url: str) -> str:
-    """Return a URL for messages and logs, with each password, also in the form `password=…`, replaced by `…`."""
+    """Return a URL for messages and logs, in which each password is replaced by `…`.
+
+    Also replaces passwords in the form `password=…`, in a query or in libpq's key-value syntax.
+    """
     if "://" not in url:
         return _KEY_AND_VALUE.sub(r"\1…", url)
     user, at, rest = url.rpartition("@")
@@ -33,7 +36,7 @@ def without_password(url: str) -> str:
 
 
 def redact_passwords(url: str, text: str) -> str:
-    """Replace the passwords of a URL in a text about it, e.g. a driver's error."""
+    """Return a text, e.g. a driver's error, in which each password of a URL is replaced by `…`."""
     for password in sorted(_passwords(url), key=len, reverse=True):
         text = text.replace(password, "…")
     return text
@@ -57,7 +60,14 @@ def _is_password(name: str) -> bool:
 
 
 def check_database_exists(url: str, folder: Path | None = None) -> None:
-    """Raise `ConfigError` for an SQLite file that does not exist, which is not created, or a URL of another kind."""
+    """Raise `ConfigError` if the file of an SQLite URL does not exist, or the URL is of an unknown kind.
+
+    Nothing is created. A URL of PostgreSQL or of memory always passes.
+
+    Args:
+        url: The database's URL.
+        folder: Base of a relative path; the current folder by default.
+    """
     if url == MEMORY or is_postgres(url):
         return
     path = file_of(url, folder)
@@ -69,10 +79,10 @@ def check_database_exists(url: str, folder: Path | None = None) -> None:
 
 
 def check_cache(url: str) -> str:
-    """Return the URL of a cache if it is valid.
+    """Return the URL of a cache unchanged: `memory`, or `sqlite:///FILE`.
 
     Raises:
-        ValueError: If the kind of cache is unknown; the message names the known kinds.
+        ValueError: The URL is of another kind; the message names the known ones.
     """
     if url == "memory" or (url.startswith(_SQLITE) and url != _SQLITE):
         return url
@@ -80,11 +90,16 @@ def check_cache(url: str) -> str:
 
 
 def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
-    """Return the file of an SQLite URL; percent escapes in its name are decoded.
+    """Return the file of an SQLite URL, with percent escapes in its name decoded. Nothing is created.
 
-    `?mode=rw` is for a file that must exist; `folder` is the base of a relative path; `field` is the setting's name in
-    messages. Raises `ConfigError` for another kind of URL, unknown parameters, a fragment, or if the file or its folder
-    does not exist.
+    Args:
+        url: `sqlite:///FILE`. With `?mode=rw`, the file must exist.
+        folder: Base of a relative path; the current folder by default.
+        field: Name of the setting, for error messages.
+
+    Raises:
+        ConfigError: The URL is of another kind, or has an unknown parameter or a fragment; the file's folder does not
+            exist, or, with `?mode=rw`, the file.
     """
     if not url.startswith(_SQLITE) or url == _SQLITE:
         shown = without_password(url)

@@ -41,7 +41,7 @@ _FEW_NAMES = 8
 
 
 class GraphAgentError(Exception):
-    """The root of every error this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class UserError(GraphAgentError):
@@ -61,23 +61,23 @@ class InputError(UserError, ValueError):
 
 
 class DecisionError(InputError):
-    """A person's decisions do not fit the calls that wait for approval; the session waits as before."""
+    """A reviewer's decisions do not fit the calls that wait for approval; the session still waits."""
 
 
 class InputConflictError(InputError):
-    """The id of an input belongs to a different input of the session; nothing was run or changed."""
+    """An input id already belongs to a different input of the session; nothing was run or changed."""
 
 
 class InputSupersededError(InputError):
-    """A repeated input has no answer, because a later input of the session came before it was finished."""
+    """A repeated input has no answer, because the session received a later input before it was finished."""
 
 
 class SessionBusyError(UserError, RuntimeError):
-    """A second run of a running session was refused before it began."""
+    """A run was refused before it began, because another run of the session is active."""
 
 
 class SlowSchemaError(UserError):
-    """An answer's JSON schema takes too long to check the answer against."""
+    """Checking an answer against its JSON schema takes too long."""
 
 
 class SyncInLoopError(UserError, RuntimeError):
@@ -85,17 +85,17 @@ class SyncInLoopError(UserError, RuntimeError):
 
 
 class ScriptError(UserError, AssertionError):
-    """A scripted model got more requests than it has replies, or fewer."""
+    """A scripted model received more requests than it has replies, or fewer."""
 
 
 class RunFailedError(GraphAgentError):
-    """An input failed, and `on_failure="raise"` is set. The session's status is `FAILED`.
+    """An input failed, and the setting is `on_failure="raise"`. The session's status is `FAILED`.
 
     Args:
-        message: One sentence for a person.
+        message: One sentence for a user.
         kind: The `kind` of the `error` event: `planning`, `hook`, `middleware`, `code`, `empty_answer`,
             `response_format`, `response_schema`, or a `ModelErrorKind`.
-        answer: The message that ends the input; it names the failure and the work done.
+        answer: The message that ends the input in the history; it names the failure and the work done.
     """
 
     def __init__(self, message: str, *, kind: str, answer: str) -> None:
@@ -109,11 +109,11 @@ class ModelFailedError(RunFailedError):
 
 
 class HookError(GraphAgentError):
-    """A hook or middleware raised, and its exception is the cause, or it returned an unusable value.
+    """A hook or middleware raised an exception, which is the `__cause__`, or returned an unusable value.
 
     Args:
         message: One sentence, `The hook NAME failed: REASON`.
-        kind: The `kind` of the `error` event: `hook`, or `middleware`.
+        kind: The `kind` of the `error` event: `hook` or `middleware`.
     """
 
     def __init__(self, message: str, *, kind: str = "hook") -> None:
@@ -122,7 +122,7 @@ class HookError(GraphAgentError):
 
 
 class CallError(GraphAgentError):
-    """A call that cannot be run; the text of the error is the result that the model gets."""
+    """A tool call cannot be run; the model receives the error's text as the call's result."""
 
 
 class UnknownToolError(CallError):
@@ -138,25 +138,25 @@ class OperatorError(GraphAgentError):
 
 
 class AbandonedCallsError(OperatorError):
-    """A blocking call was not started, because too many cancelled or timed-out calls still run."""
+    """A blocking call was not started, because too many cancelled or timed-out calls are still running."""
 
 
 class UnreadableValueError(OperatorError, ValueError):
-    """A stored value cannot be decoded; becomes a `DamagedSessionError` where the session is known."""
+    """A stored value cannot be decoded; it is raised again as `DamagedSessionError` where the session is known."""
 
 
 class DamagedSessionError(OperatorError):
-    """A part of a stored session is lost or unreadable, so it is not continued."""
+    """A part of a stored session is lost or unreadable, so the session is not continued."""
 
     session_id: str = ""
-    """The session."""
+    """Id of the session; empty if unknown."""
 
 
 class McpServerError(OperatorError):
     """An MCP server could not be started or reached, or broke the protocol."""
 
     may_have_run: bool = False
-    """Whether a call that failed with it may have taken effect."""
+    """Whether the call that failed with this error may have taken effect."""
 
 
 class NewerFormatError(OperatorError):
@@ -164,7 +164,7 @@ class NewerFormatError(OperatorError):
 
 
 class RunHungError(OperatorError):
-    """A run was stopped, and did not end because its checkpointer does not answer."""
+    """A run was stopped but did not end, because its checkpointer does not answer."""
 
 
 class SessionLockError(OperatorError):
@@ -172,12 +172,12 @@ class SessionLockError(OperatorError):
 
 
 class SessionLostError(OperatorError):
-    """A run was ended because its process no longer holds the session; nothing more of it is stored."""
+    """A run was ended because its process no longer holds the session's lock; it stores nothing more."""
 
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Prefix each `ConfigError` that is raised inside with its location, unless the text has it already.
+    """Prefix the text of each `ConfigError` raised in the block with a location, unless it begins with it already.
 
     Args:
         where: The location, e.g. `Agent file agent.yaml: tools.0`.
@@ -191,10 +191,10 @@ def located(where: str) -> Iterator[None]:
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """Return a sentence tail that lists the known names and suggests the nearest.
+    """Return the end of a sentence that lists the known names and suggests the one nearest to `got`.
 
-    E.g. `"known: search, echo. Did you mean 'search'?"`; `"none are known."` for an empty `known`. The suggestion comes
-    first if more than a few names follow.
+    For example `known: search, echo. Did you mean 'search'?`, or `none are known.` if `known` is empty. With more than
+    eight names, the suggestion comes first.
     """
     names = sorted(known)
     if not names:

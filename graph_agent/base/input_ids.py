@@ -20,22 +20,24 @@ from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import InputConflictError, InputError
 
 INPUT_ID = "graph_agent_input"
-"""Key of an input's id in checkpoint metadata, and in the `configurable` of a run of the bare graph."""
+"""Key of an input's id in checkpoint metadata, and in the `configurable` of a run without a `Session`."""
 INPUT_DIGEST = "graph_agent_digest"
 """Key of an input's digest in checkpoint metadata."""
 ANSWERS = "graph_agent_answers"
-"""Checkpoint namespace of the results of inputs with an id whose own checkpoints were pruned: for each, its last
-checkpoint, with the messages and events of that input alone."""
+"""Checkpoint namespace that keeps the results of inputs whose own checkpoints were pruned.
+
+It has one checkpoint for each input with an id: its last one, with the messages and events of that input only.
+"""
 RECENT_INPUTS = "graph_agent_inputs"
-"""Key in checkpoint metadata of the inputs before the checkpoint's own, or of the checkpoint that has them."""
+"""Key in checkpoint metadata: the inputs with an id before the checkpoint's own, or the checkpoint that lists them."""
 MOST_INPUTS = 32
-"""Inputs with an id, in addition to the newest, that a session in a saver without an index recognizes at most."""
+"""Maximum number of earlier inputs with an id that a session recognizes if its saver has no index."""
 MAX_LENGTH = 255
 """Maximum characters of an input id."""
 
 
 class InputStoredError(Exception):
-    """An input is not run, because it has its result: an answer, or a question."""
+    """Raised instead of running an input that was run before; `state` has its result: an answer or an interrupt."""
 
     def __init__(self, state: StateSnapshot) -> None:
         super().__init__("The input has its result already.")
@@ -44,18 +46,25 @@ class InputStoredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InputId:
-    """The id of an input, and a digest to recognize a different input under the same id."""
+    """An input's id, and the digest by which a different input under the same id is recognized."""
 
     id: str
     digest: str
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The mark as checkpoint metadata."""
+        """Id and digest as entries of checkpoint metadata."""
         return {INPUT_ID: self.id, INPUT_DIGEST: self.digest}
 
     def names(self, other: InputId | None, session_id: str) -> bool:
-        """Whether another mark of the same session has the same id; `InputConflictError` if for a different input."""
+        """Return whether `other` has the same id; False if `other` is None.
+
+        Raises `InputConflictError` if the id is the same but the digest differs.
+
+        Args:
+            other: Another input of the session.
+            session_id: The session's id, for the error.
+        """
         if other is None or other.id != self.id:
             return False
         if other.digest != self.digest:
@@ -67,13 +76,13 @@ class InputId:
 
 
 def input_id_in(metadata: Mapping[str, Any]) -> InputId | None:
-    """Return the mark in a checkpoint's metadata; None for an input without an id."""
+    """Return id and digest from a checkpoint's metadata; None for an input without an id."""
     id_, digest = metadata.get(INPUT_ID), metadata.get(INPUT_DIGEST)
     return InputId(id_, digest) if isinstance(id_, str) and isinstance(digest, str) else None
 
 
 def check_input_id(input_id: Any) -> str:
-    """Return an input id; raise `InputError` if it is no text of 1 to 255 printable characters."""
+    """Return `input_id` if it is a text of 1 to 255 printable characters; raise `InputError` otherwise."""
     valid = isinstance(input_id, str) and 0 < len(input_id) <= MAX_LENGTH and input_id.isprintable()
     if not valid:
         raise InputError(f"input_id={input_id!r}: an input id is a text of 1 to {MAX_LENGTH} printable characters.")
@@ -81,13 +90,17 @@ def check_input_id(input_id: Any) -> str:
 
 
 def as_input_id(given: str) -> str:
-    """Return an id of a client as an input id: a digest of one that is too long or not printable."""
+    """Return a client's id as an input id: unchanged if it is valid, else the SHA-256 digest of it in hexadecimal."""
     is_valid = len(given) <= MAX_LENGTH and given.isprintable()
     return given if is_valid else hashlib.sha256(given.encode()).hexdigest()
 
 
 def digest_of(given: Any) -> str:
-    """Return the digest of an input, plain JSON with messages in any place; ids of messages do not count."""
+    """Return a digest of an input, 32 hexadecimal digits; the ids of messages are ignored.
+
+    Args:
+        given: Plain JSON, which may contain LangChain messages.
+    """
     text = json.dumps(_comparable(given), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

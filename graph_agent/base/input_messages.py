@@ -1,4 +1,4 @@
-"""Finds the messages of a history that are input of a user."""
+"""Finds the messages of a history that a user wrote."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.base.types import HIDDEN_ID_PREFIX
 
 CONTEXT_MARK = "graph_agent_context"
-"""Key in `additional_kwargs` of a context message from a delegator, which is not user input."""
+"""Key in `additional_kwargs` of a message that a delegating agent sends as context; it is not user input."""
 STEERING_MARK = "graph_agent_steering"
-"""Key in `additional_kwargs` of a steering message, received during a run."""
+"""Key in `additional_kwargs` of a steering message, which the user sent during a run."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
-    """Return the user messages after the agent's last one, and after `last_input_id`, the newest one processed."""
+    """Return the user input at the end of a history, oldest first, that no run has processed; empty if there is none.
+
+    Args:
+        messages: The history.
+        last_input_id: Id of the newest message that was processed; empty if none was.
+    """
     new: list[HumanMessage] = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
@@ -27,7 +32,7 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
 
 
 def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages after the newest user input."""
+    """Return the messages after the newest user input; all messages if there is no user input."""
     at = len(messages)
     while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_user_input(message)):
         at -= 1
@@ -35,5 +40,8 @@ def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def is_user_input(message: HumanMessage) -> bool:
-    """Whether a user-role message is user input, not context, steering, or an instruction of the framework."""
+    """Whether a user-role message was written by the user as input.
+
+    False for context from a delegating agent, steering, and instructions of this framework.
+    """
     return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(HIDDEN_ID_PREFIX)

@@ -1,4 +1,4 @@
-"""Marks tools with LangChain tool metadata that describes their calls to the loop, like MCP's annotations."""
+"""Adds metadata to tools that describes the effects and limits of their calls (marks), as MCP's annotations do."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MARKS: dict[str, str] = {
     "truncate": '`"head_tail"` or `"tail"`: which part of a long output is shown',
     "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which default limits its outputs get',
 }
-"""The marks, with the meaning of each."""
+"""Key of tool metadata → its meaning."""
 
 
 class Marks(TypedDict, total=False):
-    """The types of the marks."""
+    """Keys of tool metadata with their types; `MARKS` explains them."""
 
     effect: Literal["read", "write"]
     idempotent: bool
@@ -46,14 +46,14 @@ class Marks(TypedDict, total=False):
 
 
 def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> BaseTool:
-    """Return a tool with marks added, e.g. `marked(weather, effect="read", timeout_s=5)`.
+    """Return a copy of a tool with metadata added, e.g. `marked(weather, effect="read", timeout_s=5)`.
 
     Args:
-        given: A LangChain tool, or a callable with a docstring and type hints; it is not changed.
-        marks: Keys of `MARKS` with their values; they override the tool's own.
+        given: A LangChain tool, or a callable with a docstring and type hints, from which a tool is made.
+        **marks: Keys of `MARKS` with their values; they override those of the tool.
 
     Raises:
-        ConfigError: On an unknown mark.
+        ConfigError: A key is not in `MARKS`.
     """
     for name in marks:
         if name not in MARKS:

@@ -1,4 +1,4 @@
-"""Describes the errors of models by category, and removes the provider's words from a description."""
+"""Describes the errors of model calls by kind, and removes the provider's words from descriptions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
     "tools_rejected": ("This model or its server does not take tools", "set tool_calling to 'text'"),
     "other": ("The model call failed", "see the provider's documentation"),
 }
-"""The text before and after the provider's words, by category."""
+"""Kind of error → the text before and after the provider's words."""
 UNREACHABLE = ("The model's server cannot be reached", "try again later")
 LOADING = ("The model's server is still loading its model", "try again in a minute")
 POSTPONED = ("The model provider asks for a longer wait", "try again in")
-"""The same for kinds of `transient`; the last one is followed by the delay."""
+"""The same texts for special cases of `transient`; the text of `POSTPONED` is followed by the delay."""
 FALLBACK_SENTENCE = ("does not answer", "going on with")
-"""The text before and after the provider's words in the warning of a change to a fallback model."""
+"""The text before and after the provider's words in the warning about a change to a fallback model."""
 _MOST_CHARS = 1000
-"""Longest text in parentheses; more than an error's text can have."""
+"""Maximum characters in parentheses that are removed; the text of an error is shorter."""
 _BOUNDS = [*SENTENCES.values(), UNREACHABLE, LOADING, POSTPONED, FALLBACK_SENTENCE]
 # Greedy, so that a provider's text that repeats the end of the sentence is removed as a whole.
 _QUOTES = re.compile(
@@ -39,14 +39,14 @@ _QUOTES = re.compile(
 
 
 def public_text(text: str) -> str:
-    """Return a text without the provider's words in each description of a model's error."""
+    """Return a text in which each description of a model error lacks the provider's words; its HTTP status is kept."""
     if not any(before in text for before, _ in _BOUNDS):
         return text
     return _QUOTES.sub(lambda found: f" (HTTP {found[found.lastindex]})" if found.lastindex else "", text)
 
 
 def public_value(value: Any) -> Any:
-    """Return JSON data with `public_text` applied to each of its texts."""
+    """Return a copy of JSON data with `public_text` applied to each string value; keys are unchanged."""
     match value:
         case str():
             return public_text(value)

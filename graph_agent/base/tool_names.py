@@ -6,18 +6,18 @@ import hashlib
 import re
 
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
-"""A name of a tool that every provider accepts."""
+"""Matches tool names that every provider accepts."""
 MAX_ALIAS_CHARS = 64
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 _HASH_CHARS = 8
 
 
 def alias_of(name: str) -> str:
-    """Return `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
+    """Return a tool name that every provider accepts: `name` itself if it is valid, otherwise a similar one.
 
-    A valid name is its own alias; it begins with a letter or `_`, as Gemini demands. Otherwise each other character
-    becomes `_`, `_` is put before another first character, and a name that is too long is cut and gets a hash of the
-    whole name, which is the same in every process.
+    A valid name has at most 64 letters, digits, `_` and `-`, and begins with a letter or `_`, as Gemini requires. Other
+    characters become `_`, and `_` is put before an invalid first one. A name that is too long is cut and ends with a
+    hash of the whole name, which is the same in every process.
     """
     if NAME.fullmatch(name):
         return name

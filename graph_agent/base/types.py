@@ -9,9 +9,9 @@ from typing import Any, Concatenate, Literal, NotRequired, ParamSpec
 from typing_extensions import TypedDict, TypeVar
 
 ResponseT = TypeVar("ResponseT", covariant=True, default=Any)
-"""Type of the answer by the agent's `response_format`; None for an agent without one."""
+"""Type of the answer according to the agent's `response_format`; None for an agent without one."""
 ContextT = TypeVar("ContextT", contravariant=True, default=Any)
-"""Class of a run's context, the agent's `context_schema`."""
+"""Class of a run's context: the agent's `context_schema`."""
 P = ParamSpec("P")
 OwnerT = TypeVar("OwnerT")
 ReturnT = TypeVar("ReturnT")
@@ -21,20 +21,20 @@ HIDDEN_ID_PREFIX = "do-not-render-"
 
 
 class SessionStatus(StrEnum):
-    """Status of a session. New input sets any status but `CREATED` and `RUNNING` back to `RUNNING`."""
+    """Status of a session. New input sets every status but `RUNNING` to `RUNNING`."""
 
     CREATED = "CREATED"
-    """No input yet."""
+    """The session has had no input yet."""
     RUNNING = "RUNNING"
-    """An input runs, waits for a person, or was interrupted, from the moment that it is stored."""
+    """An input is stored and not finished: it runs, waits for a reviewer, or was interrupted."""
     COMPLETED = "COMPLETED"
     """The last input has an answer."""
     FAILED = "FAILED"
-    """The last input ended with an error, which its history has."""
+    """The last input ended with an error, which is an event of the history."""
     ABORTED = "ABORTED"
     """The last input was aborted."""
     ROUND_LIMIT = "ROUND_LIMIT"
-    """A limit ended the last input: steps, tokens, cost, the deadline or a loop."""
+    """A limit ended the last input: steps, tokens, cost, the deadline, or a detected loop."""
     TURN_LIMIT = "TURN_LIMIT"
     """The session's `max_turns` ended the last input."""
 
@@ -67,71 +67,76 @@ STATUS_OF: dict[StopReason, SessionStatus] = {
     "aborted": SessionStatus.ABORTED,
     "failed": SessionStatus.FAILED,
 }
-"""The status a session ends in, by the reason it stopped."""
+"""Reason for which an input ended → status of the session."""
 
 
 def with_parameters_of(
     source: Callable[Concatenate[Any, P], object],
 ) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
-    """Make a type checker give a method with `**options` the parameters of another method."""
+    """Return a decorator that gives a method with `**options` the parameters of `source`, for type checkers only."""
     return lambda method: method
 
 
 def with_fields_of(
     source: Callable[P, object],
 ) -> Callable[[Callable[Concatenate[OwnerT, ...], ReturnT]], Callable[Concatenate[OwnerT, P], ReturnT]]:
-    """Behaves like `with_parameters_of`, for the fields of a class."""
+    """Return a decorator that gives a method with `**options` the fields of a class, for type checkers only."""
     return lambda method: method
 
 
 class Usage(TypedDict):
-    """Tokens and model calls of one input, hooks' and delegates' included."""
+    """Tokens and model calls of one input, including those of its hooks and delegates."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
     model_calls: int
     cost: NotRequired[float]
-    """Cost of the calls, in the price table's currency; absent without prices."""
+    """Cost of the calls in the currency of `prices`; absent without prices."""
     fresh: NotRequired[bool]
-    """Only in a write: reset the sum to this value."""
+    """Only in a state update: the sum is reset to this value instead of increased."""
 
 
 NO_USAGE: Usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "model_calls": 0}
 
 
 class Call(TypedDict):
-    """One tool call, or one delegation when the name is `delegate_to_<name>`."""
+    """One tool call, or one delegation to another agent if the name is `delegate_to_<name>`."""
 
     id: str
-    """Unique within the session once planned, and never empty then; before, unique within its reply."""
+    """Not empty and unique in the session once the call is planned; before that, unique in its reply."""
     name: str
-    """The tool's own name, dots included."""
+    """The tool's own name, which may contain dots."""
     arguments: dict[str, Any]
     """Plain JSON values; empty for a call without arguments."""
     plan_id: NotRequired[str]
-    """The model's own id, by which references and `needs` name a call of a structured plan. Absent if `id` is the
-    model's own one, except in structured plans."""
+    """The id that the model wrote, which references and `needs` of a structured plan use.
+
+    Absent if `id` is that id, except in structured plans.
+    """
     needs: NotRequired[list[str]]
-    """`plan_id` of each call of the same wave whose result this call needs; absent or empty if there are none."""
+    """`plan_id` of each call of the same parallel batch (wave) whose result this call needs; absent if none."""
     fault: NotRequired[str]
-    """Why the call cannot be run; this text becomes its result, with the status `invalid`."""
+    """Why the call cannot be run. The text becomes the call's result, with the status `invalid`."""
     skipped: NotRequired[Literal[True]]
-    """The `fault` is not of the call itself, so that its status is `skipped`; absent for others."""
+    """Set if the `fault` has its cause outside the call, so that the status is `skipped`; otherwise absent."""
     denied_by: NotRequired[str]
-    """The mechanism that refuses the call, whose `fault` is the reason; its status is `denied`. Absent for others."""
+    """Name of the mechanism that refused the call, so that the status is `denied`; otherwise absent.
+
+    `fault` has the reason.
+    """
 
 
 def plan_id_of(call: Mapping[str, Any]) -> str:
-    """Return the id by which the model knows a call; the stored id if it is the same one."""
+    """Return the id by which the model knows a call: its `plan_id`, or its `id` without one."""
     return str(call.get("plan_id", call["id"]))
 
 
 def needed_ids(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the calls that each call of a `plan` event needs, by its id; the event has their plan ids."""
+    """Return call id → ids of the calls that it needs, for the calls of a `plan` event, which has plan ids instead."""
     ids = {plan_id_of(call): call["id"] for call in plan["calls"]}
     return {call["id"]: tuple(ids.get(need, need) for need in call.get("needs", ())) for call in plan["calls"]}
 
 
 MAX_DEPTH = 200
-"""Maximum nesting of arguments, in levels: the interpreter allows 1,000 frames, and the caller uses some of them."""
+"""Maximum nesting of arguments: the interpreter allows 1,000 frames, and the caller uses some of them."""

@@ -1,7 +1,8 @@
-"""Counts token usage and cost, estimates unreported usage, and compares it with the limits and budgets of an input.
+"""Counts token usage and cost, estimates unreported usage, and compares usage with the limits of an input.
 
-A request may cause further model calls: one that was cut off, one whose reply middleware dropped, one that middleware
-made itself. The code that makes such a call records it here, and the sender of the request adds it to its usage.
+A request may cause model calls whose replies it does not return: one that was cut off, one whose reply middleware
+dropped, one that middleware made itself. The code that makes such a call records it here; the sender of the request,
+which opened `metered()`, adds it to the usage.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ ESTIMATED = "graph_agent_usage_estimated"
 
 
 def add_usage(left: Usage | None, right: Usage | None) -> Usage:
-    """Reducer of ``usage``: the field-wise sum, or only the right value if it is `fresh`."""
+    """Return the field-wise sum of two usages; only `right` if it has `fresh`.
+
+    The reducer of the state field `usage`.
+    """
     left, right = left or NO_USAGE, right or NO_USAGE
     if "fresh" in right:
         left = NO_USAGE
@@ -43,7 +47,7 @@ def add_usage(left: Usage | None, right: Usage | None) -> Usage:
 
 
 def less_usage(usage: Usage, counted: Usage) -> Usage:
-    """Return the field-wise difference, at least 0 in each field."""
+    """Return `usage` minus `counted`, field by field, at least 0 in each."""
     difference: Usage = {
         "input_tokens": max(0, usage["input_tokens"] - counted["input_tokens"]),
         "output_tokens": max(0, usage["output_tokens"] - counted["output_tokens"]),
@@ -56,7 +60,7 @@ def less_usage(usage: Usage, counted: Usage) -> Usage:
 
 
 def fresh(usage: Usage) -> Usage:
-    """Return the write that resets ``usage`` to this value."""
+    """Return the state update that resets ``usage`` to this value."""
     return {**usage, "fresh": True}
 
 
@@ -65,32 +69,32 @@ _COUNTS = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
 
 @dataclass(slots=True)
 class TimedRequest:
-    """One request to a model, measured from its construction; recorded by `end`."""
+    """A model request whose duration is measured from construction on; `end` records it."""
 
     model: str
-    """Name of the model as configured, or its kind."""
+    """The model's configured name, or LangChain's type of it."""
     kind: str
-    """LangChain's type of the model without its suffix, such as `openai`."""
+    """LangChain's type of the model without the suffix `-chat`, such as `openai`."""
     messages: Sequence[BaseMessage]
-    """The messages of the request, in the form for the model."""
+    """The messages of the request, in the form in which they were sent."""
     options: Mapping[str, Any]
-    """Keyword arguments of the request, such as `tools`."""
+    """Keyword arguments of the call, such as `tools`."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     duration_s: float = 0.0
-    """Seconds to the end of the reply, or to the error."""
+    """Seconds until the reply or the error; 0 before `end`."""
     first_token_s: float | None = None
     """Seconds to the first token; None if the reply was not streamed."""
     reply: AIMessage | None = None
-    """The reply; of a request that was cut off, what had arrived. None after an error."""
+    """The reply; for a request that was cut off, the part that had arrived. None after an error."""
     error: str = ""
-    """Kind of the model's error, or `cancelled`; empty for a complete reply."""
+    """Kind of the model's error, or `cancelled`; empty after a complete reply."""
     _since: float = field(default_factory=time.monotonic)
 
     _is_nested: bool = False
 
     @classmethod
     def to(cls, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> Self:
-        """Start to measure a request to a model."""
+        """Create the measurement of a request, which begins now."""
         kind = getattr(model, "_llm_type", "") or type(model).__name__
         return cls(
             name_of_model(model) or kind,
@@ -101,12 +105,19 @@ class TimedRequest:
         )
 
     def receive(self) -> None:
-        """Record the time of the first token."""
+        """Record the time of the first token; later calls do nothing."""
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self._since
 
     def end(self, reply: AIMessage | None, error: str = "") -> None:
-        """Record the request for the code within `metered`, with its reply or its error."""
+        """End the measurement, and record it for telemetry and for the surrounding `metered()`.
+
+        A request of a model that only forwards requests to another one is not recorded.
+
+        Args:
+            reply: The reply; None after an error.
+            error: Kind of the error, or `cancelled`; empty for a complete reply.
+        """
         self.duration_s, self.reply, self.error = time.monotonic() - self._since, reply, error
         if self._is_nested:
             return
@@ -118,20 +129,20 @@ class TimedRequest:
 
 @dataclass(slots=True)
 class ExtraUsage:
-    """Model calls of one request other than the one that returned its reply."""
+    """What happened during one request besides the reply that it returned."""
 
     replies: list[AIMessage] = field(default_factory=list)
-    """Replies that are not counted elsewhere, with their usage."""
+    """Replies that are counted nowhere else, with their usage."""
     cut_off: AIMessage | None = None
-    """The reply among them that was cut off; None if there is none."""
+    """The one of `replies` that was cut off; None if there is none."""
     uncalled: int = 0
-    """Number of replies that are counted elsewhere but did not come from a model."""
+    """Number of returned replies that no model wrote."""
     timed: list[TimedRequest] = field(default_factory=list)
-    """Every request to a model, also of replies that are counted elsewhere."""
+    """Every model request, including those of returned replies."""
     warnings: list[str] = field(default_factory=list)
-    """What a developer should know of the model's endpoint, in full sentences."""
+    """Warnings about the model's endpoint for a developer, in full sentences."""
     replaced: list[tuple[str, AIMessage | None]] = field(default_factory=list)
-    """Name of middleware that replaced a reply → the model's own reply; None if no model was asked."""
+    """Name of a middleware that replaced a reply, and the model's own reply; None if no model was asked."""
 
 
 _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
@@ -139,7 +150,7 @@ _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usag
 
 @contextmanager
 def metered() -> Iterator[ExtraUsage]:
-    """Collect the calls recorded for the request that is sent within the context."""
+    """Collect the `record_…` calls made inside the block; yields the object that receives them."""
     extra = ExtraUsage()
     token = _extra_usage.set(extra)
     try:
@@ -149,14 +160,21 @@ def metered() -> Iterator[ExtraUsage]:
 
 
 def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
-    """Record replies that the request does not return; `uncalled` returned ones did not come from a model."""
+    """Record replies that the current request does not return, so that their usage is counted.
+
+    Outside `metered()`, this and the other `record_…` functions do nothing.
+
+    Args:
+        replies: The replies, with their usage.
+        uncalled: Number of returned replies that no model wrote.
+    """
     if (extra := _extra_usage.get()) is not None:
         extra.replies += replies
         extra.uncalled += uncalled
 
 
 def record_replaced(name: str, reply: AIMessage | None) -> None:
-    """Record the reply that middleware has replaced by another, for an event; None if it asked no model."""
+    """Record, for an event, that the middleware `name` replaced a reply; None as the reply if no model was asked."""
     if (extra := _extra_usage.get()) is not None:
         extra.replaced.append((name, reply))
 
@@ -174,9 +192,14 @@ def record_cut_off(
     text: str = "",
     reported: UsageMetadata | None = None,
 ) -> AIMessage | None:
-    """Record a call that was cut off; return the part of its reply, with its usage, or None outside `metered`.
+    """Record that the current request was cut off; return its partial reply, or None outside `metered()`.
 
-    `text` is what was received, `reported` the usage so far, if any.
+    Args:
+        model: The model.
+        request: The messages of the request.
+        options: Keyword arguments of the call; its `tools` count as input.
+        text: The text received so far.
+        reported: The usage reported so far; None if none was. Missing figures are estimated.
     """
     if (extra := _extra_usage.get()) is None:
         return None
@@ -186,7 +209,7 @@ def record_cut_off(
 
 
 def name_of_model(model: Any) -> str:
-    """Return a model's name as configured; empty if it has none."""
+    """Return a model's configured name; empty if it has none."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     return name if isinstance(name, str) else ""
 
@@ -197,7 +220,16 @@ def with_usage(
     settings: LoopConfig,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """Complete the usage of a reply: estimated if it reports none, or zeros, and a budget needs it."""
+    """Return a reply with complete usage: missing counts become 0, and missing usage is estimated if a budget needs it.
+
+    Usage of zeros counts as missing. The same object if nothing changes. An estimate is marked in `response_metadata`.
+
+    Args:
+        reply: The reply.
+        request: The messages of the request.
+        settings: Usage is estimated only with `max_tokens_total` or `max_cost`.
+        tools: The offered tools, in OpenAI's function format.
+    """
     reported: Mapping[str, Any] | None = reply.usage_metadata
     if reported is not None and not reported.keys() >= _COUNTS.keys():
         # LangChain gives a reply from a model's cache only its cost.
@@ -220,9 +252,14 @@ def cut_off_reply(
     model: str = "",
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """Build the partial message of a reply that was cut off, with its usage as reported so far, else estimated.
+    """Return the message for a reply that was cut off, with its usage as reported, completed by estimates.
 
-    The provider's figures cover at most the start of the reply. The model's name is for its price.
+    Args:
+        request: The messages of the request.
+        text: The text received so far.
+        reported: The usage reported so far, which covers at most the beginning; None if none was.
+        model: The model's name, by which the cost is found.
+        tools: The offered tools, in OpenAI's function format.
     """
     used = estimated_usage(request, AIMessage(text), tools)
     asked = (reported["input_tokens"] if reported else 0) or used["input_tokens"]
@@ -237,18 +274,18 @@ def cut_off_reply(
 def estimated_usage(
     request: Sequence[BaseMessage], reply: BaseMessage, tools: Sequence[dict[str, Any]] | None = None
 ) -> UsageMetadata:
-    """Estimate the tokens of a request and its reply, at about four characters per token."""
+    """Estimate the tokens of a request and its reply, at about four characters a token."""
     asked = estimated_tokens(request, tools=list(tools) if tools else None)
     answered = estimated_tokens([reply])
     return UsageMetadata(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)
 
 
 BUDGET_LEFT = "__graph_agent_budget_left"
-"""Key in a delegated run's `configurable`: the result of the delegating run's `RemainingBudget.as_json`."""
+"""Key in a delegated run's `configurable`: the remaining budget of the delegating run, as `RemainingBudget.as_json`."""
 STEPS_TO_FINALIZE = 2
-"""Supersteps that LangGraph must still allow (`RemainingSteps`) for `finalize`."""
+"""Supersteps that must remain before LangGraph's recursion limit so that `finalize` can run."""
 STEPS_FOR_A_WAVE = STEPS_TO_FINALIZE + 2
-"""Supersteps that it must still allow for a wave, its return to `plan`, and `finalize`."""
+"""Supersteps that must remain so that a parallel batch of calls, `plan` and `finalize` can run."""
 
 LOGGED = {
     "step_limit": "Max agentic iterations reached without final response",
@@ -258,36 +295,36 @@ LOGGED = {
     "cost_limit": "The cost budget of %g reached without final response",
     "deadline": "The deadline of %g s reached without final response",
 }
-"""Log message for each limit that ends planning, by name; `%g` is its size."""
+"""Limit that ends planning → log message; `%g` is the limit's value."""
 
 LimitMet = tuple[StopReason, float]
-"""The limit that ends planning, and its size."""
+"""The reason for which planning ends, and the limit's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetUsage:
-    """Usage of an input so far, compared with its budgets."""
+    """Usage of an input so far, in the units of its budgets."""
 
     seconds: float = 0.0
-    """Working time."""
+    """Working time, without waits for a reviewer."""
     tokens: int = 0
     cost: float = 0.0
-    """In the price table's currency."""
+    """In the currency of `prices`."""
     last_tokens: int = 0
-    """Tokens of the newest model call, the estimate for the next one; 0 before the first."""
+    """Tokens of the newest model call, which estimate the next one; 0 before the first call."""
     last_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RemainingBudget:
-    """Budget that an input may still use; None for no limit."""
+    """The budget that an input may still use; None in a field means no limit."""
 
     deadline_s: float | None = None
     tokens: int | None = None
     cost: float | None = None
 
     def shared_by(self, shares: int) -> RemainingBudget:
-        """Return one of several equal shares of tokens and cost; time is not divided, as the shares run in parallel."""
+        """Return one of `shares` equal parts of tokens and cost; time is not divided, as the parts run in parallel."""
         return RemainingBudget(
             self.deadline_s,
             None if self.tokens is None else self.tokens // shares,
@@ -295,17 +332,17 @@ class RemainingBudget:
         )
 
     def as_json(self) -> dict[str, float | int | None]:
-        """Return it as plain JSON."""
+        """Return the fields as a dict."""
         return {"deadline_s": self.deadline_s, "tokens": self.tokens, "cost": self.cost}
 
 
 def has_budget(settings: LoopConfig) -> bool:
-    """Whether time, tokens or cost is limited."""
+    """Whether the settings limit time, tokens or cost."""
     return (settings.deadline_s, settings.max_tokens_total, settings.max_cost) != (None, None, None)
 
 
 def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return the budget that cannot hold another plan and the answer, and its size; None if each can."""
+    """Return the budget that is too small for another plan and the answer, and its value; None if all suffice."""
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
         return "deadline", settings.deadline_s
     limit = settings.max_tokens_total
@@ -318,7 +355,7 @@ def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, fl
 
 
 def work_s(deadline_s: float, settings: LoopConfig) -> float:
-    """Return the seconds of a deadline that planning and calls may take."""
+    """Return the seconds of a deadline that planning and calls may use; the rest is reserved for the answer."""
     return deadline_s * (1 - settings.answer_reserve)
 
 
@@ -328,7 +365,7 @@ def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
 
 
 def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return the budget that is used up, the reserve for the answer included, and its size; None if there is none."""
+    """Return the budget that is used up, including the reserve for the answer, and its value; None if none is."""
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s
     if settings.max_tokens_total is not None and spent.tokens >= settings.max_tokens_total:
@@ -339,7 +376,7 @@ def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, flo
 
 
 def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingBudget:
-    """Return the budget of delegates: the remaining one without the reserve for the answer, at least 0."""
+    """Return the budget that delegates may use: what remains without the reserve for the answer, at least 0."""
     deadline, tokens, cost = settings.deadline_s, settings.max_tokens_total, settings.max_cost
     return RemainingBudget(
         None if deadline is None else max(0.0, work_s(deadline, settings) - spent.seconds),
@@ -349,7 +386,12 @@ def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingB
 
 
 def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
-    """Lower a run's budgets to what is left of the delegating run's, as `RemainingBudget.as_json`, if there is one."""
+    """Return settings whose budgets are at most those remaining to the delegating run.
+
+    Args:
+        settings: The delegate's own settings.
+        left: The result of `RemainingBudget.as_json`; None or empty leaves the settings unchanged.
+    """
     values: dict[str, Any] = {}
     for name, key, least in _TIGHTENED:
         given, own = (left or {}).get(key), getattr(settings, name)
@@ -359,14 +401,15 @@ def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> Loop
 
 
 _TIGHTENED = (("deadline_s", "deadline_s", 1e-3), ("max_tokens_total", "tokens", 1), ("max_cost", "cost", 1e-9))
-"""Field of `LoopConfig`, key of `RemainingBudget.as_json`, and the smallest value the field accepts."""
+"""Field of `LoopConfig`, key of `RemainingBudget.as_json`, and the smallest value that the field accepts."""
 
 
 def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
-    """Return the cost of one model call, by the price of the model that the reply names.
+    """Return the cost of one model call, in the currency of `prices`; 0 without prices or usage.
 
-    A model that is not in the table is priced by the longest name there that is a prefix of its own, such as
-    `gpt-4o-mini` for `gpt-4o-mini-2024-07-18`; else by the highest price, so that no limit is exceeded unnoticed.
+    The price is that of the model named in the reply. If it is not in the table, the longest name there that is a
+    prefix of it applies, such as `gpt-4o-mini` for `gpt-4o-mini-2024-07-18`; otherwise the highest price, so that no
+    limit is exceeded unnoticed.
     """
     used = reply.usage_metadata
     if not prices or not used:
@@ -380,7 +423,7 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price:
-    """Return the price of a model; see `cost_of`."""
+    """Return the price of a model from a table that is not empty; `cost_of` describes how it is found."""
     prefixes = [name for name in prices if model.startswith(name)]
     if prefixes:
         return prices[max(prefixes, key=len)]
@@ -388,7 +431,7 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price:
 
 
 def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
-    """Return the usage of one model call, 0 for unreported figures; without prices, the cost is left out."""
+    """Return the usage of one model call, with 0 for counts that are not reported; without prices it has no cost."""
     used = reply.usage_metadata
     usage: Usage = {
         "input_tokens": used["input_tokens"] if used else 0,
@@ -400,7 +443,7 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
 
 
 class LimitMetError(Exception):
-    """Raised when a limit forbids another plan; the input ends."""
+    """Raised when a limit forbids another plan, so that the input ends; has the reason and the limit's value."""
 
     def __init__(self, reason: StopReason, limit: float) -> None:
         super().__init__(f"{reason}: {limit}")
@@ -409,7 +452,13 @@ class LimitMetError(Exception):
 
 
 def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, int] | None:
-    """Return the limit of steps or of the session's turns that forbids another plan, and its size; None without one."""
+    """Return the limit that forbids another plan, and its value; None if there is none.
+
+    Args:
+        step: Number of plans of this input so far.
+        turn: Number of the session's model calls so far that `max_turns` counts.
+        settings: The run's settings.
+    """
     if step >= settings.max_steps:
         return "step_limit", settings.max_steps
     if settings.max_turns is not None and turn >= settings.max_turns:

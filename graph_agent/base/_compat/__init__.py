@@ -1,7 +1,7 @@
-"""Imports every private name of LangGraph, LangChain and Python that this package uses; `checkpoints` has more.
+"""Imports the private names of LangGraph, LangChain and Python that this package uses; `checkpoints` has more.
 
-Each has a test in `tests/base/test_compat*.py` that fails when it moves. No other module of the package may import
-a name that begins with an underscore from another distribution.
+Each has a test in `tests/base/test_compat*.py` that fails when the name moves. No other module of the package may
+import a name that begins with an underscore from another distribution.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 INTERRUPT = "__interrupt__"
-"""Key of the open interrupts in chunks of LangGraph's stream, and the channel of their writes."""
+"""Key of open interrupts in chunks of LangGraph's stream; also the channel of their writes."""
 STRICT_RESUME = "__pregel_strict_resume"
-"""Key in `configurable`: LangGraph refuses an answer that names an interrupt that is not open, before any write."""
+"""Key in `configurable` that makes LangGraph refuse, before any write, an answer to an interrupt that is not open."""
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
 
@@ -72,18 +72,23 @@ NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 def dual_runnable(
     sync: Callable[..., Any] | None, coroutine: Callable[..., Awaitable[Any]] | None, name: str
 ) -> Runnable[Any, Any]:
-    """Make a runnable that runs `coroutine` from asynchronous entry points and `sync` from blocking ones.
+    """Return a runnable that calls `coroutine` from asynchronous entry points and `sync` from blocking ones.
 
-    LangGraph injects `config` and `runtime` by the parameters of `sync`, so both functions must have the same. The
-    runnable is not traced: LangGraph traces the node it becomes.
+    LangGraph injects `config` and `runtime` according to the parameters of `sync`, so both must have the same. The
+    runnable is not traced, because LangGraph traces the node that it becomes.
     """
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 
 
 def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Any]:
-    """Read state fields, without those never written, inside a `Send` task, whose input is the sent value only.
+    """Return state fields inside a node or a `Send` task, whose own input has only the sent value.
 
-    With `fresh`, they include the task's own writes.
+    Fields that were never written are absent.
+
+    Args:
+        config: The node's config.
+        keys: Names of the fields.
+        fresh: Whether to include the task's own writes.
     """
     read = config["configurable"][_READ]
     values: dict[str, Any] = read(list(keys), fresh)
@@ -91,33 +96,38 @@ def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = Fal
 
 
 def read_running_state(keys: Sequence[str]) -> dict[str, Any]:
-    """Behaves like `read_state`, for code that a node calls and that has no config; empty outside a node."""
+    """Return state fields for code that a node calls without a config; empty outside a node. See `read_state`."""
     config = ensure_config()
     return read_state(config, keys) if _READ in config.get("configurable", {}) else {}
 
 
 def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
-    """Return the saver of the running graph, from inside one of its nodes; None without one."""
+    """Return the saver of the running graph, given a node's config; None if it has none."""
     saver = config["configurable"].get(_CHECKPOINTER)
     return saver if isinstance(saver, BaseCheckpointSaver) else None
 
 
 def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) -> bool:
-    """Whether a run, by its complete `configurable`, is to store checkpoints and names no thread.
+    """Whether a run would store checkpoints but names no thread.
 
-    A saver of a surrounding run replaces that of the graph.
+    Args:
+        checkpointer: The graph's saver; that of a surrounding run takes precedence.
+        configurable: The run's complete `configurable`.
     """
     saver = configurable.get(_CHECKPOINTER, checkpointer) if checkpointer is not False else None
     return isinstance(saver, BaseCheckpointSaver) and configurable.get("thread_id") is None
 
 
 def inherits_durability(configurable: Mapping[str, Any], durability: str | None = None) -> bool:
-    """Whether a surrounding run sets the durability, or this one, for a nested run with this `configurable`."""
+    """Whether a nested run takes over the durability of the surrounding run, because it sets none or the same."""
     return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
 
 
 def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> RunnableConfig:
-    """Return a node's config with another context in its runtime; the same config if `change` returns the same one."""
+    """Return a node's config with its runtime context replaced by `change(context)`.
+
+    The same config if it has no runtime or `change` returns the same object.
+    """
     configurable = config.get("configurable", {})
     runtime = configurable.get(_RUNTIME)
     if runtime is None or (context := change(runtime.context)) is runtime.context:
@@ -126,14 +136,14 @@ def with_context(config: RunnableConfig, change: Callable[[Any], Any]) -> Runnab
 
 
 def names_checkpoint(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run names its own thread or checkpoint, so that LangGraph passes nothing of a surrounding run's on."""
+    """Whether a run names a thread or checkpoint, so that it inherits nothing from a surrounding run."""
     return any(configurable.get(name) for name in _COORDINATES)
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
-    """Return the context that a nested run inherits; None without a surrounding run.
+    """Return the runtime context that a nested run inherits; None without a surrounding run.
 
-    A run that names its own thread or checkpoint inherits nothing from the caller.
+    None also for a run that names its own thread or checkpoint.
     """
     given = (config or {}).get("configurable", {})
     if _RUNTIME not in given and not names_checkpoint(given):
@@ -142,17 +152,17 @@ def surrounding_context(config: RunnableConfig | None) -> Any:
 
 
 def is_resuming(config: RunnableConfig) -> bool:
-    """Whether a graph that runs inside a node resumes from its own checkpoint, if it has one."""
+    """Whether a graph that runs inside a node has to resume from its own checkpoint, if it has one."""
     return bool(config["configurable"].get(_RESUMING))
 
 
 def is_nested(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run belongs to a task of another graph, whose stream may show its nodes."""
+    """Whether a run belongs to a task of another graph, in whose stream its nodes may appear."""
     return _TASK_ID in configurable
 
 
 def count_resume_values(config: RunnableConfig) -> int:
-    """Count the interrupts of a task that have an answer in this run; 0 at the task's first interrupt."""
+    """Return how many interrupts of a task have an answer in this run; 0 when it interrupts for the first time."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     if scratchpad is None:
         return 0
@@ -160,13 +170,13 @@ def count_resume_values(config: RunnableConfig) -> int:
 
 
 def newest_resume_value(config: RunnableConfig) -> Any:
-    """Return the answer that a task's newest interrupt has received in this run; None if there is none."""
+    """Return the newest answer to an interrupt that a task has received in this run; None if there is none."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     return scratchpad.resume[-1] if scratchpad is not None and scratchpad.resume else None
 
 
 async def stop_batching(store: Any) -> None:
-    """End the background task of one of LangGraph's asynchronous Stores, which has no method for it."""
+    """End the background task of one of LangGraph's asynchronous stores, which have no method for it."""
     if store._task is not None:
         store._task.cancel()
         await asyncio.wait([store._task])
@@ -178,7 +188,10 @@ def close_sqlite_cache(cache: Any) -> None:
 
 
 class InjectedArguments:
-    """Parameters of a tool that the framework injects, by `ToolNode`'s rules."""
+    """The parameters of a tool that the framework fills in, by the rules of LangGraph's `ToolNode`.
+
+    False if there are none.
+    """
 
     def __init__(self, tool: BaseTool) -> None:
         # Imported here: it loads LangGraph's prebuilt agents, and only an agent with tools needs it.
@@ -186,21 +199,21 @@ class InjectedArguments:
 
         found = _get_all_injected_args(tool)
         self.state: dict[str, str | None] = found.state
-        """Parameter → the injected state field; None for the whole state."""
+        """Parameter → injected state field; None for the whole state."""
         self.optional_state: set[str] = found._optional_state_args
         self.store: str | None = found.store
         self.runtime: str | None = found.runtime
         self.hidden: set[str] = found.all_injected_keys
-        """Parameters a model may not set."""
+        """Parameters that the model must not set."""
 
     def __bool__(self) -> bool:
         return bool(self.state or self.store or self.runtime or self.hidden)
 
 
 def changes_in(update: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what nodes wrote, by state field, from one item of LangGraph's `updates` stream.
+    """Yield the state updates of nodes in one item of LangGraph's `updates` stream: field → value.
 
-    A node that wrote a field twice has one entry for each write.
+    A node that returned several updates yields each of them; values that are not updates are skipped.
     """
     for written in update.values():
         changes = written if isinstance(written, list) else [written]
@@ -208,28 +221,28 @@ def changes_in(update: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def is_overridden(middleware: Any, base: type, method: str) -> bool:
-    """Whether a middleware defines a method itself."""
+    """Whether the class of a middleware overrides a method of `base`."""
     return getattr(type(middleware), method) is not getattr(base, method)
 
 
 def can_jump_to(middleware: Any, hook: str) -> list[str]:
-    """Return the destinations that a hook of a LangChain middleware declares with `hook_config(can_jump_to=…)`."""
+    """Return the destinations that a middleware's hook declares by `hook_config(can_jump_to=…)`; empty without any."""
     from langchain.agents.factory import _get_can_jump_to
 
     return [*_get_can_jump_to(middleware, hook)]
 
 
 def trace_policy_of(middleware: Any) -> TracePolicy:
-    """Return what tracers record of a middleware's nodes: its own policy, or that of `configure_trace_policy`."""
+    """Return what tracers record of a middleware's nodes: its own policy, or that set by `configure_trace_policy`."""
     from langchain.agents.middleware._trace_policy import _node_trace_policy
 
     return _node_trace_policy(middleware.trace_policy)
 
 
 def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
-    """Compose LangChain's `awrap_model_call` methods, outermost first; there is at least one.
+    """Compose LangChain's `awrap_model_call` methods, outermost first; at least one is required.
 
-    The composed method returns an object with `model_response` and `commands`, the innermost middleware's first.
+    The composed method returns an object with `model_response` and `commands`, those of the innermost first.
     """
     from langchain.agents.factory import _chain_async_model_call_handlers
 
@@ -239,7 +252,7 @@ def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callabl
 
 
 def chain_tool_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
-    """Compose LangChain's `awrap_tool_call` methods, outermost first; there is at least one."""
+    """Compose LangChain's `awrap_tool_call` methods, outermost first; at least one is required."""
     from langchain.agents.factory import _chain_async_tool_call_wrappers
 
     composed = _chain_async_tool_call_wrappers(wraps)
@@ -248,19 +261,19 @@ def chain_tool_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable
 
 
 def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:
-    """Convert a tool's return value as `tool.ainvoke` does: to a message, unless it is one already."""
+    """Convert a tool's return value to a `ToolMessage`, as `tool.ainvoke` does; a message is returned unchanged."""
     from langchain_core.tools.base import _format_output
 
     return _format_output(content, artifact, call_id, tool.name, "success")
 
 
 def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
-    """Whether an OpenAI chat model sends a request with these options to `/v1/responses`."""
+    """Whether an OpenAI chat model would send a request with these keyword arguments to `/v1/responses`."""
     return bool(model._use_responses_api(options))
 
 
 def without_boto_retries(client: Any, on_response: Callable[[Any], None]) -> Any:
-    """Return a copy of a client of boto3 that sends each request once; it shares the connections of the original.
+    """Return a copy of a boto3 client that sends each request once; it shares the original's connections.
 
     `on_response` receives each response, in the thread of its request, before the body of a streamed one is read.
     """
@@ -273,7 +286,7 @@ def without_boto_retries(client: Any, on_response: Callable[[Any], None]) -> Any
 
 
 def without_watsonx_retries(model: Any) -> Any:
-    """Return a `ModelInference` of IBM that sends each request once; it shares the connections of the original."""
+    """Return a copy of IBM's `ModelInference` that sends each request once; it shares the original's connections."""
     client = model._client
     once: dict[str, Any] = {}
     for name in ("_httpx_client", "_async_httpx_client"):
@@ -300,24 +313,27 @@ def _changed(instance: Any, **attributes: Any) -> Any:
 
 
 def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
-    """Return the executor that a loop runs blocking code on by default; None before its first use."""
+    """Return the executor that a loop uses for blocking code by default; None before its first use."""
     executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped
     return executor
 
 
 def config_parameter(function: Callable[..., Any]) -> str | None:
-    """Return the parameter of a tool's function that receives the run's config; None without one."""
+    """Return the name of the parameter by which a tool's function receives the run's config; None without one."""
     from langchain_core.tools.base import _get_runnable_config_param
 
     return _get_runnable_config_param(function)
 
 
 MakeGate = Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
-"""Makes a gate from a message stream's consumer and the set of message ids that the stream has emitted."""
+"""Builds a gate from the consumer of a message stream, and the set of message ids that the stream has emitted."""
 
 
 def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfig:
-    """Return a model call's config whose entries to LangGraph's message stream pass through a gate."""
+    """Return a model call's config in which entries of LangGraph's message stream pass through a gate.
+
+    The same config if the call is not streamed by messages.
+    """
     manager = config.get("callbacks")
     if not isinstance(manager, BaseCallbackManager):
         return config
@@ -335,19 +351,22 @@ def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfi
 
 
 def message_handlers(manager: BaseCallbackManager) -> list[StreamMessagesHandler] | None:
-    """Return the handlers of a manager if all are LangGraph's own for its message stream; None if one is not."""
+    """Return the handlers of a manager if all of them are LangGraph's message streams; None if any is not."""
     if any(type(handler) is not StreamMessagesHandler for handler in manager.handlers):
         return None
     return [handler for handler in manager.handlers if isinstance(handler, StreamMessagesHandler)]
 
 
 def emit_message(handler: StreamMessagesHandler, run_meta: Any, message: BaseMessage) -> None:
-    """Send one token of a model call to the message stream; `run_meta` is the handler's entry for the call."""
+    """Send one token of a model call to the message stream; `run_meta` is the handler's metadata of that call."""
     handler._emit(run_meta, message)
 
 
 def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) -> Callable[[Any], None] | None:
-    """Return the function that adds entries to a message stream's queue in the thread of `loop`; None if unknown."""
+    """Return the function that puts entries into a message stream's queue, for use in the thread of `loop`.
+
+    None if the handler writes elsewhere.
+    """
     stream = handler.stream
     if not isinstance(stream, functools.partial) or stream.func != loop.call_soon_threadsafe:
         return None
@@ -356,7 +375,7 @@ def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) ->
 
 
 def cache_block_types() -> None:
-    """Cache the types of langchain-core's content blocks.
+    """Cache the types of langchain-core's content blocks, for the whole process.
 
     Without the cache, the type hints of five classes are read for each block of each sent message: 0.12 ms each.
     """
@@ -367,7 +386,7 @@ def cache_block_types() -> None:
 
 
 _MOST_REPEATED = 200
-"""Newest messages of the history that the output of a node may repeat."""
+"""Number of the newest messages of the history that the output of a node may repeat."""
 
 
 class _UnobservedNode(RunnableSeq):
@@ -405,7 +424,7 @@ class _UnobservedNode(RunnableSeq):
 
 
 def is_observed(config: RunnableConfig) -> bool:
-    """Whether callback handlers observe the nodes of a run, or a program that instruments LangGraph may."""
+    """Whether callback handlers may observe the nodes of a run, or a program that instruments LangGraph."""
     manager = config.get("callbacks")
     return not isinstance(manager, AsyncCallbackManager) or bool(manager.handlers) or _is_instrumented()
 
@@ -417,10 +436,13 @@ def _is_instrumented() -> bool:
 
 
 def stream_messages(config: RunnableConfig, messages: Callable[[], Sequence[BaseMessage]]) -> None:
-    """Stream a node's messages to readers of `stream_mode="messages"` that have not received them.
+    """Send messages that a node is about to store to readers of `stream_mode="messages"`, except those already sent.
 
-    LangGraph itself streams the messages of an update that is a mapping, in the same way. A message without an id gets
-    one. `messages` is called only if there are such readers.
+    LangGraph does the same for an update that is a dict. A message without an id gets one.
+
+    Args:
+        config: The node's config.
+        messages: Returns the messages; called only if there is such a reader.
     """
     for handler in getattr(config.get("callbacks"), "handlers", ()):
         if isinstance(handler, StreamMessagesHandler):
@@ -431,7 +453,7 @@ def stream_messages(config: RunnableConfig, messages: Callable[[], Sequence[Base
 
 
 def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
-    """Run the nodes of a graph without LangChain's callbacks in each run that no callback handler observes."""
+    """Change the nodes of a graph, in place, to run without LangChain's callbacks in runs that no handler observes."""
     for node in graph.nodes.values():
         if type(node.node) is RunnableSeq:
             made = node.node
@@ -441,7 +463,7 @@ def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None
 
 
 UpdateRouter = Callable[[Any, RunnableConfig], Sequence[Send | str] | str | None]
-"""Maps a node's return value and its config to the next tasks or node; None if the state decides."""
+"""Returns the next tasks or node for a node's return value and its config; None if the state must decide."""
 
 
 class _UpdateBranch(BranchSpec):
@@ -464,18 +486,25 @@ class _UpdateBranch(BranchSpec):
 
 
 def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str, route: UpdateRouter) -> None:
-    """Let a node's conditional edge route by its return value; if `route` returns None, the edge reads the state."""
+    """Make a node's conditional edge decide by the node's return value, in place.
+
+    Args:
+        graph: The graph, not compiled yet.
+        node: Name of the node.
+        edge: Name of the conditional edge.
+        route: Decides; if it returns None, the edge reads the state as before.
+    """
     branch = _UpdateBranch(*graph.branches[node][edge])
     branch.route = route
     graph.branches[node][edge] = branch
 
 
 SCRATCHPAD = "__pregel_scratchpad"
-"""Key in `configurable` of what a task knows of its interrupts and of the graphs that it runs."""
+"""Key in `configurable`: a task's interrupts, their answers, and a counter of the graphs that it runs."""
 
 
 def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
-    """Return the `configurable` to run or read a graph in the namespace of an earlier run in this thread."""
+    """Return the `configurable` with which a node runs or reads a graph in the namespace of an earlier run."""
     scratchpad = config["configurable"].get(SCRATCHPAD)
     own: dict[str, Any] = {"checkpoint_ns": namespace}
     if scratchpad is not None:
@@ -485,21 +514,21 @@ def in_namespace(config: RunnableConfig, namespace: str) -> dict[str, Any]:
 
 
 def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return namespace and id of the checkpoint that the node of a config runs from; no id without checkpoints."""
+    """Return namespace and id of the checkpoint from which a node runs; None as the id without checkpoints."""
     namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
     return namespace, configurable.get("checkpoint_map", {}).get(namespace)
 
 
 _PENDING_INDEX = "_graph_agent_pending_index"
-"""Attribute of a run's loop: the list of its pending writes, and a superset of the ids of their tasks."""
+"""Attribute of a run's loop: the list of its pending writes, and at least the ids of all their tasks."""
 
 
 def index_pending_writes() -> None:
-    """Make LangGraph add a task's writes to those of a superstep without searching all of them for older ones.
+    """Patch LangGraph, once per process, to store a task's writes without searching all writes of the superstep.
 
-    LangGraph searches once for each task, so a wave's cost grows with the square of its calls. The older writes are
-    hidden from it if an index shows that none is the task's own. Decision 13 in the documentation proposes the change
-    upstream.
+    LangGraph searches once for each task, so that the cost of a parallel batch grows with the square of its calls. With
+    the patch, older writes are hidden from it if an index shows that none belongs to the task. Decision 13 in the
+    documentation proposes the change upstream.
     """
     loop_class = import_module("langgraph.pregel._loop").AsyncPregelLoop
     original = loop_class.put_writes
@@ -528,18 +557,18 @@ def index_pending_writes() -> None:
 
 
 _ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")
-"""Methods of a chat model between a caller and `_agenerate_with_cache`."""
+"""Methods of a chat model that are called between `ainvoke` and `_agenerate_with_cache`."""
 TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
-"""Keyword arguments of a model that only traces receive."""
+"""Keyword arguments of a model call that only traces receive."""
 
 
 def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata that LangChain adds to a request of a chat model."""
+    """Return the metadata that LangChain adds to a chat model's request, for traces."""
     return model._get_ls_params_with_defaults(**{k: v for k, v in options.items() if k not in TRACED_OPTIONS})
 
 
 def has_own_entry_point(model: BaseChatModel) -> bool:
-    """Whether a chat model, or a program that instruments LangChain, replaces one of `_ENTRY_POINTS`."""
+    """Whether a chat model, or a program that instruments LangChain, overrides one of `_ENTRY_POINTS`."""
     own = vars(sys.modules["langchain_core.language_models.chat_models"])
     functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
     return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)

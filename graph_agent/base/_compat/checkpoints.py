@@ -1,4 +1,4 @@
-"""Imports LangGraph's private names behind checkpoints: their ids, and the full copies of delta channels.
+"""Imports LangGraph's private names behind checkpoint ids, and behind the full copies of delta channels.
 
 Like those of `_compat`, each has a test that fails when it moves: `tests/base/test_compat.py`.
 """
@@ -24,13 +24,13 @@ from langgraph.types import Send
 
 _REPLAY_STATE = "__pregel_replay_state"
 _COPY_DUE = "is_copy_due"
-"""Method of a delta channel that decides itself, by the numbers of updates and supersteps since its last full copy."""
+"""Method of a delta channel that decides when to write a full copy, by updates and supersteps since the last."""
 _DECIDES = "delta_channels_to_snapshot"
 _pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
 
 
 def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
-    """Whether a run names the checkpoint it starts from, which may not be the newest of its namespace."""
+    """Whether a run names the checkpoint it starts from, so that it may not start from the newest one."""
     return bool(
         configurable.get("checkpoint_id")
         or configurable.get(_REPLAY_STATE)
@@ -44,9 +44,10 @@ _TICKS_AT_EPOCH = 0x01B21DD213814000
 
 
 class _IdClock:
-    """The clock of LangGraph's checkpoint ids: the wall clock, which never falls below a floor.
+    """Wall clock for LangGraph's checkpoint ids whose time never falls below a floor.
 
-    LangGraph's own floor, `_last_v6_timestamp`, cannot be raised safely: `uuid6` reads and writes it without a lock.
+    LangGraph's own floor, `_last_v6_timestamp`, cannot be raised safely, because `uuid6` reads and writes it without a
+    lock.
     """
 
     def __init__(self) -> None:
@@ -65,10 +66,11 @@ _id_clock = _IdClock()
 
 
 def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
-    """Raise the floor of LangGraph's checkpoint ids in this process above one of them; any other text is ignored.
+    """Make all checkpoint ids generated later in this process greater than the given one.
 
-    The newest checkpoint of a thread is the one with the highest id, and ids are made from the wall clock: a process
-    whose clock is behind would otherwise store checkpoints below those of another.
+    The newest checkpoint of a thread is the one with the greatest id, and ids contain the wall clock's time. A process
+    whose clock is slow would otherwise store checkpoints below those of another process. A text that is not such an id
+    is ignored.
     """
     try:
         version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
@@ -82,7 +84,7 @@ def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
 
 
 class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled graph that makes no checkpoint id below one that it has loaded, whichever saver it has."""
+    """A compiled graph whose new checkpoint ids are greater than any that it has loaded, with every saver."""
 
     def _migrate_checkpoint(self, checkpoint: Checkpoint) -> None:
         # LangGraph calls this with each checkpoint that a run, `update_state` or `get_state` starts from.
@@ -91,11 +93,13 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int]], str, list[Any]], None]) -> None:
-    """Make LangGraph ask the delta channels that have `is_copy_due` when to write a full copy of them.
+    """Patch LangGraph, once per process, to ask delta channels that have `is_copy_due` when to write a full copy.
 
-    LangGraph writes one after a fixed number of updates or of supersteps; it does so for all other channels.
-    `add_length` adds the lengths of the deciding channels to its counters, which it stores in the checkpoint's
-    metadata.
+    All other channels still get one after a fixed number of updates or supersteps.
+
+    Args:
+        add_length: Adds the length of a deciding channel to LangGraph's counters, which the checkpoint's metadata
+            keeps; receives the counters, the channel's name and its list.
     """
     before = getattr(_pregel_modules[0], _DECIDES)
     if hasattr(before, "__wrapped__"):
@@ -119,24 +123,24 @@ def let_channels_decide_on_copies(add_length: Callable[[dict[str, tuple[int, int
 
 
 def replay_delta(channel: DeltaChannel[Any], history: DeltaChannelHistory) -> Any:
-    """Return a delta channel's value from its last full copy and the writes after it, as LangGraph rebuilds it."""
+    """Return a delta channel's value, rebuilt from its last full copy and the writes after it as LangGraph does."""
     return _replay(channel, history).get()
 
 
 def delta_snapshot(value: Any) -> Any:
-    """Return a full copy of a delta channel, as LangGraph stores it among a checkpoint's values."""
+    """Wrap a value as LangGraph stores the full copy of a delta channel in a checkpoint."""
     return _DeltaSnapshot(value)
 
 
 def copied_list(stored: Any) -> list[Any] | None:
-    """Return the list of a full copy of a delta channel; None for any other value."""
+    """Return the list in the full copy of a delta channel; None for any other stored value."""
     return stored.value if isinstance(stored, _DeltaSnapshot) and isinstance(stored.value, list) else None
 
 
 def packed(value: Any) -> bytes:
-    """Return a value in LangGraph's msgpack; raise `ormsgpack.MsgpackEncodeError` if it has an object without a form.
+    """Return a value in LangGraph's msgpack; raise `ormsgpack.MsgpackEncodeError` for an object that cannot be encoded.
 
-    LangGraph compares an object with 20 types before it comes to `Send`, of which a turn stores two.
+    Encodes `Send`, of which a turn stores two, directly; LangGraph would compare it with 20 other types first.
     """
     return ormsgpack.packb(value, default=_packed_object, option=jsonplus._option)
 

@@ -1,4 +1,4 @@
-"""Imports LangChain's private names behind the reply to a request: how a chat model generates and streams it.
+"""Imports LangChain's private names behind the generation and streaming of a chat model's reply.
 
 Like those of `_compat`, each has a test that fails when it moves: `tests/base/test_compat.py`.
 """
@@ -36,10 +36,18 @@ async def generate_reply(
     is_text: bool,
     on_chunk: Callable[[BaseMessage], None] | None = None,
 ) -> ChatResult:
-    """Generate a reply as `BaseChatModel.agenerate` does, in the caller's task and without the events of begin and end.
+    """Generate a reply as `BaseChatModel.agenerate` does, in the caller's task and without start and end events.
 
-    The manager receives the tokens. `is_text` is whether the content of each message is a text. With `on_chunk`, the
-    reply is streamed, each of its chunks is passed to the function, and the manager receives none.
+    Args:
+        model: The chat model.
+        request: The messages.
+        options: Keyword arguments of the call.
+        manager: Receives the tokens of a streamed reply.
+        is_text: Whether the content of every message is a string.
+        on_chunk: Receives each chunk of the reply, which is then always streamed; the manager receives no tokens.
+
+    Raises:
+        Exception: The model's error.
     """
     given = {name: value for name, value in options.items() if name not in TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
@@ -56,13 +64,13 @@ async def generate_reply(
 
 
 def can_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
-    """Whether a model has an asynchronous stream of its own, and neither it nor a call's options turn it off."""
+    """Whether a model implements asynchronous streaming, and neither the model nor the call's options disable it."""
     base = sys.modules["langchain_core.language_models.chat_models"].BaseChatModel
     return type(model)._astream is not base._astream and not model._streaming_disabled(**options)
 
 
 def reads_stream(handler: object) -> bool:
-    """Whether a callback handler makes LangChain stream the reply of a request that is sent as a whole."""
+    """Whether a callback handler makes LangChain stream a reply that is requested as a whole."""
     return isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler)
 
 
@@ -79,7 +87,7 @@ async def _generate_from_chunks(
     options: Mapping[str, Any],
     on_chunk: Callable[[BaseMessage], None],
 ) -> ChatResult:
-    """Stream and join a reply as `_agenerate_with_cache` does for a plain generation, without a callback per token."""
+    """Stream and join a reply as `_agenerate_with_cache` would, without a callback for each token."""
     from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata, generate_from_stream
 
     chunks = []
@@ -100,7 +108,7 @@ async def _generate_from_chunks(
 
 
 def _has_plain_generation(model: BaseChatModel) -> bool:
-    """Whether `_agenerate_with_cache`, if it does not stream, only calls `_agenerate` and completes the metadata."""
+    """Whether `_agenerate_with_cache`, when it does not stream, only calls `_agenerate` and completes the metadata."""
     own = vars(sys.modules["langchain_core.language_models.chat_models"])
     function = type(model)._agenerate_with_cache
     if type(function) is not FunctionType or function.__globals__ is not own:
@@ -115,7 +123,7 @@ async def _generate(
     manager: AsyncCallbackManagerForLLMRun,
     options: Mapping[str, Any],
 ) -> ChatResult:
-    """Generate as `_agenerate_with_cache` does for a plain generation; that inspects a signature for each reply."""
+    """Generate a reply as `_agenerate_with_cache` would, without inspecting a signature for each reply."""
     # Imported here: a process that sends no request does not need it.
     from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata
 

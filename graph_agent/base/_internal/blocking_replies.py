@@ -1,4 +1,4 @@
-"""Interrupts replies that a thread reads: a cancellation of the task that waits for the thread does not reach it."""
+"""Interrupts threads that read a model's reply; a cancellation of the waiting task does not reach them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextvars import ContextVar
 
 
 class BlockingReplies:
-    """The replies that threads have begun to read for one request."""
+    """The replies that threads are reading for one request."""
 
     def __init__(self) -> None:
         self._stops: list[Callable[[], None]] = []
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Collect the replies that are announced in the block and in its threads."""
+        """Add replies that are announced in the block, or in threads that it starts, to this object."""
         token = _current.set(self)
         try:
             yield
@@ -23,12 +23,12 @@ class BlockingReplies:
             _current.reset(token)
 
     def interrupt(self) -> None:
-        """Interrupt all of them."""
+        """Interrupt all replies that were added."""
         for stop in self._stops:
             stop()
 
     def add(self, stop: Callable[[], None]) -> None:
-        """Add a reply; `stop` interrupts it from another thread, does not block, and does not raise."""
+        """Add a reply; `stop` interrupts it, is called from another thread, and must neither block nor raise."""
         self._stops.append(stop)
 
 
@@ -36,6 +36,6 @@ _current: ContextVar[BlockingReplies | None] = ContextVar("graph_agent_blocking_
 
 
 def announce(stop: Callable[[], None]) -> None:
-    """Add a reply to those of the current request, if there is one; `stop` is that of `BlockingReplies.add`."""
+    """Add a reply to those of the current request; does nothing outside a request. See `BlockingReplies.add`."""
     if (replies := _current.get()) is not None:
         replies.add(stop)

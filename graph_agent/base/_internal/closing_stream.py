@@ -12,25 +12,25 @@ T = TypeVar("T")
 
 
 class ConsumerTracker:
-    """Tracks whether a stream still has a reader."""
+    """Records whether a stream still has a reader."""
 
     def __init__(self) -> None:
         self.is_left = False
-        """Whether the `async for` loop over the stream exited early and no other loop has started."""
+        """Whether the `async for` loop over the stream was left early and no other loop has begun."""
         self._stream: weakref.ref[ClosingStream[Any] | ClosingIterator[Any]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop that reads an asynchronous stream; None for a blocking one."""
+        """The event loop that reads an asynchronous stream; None for a blocking one."""
 
     def begin(self, stream: ClosingStream[Any] | ClosingIterator[Any]) -> None:
-        """Record that the running event loop, if any, reads a stream."""
+        """Record that `stream` is being read, in the running event loop if it is asynchronous."""
         self.is_left = False
         self._stream = weakref.ref(stream)
         self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None
 
     def close_if_left(self) -> None:
-        """Close an abandoned stream, or begin to if it cannot be closed at once; callable from any thread.
+        """Close a stream whose reader has left, from any thread; an asynchronous one is closed later by its event loop.
 
-        A stream without references is already being closed.
+        Does nothing if the stream has a reader or is no longer referenced, in which case it is being closed already.
         """
         stream = self._stream() if self._stream is not None else None
         if not self.is_left or stream is None:
@@ -42,9 +42,9 @@ class ConsumerTracker:
 
 
 class ClosingStream(AsyncGenerator[T, None]):
-    """An async generator that records in its `readership` when it loses its reader.
+    """An async generator that records in `readership` when its reader leaves.
 
-    `async for` reads it through a separate iterator, which is dropped when the loop exits by `break`, `return` or an
+    `async for` reads it through a separate iterator, which is dropped when the loop ends by `break`, `return` or an
     exception. Another loop may continue to read the stream, as with any generator.
     """
 
@@ -60,7 +60,7 @@ class ClosingStream(AsyncGenerator[T, None]):
         return self._source.__anext__()
 
     async def asend(self, value: None) -> T:
-        """See `AsyncGenerator.asend`."""
+        """Resume the source; as `AsyncGenerator.asend`."""
         self._readership.begin(self)
         return await self._source.asend(value)
 
@@ -70,12 +70,12 @@ class ClosingStream(AsyncGenerator[T, None]):
         val: BaseException | object = None,
         tb: TracebackType | None = None,
     ) -> T:
-        """See `AsyncGenerator.athrow`."""
+        """Raise an exception inside the source; as `AsyncGenerator.athrow`."""
         error = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
         return await self._source.athrow(error)
 
     async def aclose(self) -> None:
-        """See `AsyncGenerator.aclose`."""
+        """Record that the reader has left, and close the source."""
         self._readership.is_left = True
         await self._source.aclose()
 
@@ -92,7 +92,7 @@ class _StreamIterator(ClosingStream[T]):
 
 
 class ClosingIterator(Iterator[T]):
-    """Behaves like `ClosingStream`, for a blocking generator."""
+    """A blocking iterator over a generator that records in `readership` when its reader leaves; see `ClosingStream`."""
 
     def __init__(self, source: Generator[T], readership: ConsumerTracker) -> None:
         self._source = source
@@ -106,7 +106,7 @@ class ClosingIterator(Iterator[T]):
         return next(self._source)
 
     def close(self) -> None:
-        """Behaves like `Generator.close`."""
+        """Record that the reader has left, and close the source."""
         self._readership.is_left = True
         self._source.close()
 
@@ -126,7 +126,7 @@ class _LoopIterator(Iterator[T]):
         return next(self._stream)
 
     def close(self) -> None:
-        """Behaves like `Generator.close`."""
+        """Record that the reader has left, and close the source."""
         self._stream.close()
 
     def __del__(self) -> None:
@@ -134,11 +134,11 @@ class _LoopIterator(Iterator[T]):
 
 
 BETWEEN_PIECES_S = 0.016
-"""Minimum seconds between two sends, about one screen refresh; chunks in between are joined."""
+"""Minimum seconds between two sends, about one screen refresh; chunks that arrive between them are joined."""
 
 
 _MOST_JOINED = 65_536
-"""Characters at which buffered chunks are sent before their interval has passed, or wait for the send before."""
+"""Maximum characters in the buffer: it is then sent before the interval has passed, and `add` waits for it."""
 
 
 async def _drop(text: str) -> None:
@@ -146,9 +146,13 @@ async def _drop(text: str) -> None:
 
 
 class TextCoalescer:
-    """Sends the first chunk at once, and joins later chunks into one send per interval of `every_s()` seconds.
+    """Sends the first chunk of text at once, and joins later ones to one send per interval. Sends never overlap.
 
-    To keep the order, call `flush` before anything else is sent to the same receiver. Sends never overlap.
+    Call `flush` before anything else is sent to the same receiver, to keep the order.
+
+    Args:
+        send: Sends a text to the receiver.
+        every_s: Returns the seconds until the next send.
     """
 
     def __init__(
@@ -158,14 +162,14 @@ class TextCoalescer:
         self._every_s = every_s
         self._buffer: list[str] = []
         self._buffered = 0
-        """Characters in the buffer."""
+        """Number of characters in the buffer."""
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._send_lock = asyncio.Lock()
 
     async def add(self, text: str) -> None:
-        """Send a chunk now, or with those that follow within the interval; wait while the buffer is full."""
+        """Send a chunk now, or later together with those that follow; waits for the send while the buffer is full."""
         self._buffer.append(text)
         self._buffered += len(text)
         is_full = self._buffered >= _MOST_JOINED
@@ -178,7 +182,7 @@ class TextCoalescer:
             self._timer = loop.call_at(self._due, self._flush_later)
 
     async def flush(self) -> None:
-        """Send the buffered text; the buffer is empty on return."""
+        """Send the buffered text, if any; the buffer is empty on return. Raises what the send raises."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -191,13 +195,13 @@ class TextCoalescer:
                 self._due = asyncio.get_running_loop().time() + self._every_s()
 
     async def drop(self) -> None:
-        """Drop the buffered text, after a send that has begun."""
+        """Discard the buffered text; waits for a send that has begun."""
         self._buffer.clear()
         self._buffered = 0
         await self.flush()
 
     def close(self) -> None:
-        """Drop the receiver, and all text from now on."""
+        """Discard all text from now on, because the receiver is gone."""
         self._send = _drop
 
     def _flush_later(self) -> None:

@@ -62,18 +62,21 @@ LogLevelOption = Annotated[
 
 
 def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
-    """Return the log level of a command's options: `level`, or INFO for one `-v`, DEBUG for more; None for neither."""
+    """Return the log level of a command's options: `level`, or INFO for one `-v` and DEBUG for more.
+
+    None if neither option is given.
+    """
     if level is not None or not verbose:
         return level
     return LogLevel.INFO if verbose == 1 else LogLevel.DEBUG
 
 
 def log_at(level: str | None, stream: LogStream | None = None) -> None:
-    """Write the log to standard error, or a stream; replaces the handler of an earlier call.
+    """Write the log to standard error or to `stream`; replaces the handler of an earlier call.
 
-    DEBUG records of other packages are never shown, because they hold whole requests. Text in them that looks like a
-    secret is masked. The level None means `warning`, and leaves logging that the program has configured itself
-    unchanged.
+    DEBUG records of other packages are never written, because they contain whole requests. Text that looks like a
+    secret is masked. With None as the level, this is `warning`, and logging that the program has configured itself is
+    left unchanged. Raises `ConfigError` for an invalid `GRAPH_AGENT_LOG_FORMAT`.
     """
     root = logging.getLogger()
     if level is None and any(not isinstance(each, _Handler) for each in root.handlers):
@@ -85,9 +88,9 @@ def log_at(level: str | None, stream: LogStream | None = None) -> None:
 
 
 def log_warnings(*, without_history: bool = False, stream: LogStream | None = None) -> None:
-    """Write warnings to standard error, or a stream, without timestamps; replaces the handler of an earlier call.
+    """Write warnings without timestamps to standard error or to `stream`; replaces the handler of an earlier call.
 
-    With `without_history`, warnings that a run shows from its history are omitted.
+    With `without_history`, warnings that the command also prints from the session's history are omitted.
     """
     handler = _Handler("%(message)s", stream)
     handler.setLevel(logging.WARNING)
@@ -106,7 +109,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class ta
 
 
 class _JsonFormatter(logging.Formatter):
-    """Format a record as one line of JSON in ASCII, with its fields. Secrets are masked."""
+    """Formats a record as one line of ASCII JSON with the `LOG_FIELDS` of its run; secrets are masked."""
 
     def format(self, record: logging.LogRecord) -> str:
         mask = mask_named_secrets if record.name.partition(".")[0] == _OWN else mask_secrets
@@ -119,10 +122,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Format records so that no text in them can imitate the start of a record, or control a terminal.
+    """Formats records so that no text in them can imitate the start of a record or control a terminal.
 
-    A message is one line. Lines of a traceback, and of a message whose record has `MULTILINE`, are indented.
-    Secrets are masked.
+    A message is one line. Lines of a traceback, and of a message whose record has `MULTILINE`, are indented. Secrets
+    are masked.
     """
 
     def format(self, record: logging.LogRecord) -> str:

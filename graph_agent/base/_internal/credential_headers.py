@@ -1,4 +1,4 @@
-"""Reads credentials from request headers; they belong to the run of that request and are never stored."""
+"""Reads credentials from request headers; they are used by the run of that request only, and never stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 KEY_HEADERS = frozenset({"authorization", "x-api-key"})
-"""Headers that hold the API key, on a server with API keys."""
+"""Headers that hold the client's key on a server with API keys, in lower case."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _RESERVED = frozenset(
     {
@@ -22,13 +22,16 @@ _RESERVED = frozenset(
         *("x-session-id", "x-progress", "x-request-id", "a2a-version", "a2a-extensions"),
     }
 )
-"""Headers with a fixed meaning; some of them are stored or returned."""
+"""Headers with a fixed meaning, some of which are stored or returned, in lower case."""
 
 
 def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session_header: str = "") -> None:
-    """Validate the headers, by credential, that are configured to hold credentials; `ConfigError` if one is reserved.
+    """Check the headers that are configured to hold credentials; raise `ConfigError` if one is invalid or reserved.
 
-    `session_header` is the server's own name of the header for sessions; empty for the default, or none.
+    Args:
+        headers: Credential → header.
+        has_keys: Whether the server has API keys, whose headers tools must not receive.
+        session_header: The configured name of the header with the session's id; empty for the default.
     """
     if session_header.lower() in (_RESERVED | KEY_HEADERS) - {"x-session-id"}:
         raise ConfigError(f"session_header: the header {session_header!r} means something else; write e.g. X-Chat-Id.")
@@ -49,9 +52,14 @@ def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session
 
 
 def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, SecretStr]:
-    """Return the credentials of one request; omits those whose header is absent or empty.
+    """Return the credentials in one request's headers; those whose header is absent or empty are omitted.
 
-    Raises `InputError` if a header occurs more than once, because it is ambiguous which value applies.
+    Args:
+        headers: The request's headers.
+        names: Credential → header.
+
+    Raises:
+        InputError: A header occurs more than once, so that its value is ambiguous.
     """
     found: dict[str, SecretStr] = {}
     for name, header in names.items():

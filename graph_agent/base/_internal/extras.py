@@ -42,11 +42,11 @@ _EXTRAS = {
     "sse_starlette": "server",
     "uvicorn": "server",
 }
-"""Module → the extra that has it."""
+"""Module → extra that installs it."""
 
 
 def extra_of(module: str | None) -> str | None:
-    """Return the extra of a module or of a package that it is in; None if it is in none."""
+    """Return the extra that installs a module or one of its parent packages; None if there is none."""
     while module:
         if module in _EXTRAS:
             return _EXTRAS[module]
@@ -55,9 +55,14 @@ def extra_of(module: str | None) -> str | None:
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
-    """Return the error for an optional dependency of `what`, a sentence's subject, that cannot be imported.
+    """Return the error to raise when an optional dependency cannot be imported, with the command that installs it.
 
-    A failed import of this package's own modules is returned itself.
+    If the failed import is of this package's own modules, `error` is returned.
+
+    Args:
+        what: The feature that needs it, as the subject of a sentence.
+        extra: The extra that installs it.
+        error: The import error.
     """
     if (error.name or "").partition(".")[0] == "graph_agent" and not isinstance(error, MissingExtraError):
         return error
@@ -77,8 +82,8 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 def install_command(extra: str) -> str:
     """Return the shell command that adds an extra to this installation.
 
-    The source is that of the installation (PEP 610): a checkout, a wheel or a repository. If it is unknown or gone, the
-    command names the packages of the extra, because an index need not have this package.
+    It names the source that this package was installed from (PEP 610): a checkout, a wheel or a repository. If that is
+    unknown or gone, it names the extra's packages, because an index need not have this package.
     """
     from importlib import metadata
 
@@ -101,7 +106,7 @@ def pip_install() -> str:
 
 
 def requirements_of(extra: str) -> list[Requirement]:
-    """Return the packages that an extra adds, without their markers."""
+    """Return the packages that an extra adds, without environment markers; empty for an unknown extra."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -115,7 +120,7 @@ def requirements_of(extra: str) -> list[Requirement]:
 
 
 def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
-    """Return the arguments of `pip install` for the source of PEP 610; empty if it is unknown or gone."""
+    """Return the arguments of `pip install` for the source in PEP 610's data; empty if it is unknown or gone."""
     url: str = direct_url.get("url", "")
     if "vcs_info" in direct_url:
         of_repository = direct_url["vcs_info"]
@@ -135,16 +140,16 @@ def _source(direct_url: Mapping[str, Any], extra: str) -> list[str]:
 
 
 PACKAGES = ("langgraph_sdk", "langsmith.types", "mcp", "mcp.server", "mcp.server.fastmcp", "sqlite_vec")
-"""In this order, because a package comes before the packages in it."""
+"""Packages whose loading is deferred; each stands before the packages inside it."""
 
 _lock = RLock()
 
 
 def defer_packages() -> None:
-    """Run the `__init__` of each of `PACKAGES` at the first access to one of its names, and not for its submodules.
+    """Defer the `__init__` of each of `PACKAGES` to the first access to one of its names; call it before their import.
 
-    LangChain, LangGraph and the MCP adapters import submodules of these packages, and would load 300 more modules with
-    them. Call it before their import. Packages that are loaded already, or not installed, are left alone.
+    LangChain, LangGraph and the MCP adapters import submodules of these packages, which would otherwise load 300 more
+    modules. Packages that are loaded already or not installed are left alone.
     """
     for name in PACKAGES:
         parent, _, tail = name.rpartition(".")

@@ -18,12 +18,12 @@ _NO_MESSAGE_OF_ITS_OWN = "unhandled errors in a TaskGroup"
 
 
 def exception_text(error: BaseException) -> str:
-    """Return an exception's class and message; for an exception group, however nested, those of its leaves.
+    """Return an exception's class and message, e.g. `ValueError: no rooms`.
 
-    Returns e.g. `ValueError: no rooms`, `KeyError: 'a'; OSError: refused` for a task group's exceptions, and
-    `three searches failed (KeyError: 'a'; OSError: refused)` for a group with a custom message. Equal causes are
-    listed once, and at most five causes, followed by the number of the others. If an exception was raised from a
-    group, the group follows it in parentheses.
+    For a task group's exceptions it is `KeyError: 'a'; OSError: refused`, and for a group with a message of its own
+    `three searches failed (KeyError: 'a'; OSError: refused)`. Equal exceptions of a group are listed once, and at most
+    five, followed by the number of the others. If the exception was raised from a group, the group follows in
+    parentheses.
     """
     if isinstance(error, BaseExceptionGroup):
         return _group_text(error)
@@ -34,13 +34,13 @@ def exception_text(error: BaseException) -> str:
 
 
 def clause(text: BaseException | str) -> str:
-    """Return an error's text without its final period, for a sentence that continues or ends after it."""
+    """Return an error's text without its final period, for use inside a sentence."""
     words = str(text).rstrip()
     return words if words.endswith("..") else words.removesuffix(".")
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions of a group, however nested, in order; yield any other exception unchanged."""
+    """Yield the exceptions inside a group, however nested, in order; for any other exception, yield it."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -65,13 +65,13 @@ def _message(error: BaseException) -> str:
 
 
 LOG_FIELDS = ("session_id", "input_id", "step", "call_id")
-"""Attributes of the log records of a run; absent where there is none."""
+"""Attributes of log records of a run; absent if they do not apply."""
 log_fields: ContextVar[Mapping[str, str | int]] = ContextVar("graph_agent_log_fields")
-"""The `LOG_FIELDS` of the current task's records; an empty value is left out."""
+"""Values of `LOG_FIELDS` for records of the current task; empty values are left out."""
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return a logger whose records have the `log_fields`."""
+    """Return the logger with this name; its records have the current `log_fields` as attributes."""
     logger = logging.getLogger(name)
     logger.addFilter(_add_fields)
     return logger
@@ -87,7 +87,7 @@ def _add_fields(record: logging.LogRecord) -> bool:
 IN_HISTORY = {"in_history": True}
 """`extra` of a log record whose text is also in the history, so that a program that shows both can drop one."""
 MULTILINE = "multiline"
-"""Attribute of log records whose message intentionally spans several lines."""
+"""Attribute of log records whose message has several lines on purpose."""
 _SHOWN_CHARS = 300
 _PRIMARY = 0xFF
 """Mask of the primary code within an extended SQLite error code."""
@@ -96,13 +96,20 @@ _DISK_FULL = "53100"
 
 
 def log_failure(logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log a failure of `what` in one line, and its traceback in a second record at DEBUG, both with secrets masked."""
+    """Log that `what` failed in one line at `level`, and its traceback in a DEBUG record; secrets are masked.
+
+    Args:
+        logger: The logger.
+        what: What failed, as the subject of a sentence.
+        error: The exception.
+        level: Level of the first record.
+    """
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)
 
 
 def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log an exception's traceback at DEBUG, with secrets masked; `what` is the subject of a sentence."""
+    """Log an exception's traceback at DEBUG, with secrets masked; `what` is the subject of the sentence."""
     if logger.isEnabledFor(logging.DEBUG):
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()
@@ -110,7 +117,10 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
 
 
 def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log an exception of the user's code in one ERROR record, with secrets masked: `what` failed, the traceback."""
+    """Log an exception of the user's code in one ERROR record with its traceback, secrets masked.
+
+    The traceback begins in the user's code. `what` is the subject of the sentence `… failed`.
+    """
     trace = traceback.TracebackException.from_exception(error)
     own = _own_frames(trace.stack)
     # The frames that lead to the user's code are the same for all errors.
@@ -120,14 +130,14 @@ def log_user_error(logger: logging.Logger, what: str, error: BaseException) -> N
 
 
 def user_function(error: BaseException) -> str:
-    """Return the name of the user's function that an exception passed last; of the one that raised if there is none."""
+    """Return the name of the user's outermost function in an exception's traceback; the innermost of any if none is."""
     stack = traceback.extract_tb(error.__traceback__)
     own = _own_frames(stack)
     return str(stack[own[0] if own else -1].name)
 
 
 def _own_frames(stack: traceback.StackSummary) -> list[int]:
-    """Return the indexes of the frames that are neither of this package nor of the framework."""
+    """Return the indexes of the frames that belong neither to this package nor to the frameworks it uses."""
     import langchain_core  # only errors of the user's code need its place
 
     library, site = Path(logging.__file__).parents[1], Path(langchain_core.__file__).parents[1]
@@ -141,14 +151,14 @@ def _own_frames(stack: traceback.StackSummary) -> list[int]:
 
 
 def is_disconnected(error: BaseException) -> bool:
-    """Whether an error or one of its causes reports that PostgreSQL is unavailable or closed the connection."""
+    """Whether an error or one of its causes means that PostgreSQL is unavailable or closed the connection."""
     # Not imported: a process without the driver has no such errors.
     driver = sys.modules.get("psycopg")
     return driver is not None and any(isinstance(each, driver.OperationalError) for each in _with_causes(error))
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether an error or one of its causes reports a full disk: an OSError, an SQLite or a PostgreSQL error."""
+    """Whether an error or one of its causes means a full disk, by an OSError, an SQLite or a PostgreSQL code."""
     # Imported here: an agent without an SQLite database does not need the module.
     import sqlite3
 

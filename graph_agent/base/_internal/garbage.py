@@ -1,4 +1,4 @@
-"""Pauses cyclic garbage collection while many objects are made that stay."""
+"""Pauses cyclic garbage collection while many long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MANY_OBJECTS = 20_000
-"""New objects from which they are moved to the oldest generation."""
+"""Number of new objects above which they are moved to the oldest generation."""
 
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Run the block without cyclic garbage collection, unless the program has disabled it already.
+    """Run the block without cyclic garbage collection, in all threads; does nothing if the program has disabled it.
 
-    Each collection would traverse the objects made so far, which takes longer than to make them. The block must not
-    wait: all threads are affected.
+    Each collection would traverse the objects created so far, which takes longer than creating them. The block must not
+    wait for anything.
     """
     if not gc.isenabled():
         yield

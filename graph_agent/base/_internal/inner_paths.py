@@ -1,4 +1,4 @@
-"""Names the public path where a program imports an inner module by a path that no longer exists."""
+"""Names the public path when a program imports an inner module that does not exist."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PUBLIC_PATHS = {
     "parsing": "graph_agent.calls",
     **{name: f"graph_agent.{name}" for name in ("cli", "engines", "hooks", "server", "state", "testing")},
 }
-"""First part of a path below `graph_agent` that may be looked for in vain → the path with the public names."""
+"""First part of a former path below `graph_agent` → public path of the names."""
 
 
 class InnerPaths:
-    """A finder of modules that comes last, so that it is asked only for modules that do not exist."""
+    """A finder of modules that is last in `sys.meta_path`, so that it is called only for modules that do not exist."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raise `ModuleNotFoundError` with the public path for an inner module of this package; find nothing."""
+        """Raise `ModuleNotFoundError` with the public path for a former module of this package; else return None."""
         package, _, rest = name.partition(".")
         public = _PUBLIC_PATHS.get(rest.partition(".")[0])
         if package == "graph_agent" and public is not None:
@@ -36,6 +36,6 @@ class InnerPaths:
 
 
 def explain_inner_paths() -> None:
-    """Add the finder, once."""
+    """Install the finder, unless it is installed already."""
     if InnerPaths not in sys.meta_path:
         sys.meta_path.append(InnerPaths)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 _NUMBER_CHARS = 100
-"""Maximum characters of one number: Python converts longer ones in quadratic time."""
+"""Maximum characters of one number, because Python converts longer ones in quadratic time."""
 _DIGITS = bytes(0x30 if chr(byte) in "-+.0123456789eE" else 0x20 for byte in range(256))
-"""Maps the characters of numbers to `0` and all other bytes to a space."""
+"""Translation table: characters of numbers become `0`, all other bytes a space."""
 _TOO_LONG = b"0" * (_NUMBER_CHARS + 1)
 _PIECE = 65_536
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\x00\x00")
@@ -20,11 +20,11 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class JsonBoundsError(ValueError):
-    """JSON text exceeds a bound; the message names the bound and the value."""
+    """A JSON text exceeds a bound; the message names the bound and its value."""
 
 
 class TooManyValuesError(JsonBoundsError):
-    """JSON text holds more values than allowed."""
+    """A JSON text has more values than allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,15 @@ class JsonBounds:
 
 
 class JsonMeter:
-    """Counts the values and the depth of one JSON text in UTF-8, incrementally.
+    """Counts the values and the nesting of one JSON text in UTF-8 while its bytes arrive.
 
-    It does not validate the JSON. Up to the first invalid byte the counts equal those of a parser, which would stop
-    there.
+    It does not validate the JSON. Up to the first invalid byte, where a parser would stop, the counts equal a parser's.
     """
 
     def __init__(self, bounds: JsonBounds) -> None:
         self._bounds = bounds
         self.values = 1
-        """Number of values so far."""
+        """Number of values counted so far."""
         self._depth = 0
         self._in_string = False
         self._escape = b""
@@ -55,9 +54,9 @@ class JsonMeter:
         self._ended = False
 
     def feed(self, piece: bytes) -> None:
-        """Count the next bytes of the text; raise `JsonBoundsError` if it exceeds a bound, or holds a NUL byte.
+        """Count the next bytes of the text; raise `JsonBoundsError` if it exceeds a bound or has a NUL byte.
 
-        UTF-8 JSON never holds one, and parsers detect UTF-16 and UTF-32 by it.
+        JSON in UTF-8 never has a NUL byte; parsers recognize UTF-16 and UTF-32 by it.
         """
         if self._ended:
             return
@@ -74,7 +73,7 @@ class JsonMeter:
             )
 
     def _outside_strings(self, piece: bytes) -> bytes:
-        """Return the bytes of a chunk outside strings; one quotation mark remains of each string."""
+        """Return the bytes of a piece that are outside strings; of each string, one quotation mark is kept."""
         # An even run of backslashes escapes itself; an odd run escapes the next character.
         backslashes = len(piece) - len(piece.rstrip(b"\\"))
         self._escape = b"\\" if backslashes % 2 else b""
@@ -112,7 +111,7 @@ class JsonMeter:
 
 
 def count_values(text: str, bounds: JsonBounds) -> int:
-    """Count the values of a JSON text inside a request; raise `JsonBoundsError` if the text exceeds a bound."""
+    """Return the number of values in a JSON text; raise `JsonBoundsError` if it exceeds a bound."""
     meter = JsonMeter(bounds)
     for at in range(0, len(text), _PIECE):
         # Lone surrogates have no UTF-8 form and do not affect the counts.

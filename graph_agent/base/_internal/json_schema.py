@@ -26,15 +26,16 @@ from graph_agent.base._compat import SubPattern, parse_pattern
 from graph_agent.base.errors import ConfigError, SlowSchemaError
 
 MOST_PARTS = 30_000
-"""Maximum characters, sets and groups of a pattern with expanded repeats; each takes about 300 bytes."""
+"""Maximum characters, sets and groups of a pattern with its repeats expanded; each takes about 300 bytes."""
 
 _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 
 
 def check_pattern(pattern: str) -> None:
-    """Check, without compiling, that a pattern is valid and not too large.
+    """Check that a regular expression is valid and not too large, without compiling it.
 
-    Raises `ValueError` if not, `RecursionError` if it is too deep, `OverflowError` for too large a repeat count.
+    Raises `ValueError` if it is not, `RecursionError` if it is nested too deeply, `OverflowError` if a repeat count is
+    too large.
     """
     if _SPACED.search(pattern):
         # With this flag `re` and `regex` disagree on whether `a{ 9 }` is a repeat.
@@ -51,7 +52,10 @@ def check_pattern(pattern: str) -> None:
 
 @functools.lru_cache(32)
 def compile_pattern(pattern: str) -> regex.Pattern[str]:
-    """Compile a pattern for searches in bounded time; errors as `check_pattern`, or `regex.error` if not supported."""
+    """Compile a regular expression with the package `regex`, for searches with a time limit; cached.
+
+    Raises the errors of `check_pattern`, and `regex.error` for syntax that is not supported.
+    """
     check_pattern(pattern)
     return regex.compile(pattern, cache_pattern=False)
 
@@ -61,7 +65,7 @@ def _size(parts: Any) -> int:
 
 
 def _repeats(given: Any) -> int:
-    """Number of expanded copies of a part's content: a repeat is `(least, most, what)`."""
+    """Return how often a part's content is expanded: a repeat is `(least, most, what)`."""
     match given:
         case (int() as least, int() as most, what) if isinstance(what, SubPattern):
             return least + (int(most) > least)
@@ -69,7 +73,7 @@ def _repeats(given: Any) -> int:
 
 
 def _own_size(given: Any) -> int:
-    """Size of a part without its children: a set is the list of its members."""
+    """Return the size of a part without its children: that of a set is the number of its members."""
     return len(given) if isinstance(given, list) else 1
 
 
@@ -82,15 +86,15 @@ def _children(given: Any) -> Iterator[Any]:
 
 
 CHECK_S = 2.0
-"""Seconds allowed for the validation of one value; an ordinary schema takes a few milliseconds."""
+"""Maximum seconds for checking one value; with an ordinary schema it takes a few milliseconds."""
 PATTERN_S = 0.5
-"""Seconds allowed for one pattern search."""
+"""Maximum seconds of one search for a pattern."""
 
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
 _DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are data, even if they look like schemas."""
+"""Keywords whose values are data, even if these look like schemas."""
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-"""Keywords whose values map arbitrary names to schemas; a name may look like a keyword."""
+"""Keywords whose values are dicts from any names to schemas; a name may look like a keyword."""
 
 _META_URIS = [
     f"https://json-schema.org/draft/2020-12/{part}"
@@ -100,16 +104,21 @@ _META_URIS = [
         *("meta/format-annotation", "meta/content"),
     )
 ]
-"""The schema of schemas, and its parts."""
+"""Addresses of the schema that describes schemas, and of its parts."""
 
 _until: ContextVar[float] = ContextVar("until")
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class SchemaCheck:
-    """Validates values against a JSON schema, whose name is for messages.
+    """Checks values against an untrusted JSON schema in bounded time; nothing is fetched.
 
-    Raises `ConfigError` if the schema is invalid, or cannot be evaluated in bounded time.
+    Args:
+        schema: The schema; it is checked itself, in time linear in its size.
+        name: Name of the schema in error messages.
+
+    Raises:
+        ConfigError: The schema is invalid, refers to something outside itself, or cannot be evaluated in bounded time.
     """
 
     def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
@@ -144,9 +153,10 @@ class SchemaCheck:
         self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
 
     def __call__(self, value: Any) -> None:
-        """Validate a value; thread-safe.
+        """Check a value; may be called from any thread.
 
-        Raises `ValidationError`, `SlowSchemaError` at the time limit, `RecursionError` for an endless schema.
+        Raises `ValidationError` if it does not match, `SlowSchemaError` at the time limit, `RecursionError` for a
+        schema that refers to itself without end.
         """
         reset = _until.set(time.monotonic() + CHECK_S)
         try:
@@ -168,7 +178,7 @@ class SchemaCheck:
 
 
 def _schema_error(schema: dict[str, Any]) -> ValidationError | None:
-    """Return why a schema is none; None if it is one. The time is linear in its size."""
+    """Return the error in a schema; None if it is valid. Takes time linear in the schema's size."""
     reset = _until.set(math.inf)
     try:
         error: ValidationError | None = best_match(_meta_schema().iter_errors(schema))
@@ -179,9 +189,10 @@ def _schema_error(schema: dict[str, Any]) -> ValidationError | None:
 
 @functools.cache
 def _meta_schema() -> Any:
-    """Return the validator of schemas; the library's own compares all pairs of the types and names in a list.
+    """Return a validator of schemas, with limits that the library's own lacks.
 
-    Formats are not checked: Python may take minutes to compile their patterns.
+    The library compares all pairs of the types and names in a list. Formats are not checked, because Python may take
+    minutes to compile their patterns.
     """
     # Without their `$schema`, at which the library would go over to its own keywords.
     resources = {uri: DRAFT202012.create_resource(_without_dialect(SPECIFICATIONS.contents(uri))) for uri in _META_URIS}
@@ -252,7 +263,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """Replace floats such as 1.0 by integers; JSON Schema treats them as equal."""
+    """Replace floats such as 1.0 by integers at any level, because JSON Schema regards them as equal."""
     if isinstance(value, dict):
         return {name: _with_whole_numbers(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -285,7 +296,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references: Collection[str]) -> str | None:
-    """Return the first unresolvable reference, or None."""
+    """Return the first reference in a schema that cannot be resolved; None if all can."""
     if isinstance(value, dict):
         resolver = resolver.in_subresource(draft.create_resource(value))
         for name in references:
@@ -297,7 +308,7 @@ def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[Any]:
-    """Yield the direct children of a schema that may be schemas or lists of schemas."""
+    """Yield the values directly below a schema that may be schemas or lists of schemas."""
     for keyword, item in schema.items():
         if keyword in _BY_NAME and isinstance(item, dict):
             yield from item.values()

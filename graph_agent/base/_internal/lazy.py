@@ -11,10 +11,15 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str], *, extra: tuple[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package, for names that its importers may not need.
+    """Return a package's `__getattr__` and `__dir__`, which import its public names on first access.
 
-    `homes` has the names of each module, separated by spaces. `extra` is what needs an optional dependency of these
-    modules, and the extra that has it. The package repeats the imports under `TYPE_CHECKING`, for type checkers.
+    The package repeats the imports under `TYPE_CHECKING`, for type checkers.
+
+    Args:
+        package: Name of the package.
+        homes: Module → the names it has, separated by spaces.
+        extra: If the modules need an optional dependency: the feature, as the subject of a sentence, and the extra. A
+            failed import then raises the error of `missing_extra`.
     """
     module_of = {name: module for module, names in homes.items() for name in names.split()}
 

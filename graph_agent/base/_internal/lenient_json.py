@@ -1,8 +1,8 @@
-"""Parses JSON values: strictly, else tolerantly in linear time where no guess is needed, else by json_repair.
+"""Parses JSON values: strictly, else tolerantly in linear time where nothing is guessed, else by json_repair.
 
 The tolerant parser accepts trailing and missing commas, single quotes, bare keys, comments, Python's literals, invalid
-escapes, brackets closed out of order, and truncated text. json_repair accepts more, but takes quadratic time on some of
-these (half a second for 4,000 characters), which rules it out for a file's content in an argument.
+escapes, brackets closed out of order, and truncated text. json_repair accepts more but takes quadratic time on some
+texts (half a second for 4,000 characters), which rules it out for the content of a file in an argument.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Any, NamedTuple
 from graph_agent.base.types import MAX_DEPTH
 
 REPAIR_SQUARE = 4_000**2
-"""Budget of json_repair in one parse, in squared characters: its worst inputs take quadratic time."""
+"""Budget of json_repair for one text, in squared characters, because its worst inputs take quadratic time."""
 # Even a short text takes json_repair a tenth of a millisecond.
 _REPAIR_START = 200
 
 
 class WorkBudget:
-    """A budget in steps, each about half a microsecond, that grows linearly with the text."""
+    """A budget in steps, each about half a microsecond, that bounds the work of parsing one text."""
 
     def __init__(self, size: int) -> None:
-        """Allow one step per character of a text of ``size``, several times the need of calls, plus a constant."""
+        """Allow one step per character of a text of ``size``, several times what calls need, plus a constant."""
         self.limit = size + 200_000
         self.spent = 0
         self.repair_left = REPAIR_SQUARE
 
     @property
     def left(self) -> int:
-        """Remaining steps; 0 if the budget is spent."""
+        """Number of remaining steps; 0 if the budget is used up."""
         return max(0, self.limit - self.spent)
 
     def take(self, steps: int) -> bool:
-        """Spend the steps and return True; spend nothing and return False if fewer remain."""
+        """Spend `steps` and return True; return False, and spend nothing, if fewer remain."""
         if steps > self.limit - self.spent:
             return False
         self.spent += steps
         return True
 
     def take_repair(self, length: int) -> bool:
-        """Like ``take``, for a repair of ``length`` characters by json_repair."""
+        """Spend the cost of repairing ``length`` characters by json_repair; return False if too little remains."""
         cost = (length + _REPAIR_START) ** 2
         if cost > self.repair_left:
             return False
@@ -84,19 +84,19 @@ _ABSENT: Any = object()
 
 
 class ParsedValue(NamedTuple):
-    """A value parsed from text."""
+    """A value parsed from a text."""
 
     value: Any
     complete: bool
     """False if the text ended inside the value."""
     certain: bool = True
-    """False if a repair guessed the value, so that the text may not be JSON at all."""
+    """False if the value was guessed by a repair, so that the text may not be JSON at all."""
     partial: bool = False
-    """True if the text ended inside a string, number or word, or where a value must follow."""
+    """True if the text ended inside a string, number or word, or where a value had to follow."""
 
 
 class _Container:
-    """An open object or list, with the pending key of an object."""
+    """An object or list that is being parsed, with the key of an object whose value is expected."""
 
     def __init__(self, *, is_object: bool) -> None:
         self.is_object = is_object
@@ -109,7 +109,7 @@ class _Container:
         return self.is_object and self.key is _ABSENT
 
     def add(self, value: Any) -> bool:
-        """Add a value, or a key if one is expected; False if it is invalid here."""
+        """Add a value, or a key if one is expected; return False if it is invalid there."""
         if not self.is_object:
             self.items.append(value)
             return True
@@ -124,11 +124,11 @@ class _Container:
 
 
 def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
-    """Parse the object or list at the start of ``text``.
+    """Parse the object or list at the start of ``text``, tolerating damage that leaves no choice.
 
-    None if there is none, if the damage needs guessing, or if the budget is spent: the cost is one step per token and
-    one per 16 characters. A truncated string or number is kept as far as it goes; a key without a value and a partial
-    literal are dropped.
+    None if there is none, if the damage would have to be guessed, or if the budget is used up: parsing costs a step for
+    each token and each 16 characters. A cut-off string or number is kept as far as it goes; a key without a value and a
+    cut-off literal are dropped.
     """
     opening = _TOKEN.match(text)
     if opening is None or opening.lastgroup != "open":
@@ -196,7 +196,7 @@ def _scalar(token: re.Match[str], *, depth: int) -> Any:
 
 
 def _without_closers(body: str, depth: int) -> str:
-    """Strip the closing brackets of a text whose last quote is missing: at most as many as are open."""
+    """Remove closing brackets at the end of a string whose last quote is missing: at most as many as are open."""
     for _ in range(depth):
         shorter = body.rstrip()
         if not shorter.endswith(("}", "]")):
@@ -234,10 +234,10 @@ _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 
 
 def read_json(text: str, work: WorkBudget) -> ParsedValue | None:
-    """Parse ``text`` as an object or list, even if damaged or truncated; None if that needs guessing or more work.
+    """Parse ``text`` as an object or list, even if it is damaged or cut off. Never raises.
 
-    Never raises: nesting beyond ``MAX_DEPTH`` and a spent budget give None. A number that JSON cannot hold becomes a
-    non-finite float.
+    None if the damage would have to be guessed, the text is nested beyond ``MAX_DEPTH`` levels, or the budget is used
+    up. A number that JSON cannot hold becomes a non-finite float.
     """
     if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
         return None
@@ -249,7 +249,7 @@ def read_json(text: str, work: WorkBudget) -> ParsedValue | None:
 
 
 def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
-    """Repair ``text`` to an object or list by guessing; None if it fails or takes too much work."""
+    """Repair ``text`` to an object or list by guessing; None if that fails or costs more than the budget allows."""
     openers = text.count("{") + text.count("[")
     if openers > MAX_DEPTH or openers * len(text) > _MOST_GUESSING or not work.take_repair(len(text)):
         return None
@@ -266,9 +266,9 @@ def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
 
 
 def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
-    """Return arguments as an object: unchanged, parsed from a JSON string, or ``{"input": value}`` for other values.
+    """Return a call's arguments as a dict: given as one, as JSON text, or, for other values, as ``{"input": value}``.
 
-    None and blank text give an empty object. With ``strict``, a value that is no object in either form gives None.
+    None and blank text give an empty dict. With ``strict``, other values give None.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -285,7 +285,7 @@ def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[
 
 
 def ends_inside_value(text: str) -> bool:
-    """Whether an object or list ends inside one of its values, so that the value may be a part of what was meant."""
+    """Whether a JSON object or list is cut off inside a value, so that the value may be incomplete."""
     text = text.strip()
     read = read_json(text, WorkBudget(len(text)))
     if read is not None:
@@ -300,10 +300,10 @@ _MOST_WORK = 60_000
 
 
 def parse_lenient_json(text: str) -> Any:
-    """Parse the JSON value in a text: alone, in a fenced block or within prose; repairs damaged or truncated JSON.
+    """Return the JSON value in a text: alone, in a fenced block or within prose; damage is repaired.
 
     Raises:
-        ValueError: If the text holds no JSON, or none that can be parsed in bounded time.
+        ValueError: The text has no JSON, or none that can be parsed in bounded time.
     """
     bare = _without_fence(text.strip())
     start, end = _outermost(bare)
@@ -329,7 +329,7 @@ def parse_lenient_json(text: str) -> Any:
 
 
 def is_several_objects(text: str) -> bool:
-    """Whether a text is a JSON object with a further one behind it, as merged calls are."""
+    """Whether a text is a JSON object followed by another one, as when the arguments of two calls were merged."""
     text = text.strip()
     try:
         value, end = _DECODER.raw_decode(text)
@@ -339,7 +339,7 @@ def is_several_objects(text: str) -> bool:
 
 
 def arguments_end_inside_value(text: str) -> bool:
-    """Whether the arguments of a call, as JSON text, end inside a value; with or without a fence."""
+    """Whether a call's arguments, as JSON text with or without a fence, are cut off inside a value."""
     bare = _without_fence(text.strip())
     return ends_inside_value(bare[_outermost(bare)[0] :])
 
@@ -351,7 +351,7 @@ def _without_fence(text: str) -> str:
 
 
 def _outermost(text: str) -> tuple[int, int]:
-    """Return the span from the first object outside a list, else the first list, to its last closing bracket."""
+    """Return the span of the first object outside a list, else of the first list, to the last closing bracket."""
     brace = text.find("{")
     before = text[:brace] if brace >= 0 else text
     is_object = brace >= 0 and before.count("[") <= before.count("]")

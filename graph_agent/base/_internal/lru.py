@@ -1,4 +1,4 @@
-"""Caches a limited number of results that depend on values from callers."""
+"""Caches a limited number of results whose keys come from callers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A thread-safe cache of at most `size` entries that evicts the least recently used entry first."""
+    """A thread-safe cache of at most `size` entries; the least recently used entry is evicted first."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
         self._entries: dict[K, V] = {}
-        """Least recently used entry first."""
+        """The entries, the least recently used one first."""
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ class BoundedCache(Generic[K, V]):
             self._entries.clear()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value of a key, made on a miss; concurrent misses of two threads may both call `make`."""
+        """Return the value for a key; call `make` if there is none. Two threads that miss at once may both call it."""
         with self._guard:
             if key in self._entries:
                 value = self._entries[key] = self._entries.pop(key)

@@ -1,4 +1,4 @@
-"""Recognizes media in content blocks, estimates their tokens, and names the media that an endpoint does not accept."""
+"""Recognizes media in content blocks, estimates their tokens, and replaces media that an endpoint does not accept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 Media = Literal["image", "pdf", "audio", "video", "file"]
-"""Kinds of content other than text; `file` is any other document."""
+"""Kind of content other than text; `file` is any document that is not a PDF."""
 ALL_MEDIA: frozenset[Media] = frozenset(get_args(Media))
 
 _BY_TYPE: dict[str, Media] = {
@@ -24,7 +24,7 @@ _BY_TYPE: dict[str, Media] = {
     "document": "pdf",
 }
 _FILES = frozenset({"file", "input_file", "media", "document"})
-"""Types of blocks whose kind is that of their MIME type."""
+"""Types of blocks whose kind depends on their MIME type."""
 NAMES: dict[Media, str] = {
     "image": "an image",
     "pdf": "a PDF document",
@@ -33,18 +33,18 @@ NAMES: dict[Media, str] = {
     "file": "a file",
 }
 TOKENS_OF_MEDIUM = 1_600
-"""Estimated tokens of one document, recording or video; its data, in Base64, would count as much more text."""
+"""Estimated tokens of one document, recording or video. As text, its Base64 data would count far more."""
 
 
 def estimated_tokens(messages: Sequence[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-    """Estimate the tokens of messages and tools: four characters per token, and a fixed number per medium."""
+    """Estimate the tokens of messages and tools: four characters a token, and a fixed number for each medium."""
     texts = [_without_data(message) if isinstance(message.content, list) else message for message in messages]
     others = sum(len(whole.content) - len(text.content) for whole, text in zip(messages, texts, strict=True))
     return count_tokens_approximately(texts, tools=list(tools) if tools else None) + others * TOKENS_OF_MEDIUM
 
 
 def _without_data(message: BaseMessage) -> BaseMessage:
-    """Return a message without media that LangChain counts as text; it counts a fixed number for an image."""
+    """Return a message without media that LangChain would count as text; it counts a fixed number for an image."""
     kept = [
         block
         for block in message.content
@@ -54,7 +54,7 @@ def _without_data(message: BaseMessage) -> BaseMessage:
 
 
 def media_of(block: object) -> Media | None:
-    """Return the kind of media in a content block; None for text and other blocks."""
+    """Return the kind of media in a content block; None for text and for blocks of other types."""
     if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
         return None
     if kind not in _FILES:
@@ -68,7 +68,7 @@ def media_of(block: object) -> Media | None:
 
 
 def mime_type_of(block: dict[str, Any]) -> str:
-    """Return the MIME type that a block states, in lower case; empty if it states none."""
+    """Return the MIME type in a block or its data URL, in lower case; empty if there is none."""
     places = [block, *(inner for key in ("source", "file", "input_audio") if isinstance(inner := block.get(key), dict))]
     for place in places:
         for key in ("mime_type", "media_type", "mimeType"):
@@ -79,7 +79,7 @@ def mime_type_of(block: dict[str, Any]) -> str:
 
 
 def data_of(block: dict[str, Any]) -> str:
-    """Return the Base64 data of a block, or its URL; empty if it holds neither."""
+    """Return a block's Base64 data or URL; empty if it has neither."""
     for key in ("base64", "data", "url", "file_data"):
         if isinstance(found := block.get(key), str) and found:
             return found
@@ -93,7 +93,7 @@ def data_of(block: dict[str, Any]) -> str:
 
 
 def described(block: dict[str, Any]) -> str:
-    """Describe a medium by kind, MIME type and size, such as `an image (image/png, 12 KB)`."""
+    """Return a description of a medium with kind, MIME type and size, e.g. `an image (image/png, 12 KB)`."""
     kind = media_of(block)
     data, mime = data_of(block), mime_type_of(block)
     details = [mime] if mime else []
@@ -105,7 +105,7 @@ def described(block: dict[str, Any]) -> str:
 
 
 def left_out(block: dict[str, Any]) -> dict[str, Any]:
-    """Return the text block that names a medium which the endpoint does not accept."""
+    """Return a text block that replaces a medium which the endpoint does not accept, and describes it."""
     text = described(block)
     return {
         "type": "text",
@@ -114,5 +114,5 @@ def left_out(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def only_accepted(content: Sequence[Any], accepted: Set[Media]) -> list[Any]:
-    """Return content blocks with each medium that is not accepted replaced by a text that names it."""
+    """Return content blocks with each medium of a kind not in `accepted` replaced by a text that describes it."""
     return [block if (kind := media_of(block)) is None or kind in accepted else left_out(block) for block in content]

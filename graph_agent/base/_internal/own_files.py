@@ -1,6 +1,6 @@
-"""Knows the files that the agents of this process are loaded from, so that an agent's tools can refuse to change them.
+"""Records the files that this process's agents are loaded from, so that their tools can refuse to change them.
 
-The code that reads such a file records it. Imported modules need no record.
+The code that reads such a file records it. Imported modules are found without a record.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ _MODULE_SUFFIXES = (".py", ".pyc", ".pyd", ".so")
 _DATABASE = "the database of this agent"
 
 _given: dict[str, tuple[str, bool]] = {}
-"""Path as given → what it is, and whether it counts only if it is a file; until it is resolved, which blocks."""
+"""Path as recorded → what it is, and whether it counts only if it is a file. Resolved later, because that blocks."""
 _resolved: dict[str, str] = {}
-"""Real path of a file or a folder → what it is."""
+"""Real path of a recorded file or folder → what it is."""
 _resolving = threading.Lock()
 _import_folders: set[str] = set()
 
 
 def record_file(path: str | Path, what: str, *, only_file: bool = False) -> None:
-    """Record a file, which may not exist yet, or a folder; `what` completes "it is …". Blocks nothing.
+    """Record a file or folder, which may not exist yet. Does not access the disk.
 
-    With `only_file`, it counts only if it is a file when it is looked up first.
+    Args:
+        path: The path.
+        what: What it is, as the end of the sentence "it is …".
+        only_file: Whether it counts only if it is a file when it is first looked up.
     """
     _given[str(path)] = what, only_file
 
 
 def _recorded() -> dict[str, str]:
-    """Return the recorded files, with their real paths."""
+    """Return real path → what it is, for all recorded files."""
     # Calls of a wave look files up in several threads: none may see a file that another one is resolving as foreign.
     with _resolving:
         while _given:
@@ -48,18 +51,22 @@ def _recorded() -> dict[str, str]:
 
 
 def record_database(path: str | Path) -> None:
-    """Record an SQLite file, and the files that SQLite and the session locks have next to it."""
+    """Record an SQLite file, and the files that SQLite and the session locks create next to it."""
     for suffix in _DATABASE_SUFFIXES:
         record_file(f"{path}{suffix}", _DATABASE)
 
 
 def record_import_folder(path: str | Path) -> None:
-    """Record a folder that is searched for modules before the import path: a new file there may replace a module."""
+    """Record a folder that Python searches before the import path, where a new file may replace a module."""
     _import_folders.add(os.path.realpath(path))
 
 
 def describe(path: str) -> str | None:
-    """Return what a real path, which may not exist, is to the agents of this process; None for any other file."""
+    """Return what a file is to the agents of this process, as the end of the sentence "it is …"; None for other files.
+
+    Args:
+        path: The real path; the file may not exist.
+    """
     folded = path.casefold()  # some file systems do not distinguish case
     for own, what in [*_recorded().items(), *_environment().items()]:
         if f"{folded}/".startswith(f"{own}/".casefold()):
@@ -69,7 +76,7 @@ def describe(path: str) -> str | None:
 
 
 def files_below(root: str) -> list[str]:
-    """Return the files and folders of the agents below a folder; some of them may not exist."""
+    """Return the agents' files and folders below a folder, sorted; some of them may not exist."""
     found = {path for path in [*_recorded(), *_environment(), *_module_files()] if path.startswith(f"{root}/")}
     found |= replacements_below(root)
     # Compiled modules are loaded in the place of their source.
@@ -78,15 +85,18 @@ def files_below(root: str) -> list[str]:
 
 
 def is_of_database(path: str) -> bool:
-    """Whether a path out of `files_below` is a database, or a file that SQLite or the locks have next to one."""
+    """Whether a path returned by `files_below` is a database, or a file that SQLite or the locks have next to one."""
     return _recorded().get(path) == _DATABASE
 
 
 def make_placeholders(paths: Iterable[str]) -> None:
-    """Make, empty, the files out of `paths` that SQLite has next to a database, and the folders of compiled modules.
+    """Create, as empty files, the missing ones of SQLite's files next to a database, and folders for compiled modules.
 
-    A missing file cannot be made read-only. SQLite takes an empty one for a missing one, but would take over the
-    changes in one that a command makes.
+    A missing file cannot be made read-only, and SQLite would apply changes in one that a command creates. SQLite treats
+    an empty file as missing. Errors are ignored.
+
+    Args:
+        paths: Paths returned by `files_below`; other files are not created.
     """
     for path in paths:
         with suppress(OSError):
@@ -98,7 +108,7 @@ def make_placeholders(paths: Iterable[str]) -> None:
 
 
 def replacements_below(root: str) -> set[str]:
-    """Return the files below a folder that the next import may load in the place of a module of this process."""
+    """Return the files below a folder that the next import may load instead of a module of this process."""
     found = set[str]()
     for folder in _import_folders:
         if not f"{folder}/".startswith(f"{root}/"):
@@ -119,7 +129,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 @functools.cache
 def _environment() -> dict[str, str]:
-    """Return the folders of the Python environment, which may stand in a workspace, and what they are."""
+    """Return the folders of the Python environment, which may lie inside a workspace: real path → what it is."""
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
     return dict.fromkeys(
@@ -138,7 +148,7 @@ def _real(path: str) -> str:
 
 
 def _is_module(path: str, modules: Collection[str]) -> bool:
-    """Whether a file is a module out of `modules`, or such a module in compiled form."""
+    """Whether a file is one of `modules`, or the compiled form of one."""
     folder, name = os.path.split(path)
     if os.path.basename(folder) == "__pycache__":
         path = os.path.join(os.path.dirname(folder), f"{name.partition('.')[0]}.py")
@@ -146,7 +156,7 @@ def _is_module(path: str, modules: Collection[str]) -> bool:
 
 
 def _replaces_module(path: str) -> bool:
-    """Whether the next import would load a file in the place of a module that is loaded from elsewhere."""
+    """Whether the next import would load a file instead of a module that is loaded from elsewhere."""
     folder, name = os.path.split(path)
     if not name.endswith(_MODULE_SUFFIXES):
         return False

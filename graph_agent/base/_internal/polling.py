@@ -1,4 +1,4 @@
-"""Polls periodically, and survives failures."""
+"""Repeats a function at intervals, even if it fails."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from graph_agent.base._internal.failure_log import log_failure
 async def poll_forever(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
 ) -> NoReturn:
-    """Poll until cancelled, with a pause of `every_s` seconds after each look.
+    """Call `look` until cancelled, with a pause of `every_s` seconds after each call.
 
-    `look` may raise anything, e.g. on a database outage; polling continues, and only the first of consecutive failures
-    is logged, with the activity `what` as the subject of a sentence.
+    `look` may raise anything, e.g. during an outage of the database; only the first of consecutive failures is logged.
+
+    Args:
+        look: The function.
+        every_s: Seconds between the end of one call and the next.
+        logger: Receives the failures.
+        what: What the function does, as the subject of a sentence.
     """
     failing = False
     while True:
@@ -35,7 +40,7 @@ async def poll_forever(
 async def polling(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
 ) -> AsyncIterator[None]:
-    """Poll within the context; arguments as for `poll_forever`."""
+    """Call `look` repeatedly in a task during the block; the parameters are those of `poll_forever`."""
     task = asyncio.create_task(poll_forever(look, every_s, logger, what))
     try:
         yield

@@ -1,7 +1,7 @@
-"""Sends HTTP requests to untrusted addresses in the public network only.
+"""Sends HTTP requests to untrusted addresses, in the public network only.
 
-A name is resolved once, and the connection goes to the checked address: a second resolution could return another one
-(DNS rebinding).
+A host name is resolved once, and the connection goes to the checked address, because a second resolution could return
+another one (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _EMBEDDING = tuple(
         ),
     )
 )
-"""IPv6 networks whose addresses embed an IPv4 address, which may be a private one."""
+"""IPv6 networks whose addresses contain an IPv4 address, which may be private."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""Upper half of the interface identifier of an ISATAP address (RFC 5214)."""
+"""Upper half of the interface identifier in ISATAP addresses (RFC 5214)."""
 
 
 class NotPublicError(httpx.ConnectError):
-    """A host that is not on the public network."""
+    """A host is not on the public network, or cannot be resolved."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is a public unicast address that embeds no other address."""
+    """Whether a text is a public unicast IP address that does not contain another address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -53,7 +53,10 @@ def is_public(address: str) -> bool:
 
 
 async def public_address(host: str, port: int) -> str:
-    """Resolve a host and return the address to connect to; raise `NotPublicError` if one is not, or none is found."""
+    """Resolve a host and return the address to connect to.
+
+    Raises `NotPublicError` if the host cannot be resolved or any of its addresses is not public.
+    """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -65,7 +68,7 @@ async def public_address(host: str, port: int) -> str:
 
 
 async def is_public_url(url: str) -> bool:
-    """Whether a URL is an http or https URL of a host on the public network; logs the reason if not public."""
+    """Whether a URL is an http or https URL whose host is on the public network; logs the reason if the host is not."""
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -82,14 +85,14 @@ async def is_public_url(url: str) -> bool:
 
 
 class PublicTransport(httpx.AsyncHTTPTransport):
-    """An HTTP transport that connects to public addresses only, each resolved and checked once."""
+    """HTTP transport that connects to public addresses only; each request resolves and checks its host once."""
 
     def __init__(self) -> None:
         # Kept connections are keyed by address, so they would serve other host names of that address unchecked.
         super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; raises `NotPublicError` if the host is not public."""
+        """Send a request to the checked address of its host; raise `NotPublicError` if the host is not public."""
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         address = await public_address(host, port)

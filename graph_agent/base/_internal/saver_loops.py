@@ -21,26 +21,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SERVES = "serves_any_loop"
-"""Attribute of a saver that serves every event loop, also without a patch."""
+"""Attribute of a saver that serves every event loop, with or without a patch."""
 _IN_MEMORY = "langgraph.checkpoint.memory"
-"""Module of a saver that waits for nothing."""
+"""Module of the saver that never waits."""
 _METHODS = ("aget_tuple", "aput", "aput_writes", "adelete_thread", "aget_delta_channel_history", "find_input")
-"""Asynchronous methods of a saver; the names of the blocking ones lack the `a`. Some savers of this package have the
-last one, which has no blocking form.
+"""Asynchronous methods of a saver; the blocking ones have the same names without the `a`.
+
+`find_input` exists in some savers of this package only, and has no blocking form.
 """
 
 
 def foreign_loop(saver: BaseCheckpointSaver[Any]) -> asyncio.AbstractEventLoop | None:
-    """Return the event loop of a saver if that runs in another thread; None if the saver can be awaited here."""
+    """Return a saver's event loop if that runs in another thread; None if the saver can be awaited here."""
     loop = getattr(saver, "loop", None)
     is_foreign = isinstance(loop, asyncio.AbstractEventLoop) and loop is not running_loop() and loop.is_running()
     return loop if is_foreign else None
 
 
 def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch the asynchronous methods of a saver to work on every event loop.
+    """Patch a saver's asynchronous methods, in place, to work on every event loop; does nothing the second time.
 
-    A saver that belongs to another running loop is awaited there. A saver without asynchronous methods is called by its
+    A saver that belongs to another running loop is awaited there. One without asynchronous methods is called by its
     blocking ones in a thread. Any other saver works as before.
     """
     if getattr(saver, _SERVES, False):
@@ -54,7 +55,7 @@ def serve_any_loop(saver: BaseCheckpointSaver[Any]) -> None:
 
 
 def _unpatched(saver: BaseCheckpointSaver[Any], name: str) -> Callable[[], Callable[..., Any]]:
-    """Return a function that returns a method as it is without this module's patch.
+    """Return a function that returns a saver's method as it is without this module's patch.
 
     The method is looked up at each call, because `fence_writes` may replace the saver's class.
     """
@@ -101,5 +102,5 @@ def _served_list(saver: BaseCheckpointSaver[Any]) -> Callable[..., AsyncIterator
 
 
 async def awaited_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine on the event loop of another thread."""
+    """Await a coroutine on the event loop of another thread, and return its result."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,7 +1,7 @@
-"""Masks text that looks like a key, a token or a password, in logs, errors, traces and recorded requests.
+"""Masks text that looks like a key, token or password, in logs, errors, traces and recorded requests.
 
-A text is searched for the words and prefixes that secrets have before any pattern is tried at one of them, so that most
-texts cost some microseconds.
+A text is first searched for words and prefixes that occur in secrets; patterns are tried only there, so that most texts
+take some microseconds.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie", "set-cookie"})
-"""Names of headers whose values are secrets, in lower case."""
+"""Names of headers with secret values, in lower case."""
 
 _Span = tuple[int, int, int]
-"""Where the replaced text begins, where the secret in it begins, and where both end."""
+"""Index at which the matched text begins, at which the secret in it begins, and at which both end."""
 
 _TO = r"(?:\\?[\"'])?\s{0,3}[=:]\s{0,3}(?:b(?=[\"']))?"
 """Separator of a name and its value: `name: `, `name=`, `'name': b`."""
@@ -32,7 +32,7 @@ _PASSWORDS = (
     *("adgangskode", "salasana", "hasło", "haslo", "heslo", "jelszó", "jelszo", "parola", "şifre", "sifre"),
     *("пароль", "κωδικός", "密码", "密碼", "口令", "パスワード", "비밀번호", "kata sandi", "mật khẩu"),
 )
-"""Names of passwords, in lower case; those of other languages are the words of sign-in forms."""
+"""Words for password, in lower case; those of other languages are the words of sign-in forms."""
 _PASSWORD = rf"\b[\w-]{{0,30}}(?:{'|'.join(_PASSWORDS)})"
 _KEY = r"(?:api|access|account|secret|private|encryption|signing|master|shared[ _-]?access)[ _-]?key"
 
@@ -67,9 +67,9 @@ _NAMES = {
     **dict.fromkeys((*_PASSWORDS, "cookie", "authorization", "token", "secret", "key", "sig"), _AFTER_NAME),
     **_SCHEMES,
 }
-"""Words in lower case, of which each alternative of `_NAMED` has one → what follows one that names a secret."""
+"""Word that is part of each secret's name, in lower case → pattern of what follows such a name."""
 _LONGEST_NAME = 60
-"""Maximum characters of a name before the word by which it names a secret."""
+"""Maximum characters of a name before that word."""
 
 # A password may hold a slash or an @; a port number is not a password.
 _USER = re.compile(r"(?P<user>://)[^\s/@:?#'\"]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{1,500}(?=@)")
@@ -92,11 +92,11 @@ _PREFIXES = {
     **dict.fromkeys(("AIza", "ya29.", "LTAI", "AKID"), r"[\w-]{10,}"),
     "eyJ": r"[\w-]{10,}(?:\.[\w-]{1,2000}){0,2}",
 }
-"""Prefix of secrets, of which case matters → the pattern of what follows it."""
+"""Case-sensitive prefix of a secret → pattern of what follows it."""
 _STARTS = tuple(_PREFIXES)
 _BODIES = {prefix: re.compile(body) for prefix, body in _PREFIXES.items()}
 _PIECE = re.compile(r"[A-Za-z0-9][\w*.-]{7,}")
-"""Text that may begin with a prefix, or have one behind a `-` or `.`."""
+"""Matches text that may begin with a prefix, or contain one after `-` or `.`."""
 _FIXED = (
     re.compile(r"hooks\.slack\.com/services/(?P<hook>)[\w/]{8,}"),
     re.compile(
@@ -108,21 +108,21 @@ _FIXED = (
 _TELEGRAM = re.compile(r"\d{8,10}:AA[\w-]{30,}")
 _LONG = re.compile(r"\b(?=[A-Za-z]{0,200}\d)(?=\d{0,200}[A-Za-z])\w{32,}")
 _SHORTEST, _PLAIN, _LONG_CHARS = 8, 14, 32
-"""Characters of a word that may be a secret because of a prefix, of one without a mark, or of its length alone."""
+"""Minimum characters of a word that may be a secret: by its prefix, by one without `-`, `_` or `.`, by length alone."""
 
 
 def mask_secrets(text: str) -> str:
-    """Replace text that looks like a key, a token or a password by `***`, and keep its name.
+    """Return a text in which everything that looks like a key, token or password is replaced by `***`.
 
-    Long words of letters and digits are masked too, so ids may be masked.
+    The names of secrets are kept. Long words of letters and digits are also masked, so ids may be.
     """
     return _masked(text, [*_named(text), *_shaped(text)])
 
 
 def mask_named_secrets(text: str) -> str:
-    """Replace the values of named passwords, keys and secret headers by `***`.
+    """Return a text in which the values of named passwords, keys and secret headers are replaced by `***`.
 
-    Ids are never masked, so this suits text from this package.
+    Ids are never masked, which suits text that this package writes itself.
     """
     return _masked(text, [*_named(text)])
 
@@ -140,7 +140,7 @@ def _masked(text: str, spans: list[_Span]) -> str:
 
 
 def _named(text: str) -> Iterator[_Span]:
-    """Yield the values of names that secrets have, and the passwords in addresses."""
+    """Yield the values that follow names of secrets, and the passwords in URLs."""
     small = text.lower()
     if len(small) != len(text) or any(letter in text for letter in _FOLDED):
         for found in _NAMED.finditer(text):
@@ -161,11 +161,11 @@ def _named(text: str) -> Iterator[_Span]:
 
 
 _FOLDED = "\u0130\u0131\u017f\u212a"
-"""The letters that match an ASCII letter if case is ignored, and whose lower case is another one."""
+"""Letters outside ASCII that match an ASCII letter if case is ignored, although their lower case differs."""
 
 
 def _name_at(text: str, at: int) -> re.Match[str] | None:
-    """Return the secret whose name has a word at an index; None if there is none."""
+    """Match the secret whose name contains the word at an index; None if there is none."""
     begin = at
     while begin > max(0, at - _LONGEST_NAME) and (text[begin - 1].isalnum() or text[begin - 1] in "_- "):
         begin -= 1
@@ -177,7 +177,7 @@ def _name_at(text: str, at: int) -> re.Match[str] | None:
 
 
 def _shaped(text: str) -> Iterator[_Span]:
-    """Yield what has the form of a secret, without a name."""
+    """Yield words that have the form of a secret, whatever stands before them."""
     if "://" in text:
         for found in _ACCOUNT.finditer(text):
             yield _span(found)
@@ -192,7 +192,7 @@ def _shaped(text: str) -> Iterator[_Span]:
 
 
 def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
-    """Yield what has the form of a secret in a word."""
+    """Yield the parts of one word that have the form of a secret."""
     for piece in _PIECE.finditer(text, begin, end):
         if (start := _prefixed(text, piece.start(), piece.end())) is not None:
             yield start
@@ -203,7 +203,7 @@ def _in_word(text: str, begin: int, end: int) -> Iterator[_Span]:
 
 
 def _prefixed(text: str, begin: int, end: int) -> _Span | None:
-    """Return the first secret with a prefix in a piece of a word; None if there is none."""
+    """Return the first secret with a known prefix in a part of a word; None if there is none."""
     at = begin
     while at < end:
         if text.startswith(_STARTS, at):

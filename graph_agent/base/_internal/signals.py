@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RESPONSE_S = 5.0
-"""Seconds after the drain time until an event loop that has not reacted to the signal counts as blocked."""
+"""Seconds after the drain time after which an event loop that has not reacted to the signal counts as blocked."""
 
 
 class Drainable(Protocol):
-    """The running work of a server."""
+    """The running work of a server, which can be ended in two steps."""
 
     @property
     def draining(self) -> bool:
@@ -25,7 +25,7 @@ class Drainable(Protocol):
         ...
 
     def drain(self) -> None:
-        """Accept no new work, and let running work stop at its next boundary; called by a signal handler."""
+        """Accept no new work, and let running work end at its next boundary; called in a signal handler."""
         ...
 
     def cancel(self) -> None:
@@ -37,11 +37,17 @@ class Drainable(Protocol):
 def drain_on_sigterm(
     runs: Drainable, drain_s: float, *, enabled: bool, is_second: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Drain runs on SIGTERM or SIGINT, if `enabled` (main thread only); previously installed handlers are called too.
+    """Drain the server's runs on SIGTERM or SIGINT during the block; handlers installed before are called as well.
 
-    Runs that have not reached their next boundary in `drain_s` are cancelled. If the event loop does not react, because
-    a coroutine makes a blocking call, the process exits after the drain time and five more seconds. `is_second` is
-    whether a later signal is no duplicate of the first that a parent process and a terminal both forward.
+    After `drain_s` seconds, or at a second signal, runs that have not ended are cancelled. If the event loop does not
+    react, because a coroutine blocks it, the process exits five seconds after the drain time.
+
+    Args:
+        runs: The work to drain.
+        drain_s: Seconds that runs have to reach their next boundary.
+        enabled: False to do nothing; required outside the main thread.
+        is_second: Returns whether a later signal is a new one, not a duplicate that a parent process and a terminal
+            both forwarded.
     """
     if not enabled:
         yield
@@ -71,7 +77,7 @@ def drain_on_sigterm(
 
 
 def _end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-    """Exit the process unless the loop runs a callback within the given seconds."""
+    """Exit the process, with a message, unless the loop runs a callback within `seconds`."""
     reacted = threading.Event()
     loop.call_soon_threadsafe(reacted.set)
 
@@ -85,11 +91,11 @@ def _end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
 
 @contextmanager
 def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], Any] | int | None) -> Iterator[None]:
-    """Call a handler for a signal within the context, and make the signal wake the running event loop.
+    """Call `handler` for a signal during the block, and make the signal wake the running event loop.
 
-    `signal.signal` alone, and so `asyncio.run`, leaves the loop asleep if the signal arrives immediately before the
-    loop waits for events. The handler is called between two instructions of the main thread, even if these block the
-    event loop. Raises `ValueError` outside the main thread.
+    With `signal.signal` alone, and so with `asyncio.run`, the loop sleeps on if the signal arrives right before it
+    waits for events. The handler runs between two instructions of the main thread, even if these block the event loop.
+    Raises `ValueError` outside the main thread.
     """
     loop = asyncio.get_running_loop()
     before = signal.getsignal(number)

@@ -1,4 +1,4 @@
-"""Draws graphs as SVG, which follows the reader's light or dark theme and needs no network."""
+"""Draws graphs as SVG images, which adapt to a light or dark theme and load nothing from the network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ text{font:12px system-ui,sans-serif;fill:#1f2328}.note{fill:#59636e}.card{fill:#
 .model{fill:#9775fa}.tool{fill:#7c95ff}.delegation{fill:#3bc9db}.error{fill:#f06595}}"""
 _NODE_HEIGHT, _LAYER_HEIGHT, _MARGIN, _BETWEEN = 30, 78, 24, 44
 _CHARACTER = 7.2
-"""Mean width of a character, in pixels."""
+"""Average width of a character in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Edge:
     target: str
     label: str = ""
     is_conditional: bool = False
-    """Whether the edge is one of several; it is dashed."""
+    """Whether the edge is one of several alternatives; it is drawn dashed."""
 
 
 def document(width: float, height: float, title: str, parts: Sequence[str]) -> str:
-    """Return an SVG document with a background."""
+    """Return an SVG document of the given size in pixels with a background, from the SVG elements in `parts`."""
     card = f'<rect class="card" x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
@@ -42,20 +42,23 @@ def document(width: float, height: float, title: str, parts: Sequence[str]) -> s
 
 
 def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
-    """Return a text as an element."""
+    """Return an SVG text element; `kind` is its CSS class, `anchor` the value of `text-anchor`."""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(content)}</text>'
 
 
 def image_html(svg: str, description: str) -> str:
-    """Return an SVG as an image of HTML, whose style applies to nothing else on the page."""
+    """Return an HTML image element with the SVG as its source, so that the SVG's style cannot affect the page."""
     data = b64encode(svg.encode()).decode()
     return f'<img alt="{escape(description)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
 
 
 def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Graph") -> str:
-    """Return the drawing of a graph, from top to bottom; edges to an earlier layer are drawn at the sides.
+    """Return the drawing of a graph from top to bottom, as SVG; edges to an earlier layer are drawn at the sides.
 
-    `nodes` has the label of each id, the first node first.
+    Args:
+        nodes: Id → label of each node; the first is at the top. Must not be empty.
+        edges: The edges, between ids in `nodes`.
+        title: Title of the image.
     """
     layers = _layers(nodes, edges)
     widths = {each: _CHARACTER * len(label) + 24 for each, label in nodes.items()}
@@ -83,7 +86,7 @@ def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Gra
 
 
 def _layers(nodes: Mapping[str, str], edges: Sequence[Edge]) -> list[list[str]]:
-    """Return the nodes by their distance from the first one; unreachable ones are in the last layer."""
+    """Return the node ids by their distance from the first node; unreachable ones are in the last layer."""
     first = next(iter(nodes))
     distance = {first: 0}
     pending = [first]

@@ -1,9 +1,9 @@
-"""Bridges blocking code and event loops.
+"""Connects blocking code and event loops.
 
 Blocking entry points run their coroutines on a background event loop, and Ctrl-C cancels them. Blocking code of third
-parties runs in daemon threads: a call that hangs blocks neither its caller nor process exit. Unlike the threads of
-asyncio's default executor and AnyIO's workers, they are not joined when an event loop or the interpreter ends: a call
-that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.
+parties runs in daemon threads, so that a call that hangs blocks neither its caller nor the exit of the process. Unlike
+the threads of asyncio's default executor and AnyIO's workers, they are not joined when an event loop or the interpreter
+ends: a call that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_ABANDONED = 256
-"""Abandoned calls that may run at the same time. Beyond this number no further blocking call is started."""
+"""Maximum number of abandoned calls that still run; beyond it, no further blocking call is started."""
 _IDLE_S = 30.0
-"""Seconds after which an idle thread ends."""
+"""Seconds after which an unused thread ends."""
 
 
 class DaemonThreads:
-    """A pool of daemon threads, started on demand and reused.
+    """A pool of daemon threads that are started on demand and reused.
 
-    There is a thread for every running call, because calls may wait for each other. Only abandoned calls are limited:
-    without a limit their number could grow forever in a long-lived process.
+    Each running call has a thread, because calls may wait for each other. Only abandoned calls are limited, because
+    their number could otherwise grow forever in a long-lived process.
     """
 
     def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
@@ -54,9 +54,9 @@ class DaemonThreads:
         self._abandoned = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Run a function in a thread, unless its future is cancelled before the start.
+        """Run a function in a thread and return its future, which can be cancelled until the function begins.
 
-        Raises `AbandonedCallsError` if too many abandoned calls still run, `RuntimeError` without a thread.
+        Raises `AbandonedCallsError` if too many abandoned calls still run, `RuntimeError` if no thread can be started.
         """
         with self._guard:
             if self._abandoned >= self._most_abandoned:
@@ -73,7 +73,10 @@ class DaemonThreads:
         return call
 
     def abandon(self, call: _Call) -> None:
-        """Count a running call without a waiter as abandoned until it returns, and cancel the runs it waits for."""
+        """Count a running call as abandoned until it returns, and cancel the blocking runs that it waits for.
+
+        Does nothing if the call is not running or is counted already.
+        """
         with self._guard:
             if not call.running() or call.abandoned:
                 return
@@ -109,7 +112,7 @@ class DaemonThreads:
 
 
 _thread = threading.local()
-"""In a thread of the pool, `call` is the call that it runs."""
+"""The attribute `call` is, in a thread of the pool, the call that it runs."""
 
 
 class _Call(Future[Any]):
@@ -119,11 +122,11 @@ class _Call(Future[Any]):
         self._function: Callable[[], Any] | None = function
         self.abandoned = False
         self.cancels: set[Callable[[], object]] = set()
-        """Cancel the blocking runs that the call waits for."""
+        """Functions that cancel the blocking runs for which this call waits."""
 
     @contextmanager
     def cancelling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Within the context, abandoning this call calls `cancel`; raises `CancelledError` if it is abandoned."""
+        """Call `cancel` if this call is abandoned during the block; raise `CancelledError` if it is already."""
         self.cancels.add(cancel)
         try:
             if self.abandoned:
@@ -133,14 +136,14 @@ class _Call(Future[Any]):
             self.cancels.discard(cancel)
 
     def cancel(self) -> bool:
-        """See `Future.cancel`; asyncio calls it when the waiting task is cancelled."""
+        """Cancel a call that has not begun; abandon one that has, and return False. Called by asyncio."""
         if super().cancel():
             return True
         self._pool.abandon(self)
         return False
 
     def execute(self) -> Callable[[], None]:
-        """Run the function and return a callable that settles the future."""
+        """Run the function and return a callable that stores its result or exception in the future."""
         function, self._function = self._function, None
         assert function is not None
         _thread.call = self
@@ -161,19 +164,22 @@ _pool = DaemonThreads()
 
 
 async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Call blocking code in a daemon thread, with the caller's context variables.
+    """Call blocking code in a daemon thread with the caller's context variables, and return its result.
 
-    A cancellation takes effect at once. A call that has started continues, and its result is dropped. Errors as
-    `submit`; a RuntimeError replaces the function's StopIteration.
+    A cancellation takes effect at once; a call that has begun then continues, and its result is discarded. Raises what
+    the function raises (`RuntimeError` for `StopIteration`), and the errors of `DaemonThreads.submit`.
     """
     return await asyncio.wrap_future(_pool.submit(partial(copy_context().run, function, *args)))
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """An event loop's default executor: daemon threads for the jobs that `applies` to at submission.
+    """Default executor of an event loop that runs jobs in daemon threads.
 
-    Other jobs run in `other`, or in threads of its own. It is a `ThreadPoolExecutor` because asyncio takes no other
-    kind.
+    It is a `ThreadPoolExecutor` because asyncio accepts no other kind.
+
+    Args:
+        applies: Returns, when a job is submitted, whether it runs in a daemon thread.
+        other: Runs the other jobs; without it, this executor's own threads do.
     """
 
     def __init__(self, applies: Callable[[], bool] = lambda: True, other: ThreadPoolExecutor | None = None) -> None:
@@ -182,7 +188,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._other = other
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See `ThreadPoolExecutor.submit`."""
+        """Run a function in a daemon thread, or in a thread of the other executor; as `ThreadPoolExecutor.submit`."""
         if self._applies():
             return _pool.submit(partial(fn, *args, **kwargs))
         if self._other is not None:
@@ -190,7 +196,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
+        """Shut down as `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
         super().shutdown(wait, cancel_futures=cancel_futures)
         if self._other is not None:
             self._other.shutdown(wait, cancel_futures=cancel_futures)
@@ -206,23 +212,25 @@ if hasattr(os, "register_at_fork"):
 
 
 GRACE_S = 5.0
-"""Seconds that stopped work may take to end; after them it is abandoned."""
+"""Seconds that stopped work may take to end before it is abandoned."""
 _PAUSES = (0.7, 0.3)
-"""Shares of `GRACE_S` after each cancellation of work that does not end. In the first, it can clean up, such as by
-cancelling the task of a remote agent."""
+"""Shares of `GRACE_S` that are waited after each cancellation.
+
+In the first, work can clean up, e.g. cancel a remote task.
+"""
 _abandoned: set[asyncio.Future[Any]] = set()
-"""Strong references, since an event loop keeps weak ones only."""
+"""Abandoned tasks, kept here because event loops keep only weak references."""
 
 in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", default=False)
-"""True inside a node that a blocking entry point runs."""
+"""True for code of a run that a blocking entry point started."""
 
 
 def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that runs `coroutine` on the background loop and waits for it.
+    """Return a function that runs `coroutine` on the background loop and waits for its result.
 
-    The coroutine sees the caller's context variables. An exception in the waiting thread, such as `KeyboardInterrupt`,
+    The coroutine has the caller's context variables. An exception in the waiting thread, e.g. `KeyboardInterrupt`,
     cancels the coroutine and waits for its end, at most `2 * GRACE_S` seconds. If the waiting thread runs a call of
-    `call_in_thread`, the cancellation of that call cancels the coroutine, too.
+    `call_in_thread`, the cancellation of that call also cancels the coroutine.
     """
 
     @functools.wraps(coroutine)
@@ -234,11 +242,11 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def blocking_parts(source: AsyncGenerator[T]) -> Generator[T]:
-    """Yield the parts of an asynchronous generator, which runs on the background loop as one task.
+    """Yield the parts of an async generator that runs on the background loop, as one task.
 
-    The generator waits while the consumer has a part. Closing this iterator closes the generator and waits for its end,
-    unless an event loop runs in the thread, as when garbage is collected there. Exceptions have the same effect as for
-    `blocking`.
+    It is suspended while the consumer processes a part. Closing this iterator closes the generator and waits for its
+    end, except in a thread with a running event loop, e.g. when garbage is collected there. Exceptions in the consumer
+    act as in `blocking`.
     """
     end = object()
     parts: SimpleQueue[Any] = SimpleQueue()
@@ -270,7 +278,7 @@ def blocking_parts(source: AsyncGenerator[T]) -> Generator[T]:
 
 @contextmanager
 def _in_background(work: Callable[[], Coroutine[Any, Any, T]]) -> Iterator[Future[T]]:
-    """Run a coroutine on the background loop during a block, and yield the future of its result."""
+    """Run a coroutine on the background loop during the block; yield the future of its result."""
     done: Future[T] = Future()
     tasks: list[asyncio.Task[None]] = []
     context = copy_context()
@@ -298,7 +306,7 @@ def _in_background(work: Callable[[], Coroutine[Any, Any, T]]) -> Iterator[Futur
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread; None if there is none."""
+    """Return the event loop that runs in this thread; None if none does."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -306,9 +314,12 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def refuse_running_loop(entry: str, instead: str, among: Sequence[Any] | None = None) -> None:
-    """Raise `SyncInLoopError` in a thread that runs an event loop, which the call would block.
+    """Raise `SyncInLoopError` if an event loop runs in this thread, because the caller would block it.
 
-    With `among`, event loops that are not among these may be blocked.
+    Args:
+        entry: Name of the blocking entry point, for the message.
+        instead: Name of the asynchronous one.
+        among: Event loops that must not be blocked; None for all.
     """
     loop = running_loop()
     if loop is None or (among is not None and loop not in among):
@@ -320,10 +331,10 @@ def refuse_running_loop(entry: str, instead: str, among: Sequence[Any] | None = 
 
 
 async def await_uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await short, atomic work; a cancellation takes effect after it has finished, or after `GRACE_S` seconds.
+    """Await short work that must not be interrupted; a cancellation takes effect after it, or after `GRACE_S` seconds.
 
-    For example, LangGraph's SQLite store is unusable after an operation is cancelled between `BEGIN` and `COMMIT`. So
-    work that takes longer is not cancelled either; it continues unobserved.
+    For example, LangGraph's SQLite store is unusable after an operation was cancelled between `BEGIN` and `COMMIT`.
+    Work that takes longer is not cancelled either; it continues by itself.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -354,9 +365,10 @@ def _wake(ended: asyncio.Future[None] | None, _: object = None) -> None:
 
 
 def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asyncio.Future[None]]:
-    """Run work as a task; return it, and a future that is done at its end and can be cancelled without the task.
+    """Run work as a task; return the task, and a future that is done when it ends.
 
-    Its `SystemExit` is raised by `result_of`; asyncio would end the event loop with it.
+    The future can be cancelled without cancelling the task. A `SystemExit` of the work is stored, and raised by
+    `result_of`, because asyncio would end the event loop with it.
     """
     ended = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_contain_exit(work, ended))
@@ -366,7 +378,7 @@ def start(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T | _Exit], asynci
 
 
 def result_of(task: asyncio.Task[T | _Exit]) -> T:
-    """Return the result of a finished task of `start`, or raise its exception."""
+    """Return the result of a finished task made by `start`, or raise its exception."""
     result = task.result()
     if isinstance(result, _Exit):
         raise result.error
@@ -374,20 +386,28 @@ def result_of(task: asyncio.Task[T | _Exit]) -> T:
 
 
 async def await_in_task(work: Awaitable[T], context: Context) -> T:
-    """Await work as a task with a context of its own; its `SystemExit` is raised here, see `start`."""
+    """Await work in a task with the given context variables, and return its result; a `SystemExit` is raised here."""
     task = asyncio.create_task(_contain_exit(work), context=context)
     await task
     return result_of(task)
 
 
 class TimeLimitError(TimeoutError):
-    """Work was stopped at its time limit; the cause's traceback shows where it was."""
+    """Work was stopped at its time limit; the traceback of the cause shows where it was."""
 
 
 async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what: str) -> T:
-    """Await work with a time limit, also if the work suppresses cancellations; see `end_or_abandon`.
+    """Await work with a time limit, which also holds if the work suppresses cancellations.
 
-    `what` is the work, as the subject of a sentence. Raises `TimeLimitError` if it has no result at the limit.
+    At the limit the work is cancelled, and abandoned if it does not end within `GRACE_S` seconds.
+
+    Args:
+        work: The work.
+        seconds: The limit; None for no limit.
+        what: The work as the subject of a sentence, for the log.
+
+    Raises:
+        TimeLimitError: The work had no result at the limit.
     """
     if seconds is None:
         return await work
@@ -415,10 +435,13 @@ async def await_within(work: Coroutine[Any, Any, T], seconds: float | None, what
 
 
 async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool = True, spent_s: float = 0.0) -> None:
-    """Wait for the end of stopped work, at most `GRACE_S` seconds; then leave it to itself, with a warning.
+    """Wait for the end of stopped work, at most `GRACE_S` seconds; then log a warning and no longer wait for it.
 
-    With `cancels`, it is cancelled repeatedly, because code may suppress that. Other stopped work of the same run has
-    taken `spent_s` of the time.
+    Args:
+        task: The work.
+        what: The work as the subject of a sentence, for the log.
+        cancels: Whether to cancel it, twice if needed, because code may suppress a cancellation.
+        spent_s: Seconds that the wait for other stopped work of the same run has taken, which are subtracted.
     """
     left_s = max(0.0, GRACE_S - spent_s)
     try:
@@ -444,7 +467,10 @@ def _forget(task: asyncio.Future[Any]) -> None:
 
 
 async def await_thread_future(future: Future[T]) -> T:
-    """Return the result of another thread's future, without yielding if it is done; a cancellation waits for it."""
+    """Return the result of another thread's future; a cancellation takes effect after it, see `await_uninterrupted`.
+
+    Does not yield to the event loop if the future is done.
+    """
     return future.result() if future.done() else await await_uninterrupted(_await_future(future))
 
 
@@ -466,7 +492,7 @@ async def _settle(work: Callable[[], Coroutine[Any, Any, T]], done: Future[T]) -
 
 @functools.cache
 def background_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of blocking entry points, which runs in a daemon thread from the first call on."""
+    """Return the event loop of blocking entry points; the first call starts it in a daemon thread."""
     # One loop for the life of the process: later calls reuse the clients that a model opened in earlier ones.
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())

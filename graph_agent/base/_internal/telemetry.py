@@ -1,4 +1,4 @@
-"""Holds the observer of runs, which `graph_agent.otel` sets; without one, runs only check that it is None."""
+"""Holds the observer of runs, which `graph_agent.otel` sets; without one, runs only test for None."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Receives what runs do, in the task and at the time at which they do it."""
+    """Receives what runs do, at the time and in the task in which they do it."""
 
     def run(self, run: Any, name: str) -> AbstractContextManager[None]:
-        """Return a context around one run of an agent, which may be left in another context than entered.
+        """Return a context manager around one run of an agent; it may be exited in another context than entered.
 
-        The `Run`'s `observed` belongs to the observer.
+        The attribute `observed` of the `Run` is reserved for the observer.
         """
         ...
 
@@ -22,11 +22,11 @@ class Observer(Protocol):
         ...
 
     def event(self, entry: Mapping[str, Any]) -> None:
-        """Receive an event of the current run, as stored."""
+        """Receive an event of the current run, in the form in which it is stored."""
         ...
 
     def plan(self, step: int) -> AbstractContextManager[None]:
-        """Return a context that the requests for one plan are within."""
+        """Return a context manager around the model requests for one plan; `step` is the plan's number."""
         ...
 
     def model_call(self, request: Any) -> None:
@@ -34,29 +34,29 @@ class Observer(Protocol):
         ...
 
     def begin_call(self, call: Any) -> Any:
-        """Begin a call in this task; return what `leave_call` and `end_call` receive."""
+        """Begin a tool call or delegation in this task; return an object for `leave_call` and `end_call`."""
         ...
 
     def leave_call(self, begun: Any) -> None:
-        """Leave the call in the task that began it."""
+        """Leave the call in the task that began it; it may still be running elsewhere."""
         ...
 
     def end_call(self, begun: Any, status: str, content: Any = None) -> None:
-        """End a call with its `ResultStatus`, or `interrupted`."""
+        """End a call with its `ResultStatus`, or `interrupted`; `content` is its output, None without one."""
         ...
 
     def inject(self, carrier: dict[str, Any]) -> None:
-        """Add the current trace context to headers, or to the `_meta` of an MCP request."""
+        """Add the current trace context to headers or to the `_meta` of an MCP request, in place."""
         ...
 
     def extract(self, carrier: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Return a context that continues the trace that `inject` has added to a carrier."""
+        """Return a context manager in which the trace that `inject` added to a carrier is continued."""
         ...
 
     def middleware(self, app: Any) -> Any:
-        """Return an ASGI application that continues the trace of each request's headers."""
+        """Wrap an ASGI application to continue the trace in the headers of each request."""
         ...
 
 
 observer: Observer | None = None
-"""The observer; None if there is none."""
+"""The observer of all runs in this process; None if there is none."""

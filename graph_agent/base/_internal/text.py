@@ -18,11 +18,11 @@ _DEEPEST = 200
 
 
 _PIECE = 65_536
-"""Characters per search: a search holds the GIL until it ends."""
+"""Characters that are searched at once, because a search holds the GIL until it ends."""
 
 
 def clean(text: str) -> str:
-    """Replace each NUL and lone surrogate by U+FFFD."""
+    """Return a text in which each NUL and lone surrogate is replaced by U+FFFD."""
     if text.isascii() and "\x00" not in text:
         return text
     if len(text) <= _PIECE:
@@ -31,16 +31,24 @@ def clean(text: str) -> str:
 
 
 def check_session_id(session_id: str, name: str = "session_id") -> str:
-    """Return an id of a checkpoint; raise `InputError` for a lone surrogate, which no database can store."""
+    """Return an id unchanged; raise `InputError` if it has a lone surrogate, which no database can store.
+
+    `name` is the parameter's name in the message.
+    """
     if _has_lone_surrogate(session_id):
         raise InputError(f"{name}={session_id!r} is no text in UTF-8: it has half a character. Give another id.")
     return session_id
 
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
-    """Return the path of the first string of a JSON value with a lone surrogate, e.g. `params.message.parts.0.text`.
+    """Return the path of the first string in a JSON value with a lone surrogate, e.g. `params.message.parts.0.text`.
 
-    For a key, it is the path of its object. Raises `RecursionError` if the value is nested too deeply.
+    For a key it is the path of the key's object, and None if there is none. Raises `RecursionError` for a value nested
+    too deeply.
+
+    Args:
+        value: The JSON value.
+        place: The path of the value itself; empty at the top.
     """
     if isinstance(value, str):
         return place if _has_lone_surrogate(value) else None
@@ -60,15 +68,21 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 class NotFiniteError(ValueError):
-    """A number is infinite or NaN where a finite one is required."""
+    """A number is infinite or NaN where it must be finite."""
 
 
 def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
-    """Convert a value to JSON types that every store accepts, with cleaned strings.
+    """Convert a value to plain JSON types that every store accepts; strings are cleaned.
 
-    Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN;
-    these are a `NotFiniteError` with `finite`. Raises `ValueError` if it is nested more than 200 levels deep, or its
-    `str()` fails.
+    Values of other types become their `str()`, as do integers beyond 64 bits, infinities and NaN.
+
+    Args:
+        value: The value.
+        depth: The nesting of the value itself; 0 at the top.
+        finite: Whether infinities and NaN raise `NotFiniteError` instead.
+
+    Raises:
+        ValueError: The value is nested more than 200 levels deep, or its `str()` fails.
     """
     if isinstance(value, str):
         return clean(value)
@@ -93,14 +107,14 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Convert a value to text for a model: strings unchanged, other values as JSON."""
+    """Return a value as text for a model: a string cleaned, any other value as JSON."""
     if isinstance(value, str):
         return clean(value)
     return json.dumps(to_json_safe(value), ensure_ascii=False)
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content, with its blocks concatenated."""
+    """Return the text of a message's content, that of its blocks joined; empty if it has none."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -115,11 +129,11 @@ def _describe(value: Any) -> str:
 
 
 REASONING = "<think>"
-"""Begins the reasoning of a model whose server does not separate it from the text."""
+"""Tag that begins a model's reasoning, from servers that do not separate it from the text."""
 
 
 def after_reasoning(text: str) -> str:
-    """Return the text after reasoning in `<think>`; empty while the reasoning is unclosed."""
+    """Return the text after `<think>` reasoning; all of it without reasoning, empty while that is unclosed."""
     _, closed, rest = text.rpartition("</think>")
     if closed:
         return rest
@@ -127,24 +141,27 @@ def after_reasoning(text: str) -> str:
 
 
 def common_length(one: Sequence[Any], two: Sequence[Any]) -> int:
-    """Return the number of equal items, or characters of texts, at the beginning of two sequences."""
+    """Return the length of the common beginning of two sequences or texts."""
     if one[: len(two)] == two:
         return len(two)
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
 
 
 def excerpt(text: str, most: int = 200) -> str:
-    """Return a text; `…` follows its first `most` characters if it is longer."""
+    """Return a text cut to `most` characters, followed by `…` if it is longer."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def brief_repr(value: Any) -> str:
-    """Return the `repr` of a value as an `excerpt` for an error message."""
+    """Return the `repr` of a value for an error message, cut to 200 characters."""
     return excerpt(repr(value))
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
-    """Return a table for a notebook, texts escaped, others by `repr`; the first cell of each row is its heading."""
+    """Return an HTML table for a notebook; the first cell of each row is its heading.
+
+    Texts are escaped; other values are shown by their `repr`, escaped too.
+    """
     lines = [f"<table><caption>{html.escape(title)}</caption>"]
     for heading, *cells in rows:
         shown = "".join(f"<td>{html.escape(each if isinstance(each, str) else repr(each))}</td>" for each in cells)
@@ -174,7 +191,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Like `printable`, but keep line feeds and tabs, and replace CR LF by a line feed."""
+    """Return a text with control characters escaped as by `printable`, except line feeds and tabs; CR LF becomes LF."""
     return text if text.isprintable() else _LAYOUT.sub(_escape, text.replace("\r\n", "\n"))
 
 
@@ -193,7 +210,7 @@ def visible_json(value: Any, indent: int | None = None) -> str:
 
 
 def json_line(text: str) -> str:
-    """Return JSON without line feeds as one line for clients that split at any line end of Unicode."""
+    """Return one-line JSON with Unicode line separators escaped, for clients that split at any of them."""
     return text if text.isascii() else text.translate(_LINE_ENDS)
 
 

@@ -1,4 +1,4 @@
-"""Describes Pydantic validation errors: one line per fault, with the field, its value and the fix."""
+"""Describes Pydantic's validation errors in one line for each fault: the field, its value and the fix."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from graph_agent.base.errors import ConfigError, did_you_mean
 
 
 class CheckedModel(BaseModel):
-    """A frozen model whose constructor raises `ConfigError`, with the text of `explain`, on an invalid value."""
+    """A frozen model that raises `ConfigError`, with the text of `explain`, if constructed from invalid values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     _described_as: ClassVar[str] = "{}"
-    """Description of the object in errors; `{}` is the name of its class."""
+    """Description of the object in error messages; `{}` is replaced by the name of its class."""
     removed_fields: ClassVar[Mapping[str, str]] = {}
-    """Former field → what replaces it, as the rest of the sentence `the field … was removed: …`."""
+    """Former field → what replaces it, as the end of the sentence `the field … was removed: …`."""
 
     # Type checkers derive the constructor's parameters from the fields, unless they see an `__init__`.
     if not TYPE_CHECKING:
@@ -47,9 +47,14 @@ def explain(
     known: Collection[str] = (),
     hidden: Collection[str] = (),
 ) -> str:
-    """Format a validation error of `where` as one line per fault, without the values of secret fields.
+    """Return the text of a validation error, one line for each fault; values of secret fields are left out.
 
-    Field names of `model` and nested models, or else `known`, are suggested for unknown ones, `hidden` ones never.
+    Args:
+        error: The validation error.
+        where: Name of the validated object, which begins each line.
+        model: Its class, whose fields (and those of nested models) are suggested for unknown ones.
+        known: Names to suggest instead of the fields of `model`.
+        hidden: Names that are never suggested.
     """
     return "\n".join(f"{where}: {line}" for line in _lines(error, model, known, hidden))
 
@@ -103,7 +108,7 @@ def _known_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[
 
 
 def _annotation_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> Any:
-    """Return the annotation at a path; skips indexes, mapping keys and union members."""
+    """Return the type annotation at a path through nested models; indexes, dict keys and union members are skipped."""
     annotation: Any = model
     for part in path:
         nested = _model_in(annotation)
@@ -128,9 +133,9 @@ def _holds_secrets(annotation: Any) -> bool:
 
 
 def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Add the docstrings of a model's fields to its JSON schema; the model's `json_schema_extra`.
+    """Add the docstrings of a model's fields to its JSON schema, in place; a function for `json_schema_extra`.
 
-    Without the source of a class its fields have no description.
+    Fields have no description if the source of their class is missing.
     """
     properties = schema.get("properties", {})
     for name, text in field_docs(model).items():
@@ -140,7 +145,7 @@ def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields, those of its bases included."""
+    """Return field → docstring for a model, including the fields of its base classes."""
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         found |= _docstrings(owner.__module__).get(owner.__qualname__, {}) if issubclass(owner, BaseModel) else {}
@@ -149,7 +154,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _docstrings(module: str) -> dict[str, dict[str, str]]:
-    """Class → field → docstring, of the top-level classes of a module."""
+    """Return class → field → docstring for the top-level classes of a module; empty without its source."""
     file = getattr(sys.modules[module], "__file__", None)
     try:
         tree = ast.parse(Path(file or "").read_text(encoding="utf-8"))

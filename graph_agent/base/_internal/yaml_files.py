@@ -1,4 +1,4 @@
-"""Parses hand-written YAML, with one-line errors that name the position."""
+"""Parses YAML written by hand, with one-line errors that name the position."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import yaml
 from graph_agent.base.errors import ConfigError
 
 _MOST_VALUES = 100_000
-"""Values of one document, each counted at every place where an alias repeats it."""
+"""Maximum number of values in a document; a value repeated by aliases counts each time."""
 _DEEPEST = 100
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with duplicate keys as errors, and bounds on nesting and on what aliases expand to."""
+    """PyYAML's safe loader with an error for duplicate keys, and limits on nesting and on what aliases expand to."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TextLoader(_Loader):
-    """Loads every plain scalar as text: `1.0`, `yes` and `null` stay as they are written."""
+    """Loads every unquoted scalar as text: `1.0`, `yes` and `null` are kept as written."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML declares it so
 
@@ -66,9 +66,9 @@ def _fault(problem: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def load_yaml(text: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document; with `texts`, plain scalars stay text.
+    """Parse one YAML document; with `texts`, unquoted scalars are kept as text.
 
-    Raises `yaml.YAMLError` if it is not valid YAML, holds a duplicate key, or is too deep or too large.
+    Raises `yaml.YAMLError` if it is not valid YAML, has a duplicate key, or is nested too deeply or too large.
     """
     try:
         return yaml.load(text, Loader=_TextLoader if texts else _Loader)
@@ -78,7 +78,7 @@ def load_yaml(text: str, *, texts: bool = False) -> Any:
 
 
 def parse_yaml(text: str, where: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document as `load_yaml`; raise `ConfigError`, which names `where`, for its errors."""
+    """Parse one YAML document as `load_yaml` does; raise `ConfigError` that begins with `where` and the position."""
     try:
         return load_yaml(text, texts=texts)
     except yaml.MarkedYAMLError as error:
@@ -96,9 +96,10 @@ _REFERENCE = re.compile(r"\$\{(?P<name>\w++)(?::-(?P<default>[^}]*+))?(?P<end>\}
 
 
 def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Replace the references in a text by the values of variables; an empty one counts as unset if it has a default.
+    """Return a text with each `${NAME}` or `${NAME:-default}` replaced by the variable's value.
 
-    Raises `ValueError`, with the reference and not the text, for a variable without a value and a default.
+    A variable that is empty counts as unset if the reference has a default. Raises `ValueError`, whose message has the
+    reference and not the text, for a variable that is not set and has no default.
     """
     expanded, missing = expand_known(text, environment)
     if missing is not None:
@@ -108,9 +109,12 @@ def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
-    """Replace the references that have a value; return the text, and the first without one, if any.
+    """Replace the references `${NAME}` and `${NAME:-default}` that have a value; the others are kept.
 
-    An empty variable counts as unset if there is a default.
+    A variable that is empty counts as unset if the reference has a default.
+
+    Returns:
+        The text, and the first reference without a value; None if all have one.
     """
     missing: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Defines what selects a call for approval in the settings: a pattern of names, or a function."""
+"""Defines what selects a call for approval in the settings: a name pattern or a function."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 from graph_agent.base.types import Call
 
 Rule: TypeAlias = str | Callable[[Call], Any]
-"""A name pattern, or a function that returns whether a call needs approval; it may be asynchronous."""
+"""A name pattern, or a function that returns whether the given call needs approval, which may be asynchronous."""
 
 
 def signature_fault(rule: Callable[..., Any]) -> str | None:
-    """Return why a function cannot be a rule; None if it takes a call as its argument, or its signature is unknown."""
+    """Return why a function cannot be a rule; None if it takes one argument or its signature is unknown."""
     try:
         inspect.signature(rule).bind({})
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Configures an agent's loop, and one run of it: the overrides and credentials of its context."""
+"""Configures an agent's loop, and overrides the configuration for one run by its context."""
 
 # No postponed evaluation of annotations: pydantic would compile the text of each field's annotation.
 
@@ -37,7 +37,7 @@ StructuredOutput = Literal["auto", "schema", "prompt"]
 OnLimit = Literal["answer", "message"]
 OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""The values of OpenAI's API; a model may support fewer."""
+"""Values of `reasoning_effort` in OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
 Planner = Literal["wave", "dag"]
 _RECORDED_CHARS = 100_000
@@ -45,7 +45,7 @@ _RECORDED_CHARS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a number, as metadata of its field."""
+    """Unit of a numeric field, kept in the field's metadata for the documentation."""
 
     name: str
 
@@ -263,16 +263,19 @@ class LoopConfig(CheckedModel):
 
     @property
     def approval_rules(self) -> tuple[Rule, ...]:
-        """The rules of `approve`; empty if it is None."""
+        """The rules in `approve`; empty if it is None."""
         return cast("tuple[Rule, ...]", self.approve or ())
 
     @property
     def recorded_chars(self) -> int:
-        """Maximum characters of a message or tool in a recorded request; 0 if none are recorded."""
+        """Maximum characters of a message or tool in a recorded request; 0 if requests are not recorded."""
         return _RECORDED_CHARS if self.record_requests is True else int(self.record_requests)
 
     def rules_of(self, *names: str) -> dict[str, Any]:
-        """Return the fields of `model_rules` for a model with these names; those of the longest name win."""
+        """Return the fields that `model_rules` sets for a model; empty if there are none.
+
+        A key applies if it is `*` or the beginning of one of the names. If several set a field, the longest key wins.
+        """
         matches = [key for key in self.model_rules if key == "*" or any(name.startswith(key) for name in names)]
         return {
             field: value
@@ -281,7 +284,7 @@ class LoopConfig(CheckedModel):
         }
 
     def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """Return the options of every model call, under LangChain's names; unset options are left out."""
+        """Return the options of every model call, as pairs of LangChain's name and value; unset ones are omitted."""
         options = {
             "temperature": self.temperature,
             "reasoning_effort": self.reasoning_effort,
@@ -292,10 +295,12 @@ class LoopConfig(CheckedModel):
         return tuple((name, value) for name, value in options.items() if value is not None)
 
     def with_values(self, values: Mapping[str, Any]) -> "LoopConfig":
-        """Return this configuration with some fields replaced, validated again.
+        """Return a copy with some fields replaced, validated again; the same object if `values` is empty.
+
+        Replacing `tool_calling` by a mode other than `wave` resets `planner` and `rollout`.
 
         Raises:
-            ConfigError: When the result is not a valid configuration.
+            ConfigError: The result is not a valid configuration.
         """
         if not values:
             return self
@@ -307,17 +312,17 @@ class LoopConfig(CheckedModel):
 
 
 _OWN = "graph_agent"
-"""Key of the run's own settings in the context of an agent with the user's own context class."""
+"""Key under which the settings stand in the context of an agent with a user's own context class."""
 
 
 class AgentContext(CheckedModel):
-    """The graph's `context_schema`: the fields of `LoopConfig`, all optional, and the run's credentials.
+    """A run's context, the graph's `context_schema`: overrides of `LoopConfig` for this run, and credentials.
 
-    A field left out, or None, keeps the value the agent was built with. Fields of `LoopConfig` have the
-    same meaning here. Subclass it to add fields, and pass the subclass as `context_schema=`.
+    A field that is None keeps the value that the agent was built with; fields of `LoopConfig` have the same meaning
+    here. Subclass it to add fields, and pass the subclass as `context_schema=`.
 
     Raises:
-        ConfigError: On an unknown field, or an invalid value.
+        ConfigError: A field is unknown or its value is invalid.
     """
 
     _described_as: ClassVar[str] = "context ({})"
@@ -393,9 +398,10 @@ class AgentContext(CheckedModel):
 
 
 class RunContext(AgentContext):
-    """The context of a run whose agent has a class of the user as its `context_schema`: settings, and its object.
+    """The context of a run of an agent with a user's own context class: settings, and an object of that class.
 
-    The user's code receives the object. With `get_runtime`, it receives this one, which has the object's attributes.
+    Tools and hooks receive the object. Through `get_runtime` they receive this context, which has the object's
+    attributes.
     """
 
     _user: Any = PrivateAttr(default=None)
@@ -411,7 +417,7 @@ class RunContext(AgentContext):
 
 
 def field_names(schema: Any) -> frozenset[str]:
-    """Return the fields of a pydantic class, a dataclass or a `TypedDict` class; `ConfigError` for anything else."""
+    """Return the field names of a pydantic class, a dataclass or a `TypedDict` class; raise `ConfigError` otherwise."""
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         return frozenset(schema.model_fields)
     if isinstance(schema, type) and dataclasses.is_dataclass(schema):
@@ -422,14 +428,16 @@ def field_names(schema: Any) -> frozenset[str]:
 
 
 def run_context(given: Any, schema: Any) -> AgentContext:
-    """Return the context of a run of an agent whose `context_schema` is a class of the user.
+    """Return the context of a run of an agent whose `context_schema` is a user's own class.
 
     Args:
-        given: An object of that class, an `AgentContext`, or a mapping: of fields of the class, and of those fields of
-            `AgentContext` that the class does not have. The key `graph_agent` may hold a mapping of any of the latter.
+        given: An object of that class; an `AgentContext`; or a mapping of fields of the class, and of those fields of
+            `AgentContext` that the class does not have. Under the key `graph_agent`, a mapping may hold any fields of
+            `AgentContext`.
+        schema: The user's class.
 
     Raises:
-        ConfigError: When it is none of these, or a field is unknown, missing or invalid.
+        ConfigError: `given` is none of these, or a field is unknown, missing or invalid.
     """
     if isinstance(given, AgentContext):
         return given
@@ -453,15 +461,20 @@ def run_context(given: Any, schema: Any) -> AgentContext:
 
 
 def user_context(context: Any) -> Any:
-    """Return the context as the user's code receives it."""
+    """Return the context as the user's code receives it: the user's own object if the agent has such a class."""
     return context._user if isinstance(context, RunContext) else context
 
 
 def checked_context(given: Any, *, own: bool = True) -> Any:
-    """Return the context that a caller passes to a run, in the form that LangGraph accepts.
+    """Return the context that a caller passes to a run in a form that LangGraph accepts; a mapping becomes a dict.
 
-    A `context_schema` that is not its `own`, `AgentContext` or a subclass, is checked by the run. Raises `ConfigError`
-    when it is neither an `AgentContext` nor a mapping of its fields.
+    Args:
+        given: The context; None if the caller passes none.
+        own: Whether the agent's `context_schema` is `AgentContext` or a subclass. Otherwise the run itself checks
+            `given`.
+
+    Raises:
+        ConfigError: `given` is neither an `AgentContext` nor a mapping.
     """
     if given is None or isinstance(given, AgentContext) or not own:
         return given
@@ -472,9 +485,9 @@ def checked_context(given: Any, *, own: bool = True) -> Any:
 
 
 def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
-    """Convert a run's context: an `AgentContext`, a mapping of its fields, None, or a parent graph's own context.
+    """Convert a run's context to an `AgentContext`; None if it is empty, invalid or of a foreign type.
 
-    LangGraph passes a parent's context unchanged to a subgraph's run. One of a foreign type becomes None.
+    LangGraph passes the context of a parent graph to the run of a subgraph unchanged, so it may be of any type.
     """
     if isinstance(given, AgentContext):
         return given
@@ -487,9 +500,12 @@ def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> Age
 
 
 def delegated_context(given: Any) -> AgentContext:
-    """Return the context of a delegate's run: the credentials and the user's own object or fields, without settings.
+    """Return the context of a delegate's run: only the credentials and the user's own object or fields.
 
-    A delegate keeps its own limits and its own model. `given` is the context of the delegating run.
+    A delegate keeps its own limits and model.
+
+    Args:
+        given: The context of the delegating run.
     """
     context = coerce_context(given)
     if context is not None:
@@ -508,9 +524,14 @@ def with_credentials(
     config: "RunnableConfig | None" = None,
     schema: type[AgentContext] = AgentContext,
 ) -> Any:
-    """Add the agent's own credentials to a run's context, or the surrounding run's; the run's credentials win.
+    """Return a run's context with the agent's own credentials added; those of the run take precedence.
 
-    A value of another type is returned unchanged, to be refused later.
+    Args:
+        given: The run's context. With None, that of the surrounding run is used, if any. A value of another type is
+            returned unchanged, to be refused later.
+        own: The agent's credentials by name.
+        config: The run's config, in which the surrounding run is found.
+        schema: Class of the context that is created.
     """
     if given is None:
         from graph_agent.base._compat import surrounding_context  # imports LangGraph, which a run has imported already
@@ -532,10 +553,20 @@ def effective_config(
     changed: Mapping[str, Any] | None = None,
     approve: Sequence[str] = (),
 ) -> LoopConfig:
-    """Apply a run's context to the configuration that the graph was built with.
+    """Return the configuration of a run: the one the graph was built with, overridden by the run's context.
 
-    Fields `changed` by `Session.configure` win; `approve` has patterns of the input's first run. Raises `ConfigError`
-    when a value is not valid in this version, or the agent has no node for approvals.
+    Approval patterns are only added. `stream_before_guards` cannot be overridden, and `offload_over_chars` only if it
+    was set when the agent was built.
+
+    Args:
+        built: The configuration the graph was built with.
+        given: The run's context, of any type that `coerce_context` accepts.
+        schema: Class of the context.
+        changed: Fields set by `Session.configure`, which win over the context.
+        approve: Approval patterns from the input's first run.
+
+    Raises:
+        ConfigError: A value is not valid in this version, or patterns are added to an agent built without approvals.
     """
     context = coerce_context(given, schema)
     own = {} if context is None else set_fields(context)
@@ -563,5 +594,5 @@ def effective_config(
 
 
 def set_fields(context: AgentContext) -> dict[str, Any]:
-    """Return the fields of `LoopConfig` that a context sets, with their values."""
+    """Return the fields of `LoopConfig` that a context sets: name → value."""
     return {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}

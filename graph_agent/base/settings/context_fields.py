@@ -1,4 +1,4 @@
-"""Types the keys of a run's context that is given as a dict, for type checkers."""
+"""Types the keys of a run's context that is passed as a dict, for type checkers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ContextFields(TypedDict, total=False):
-    """The fields of an `AgentContext`, with the values that it accepts."""
+    """The fields of `AgentContext` with the types of their values."""
 
     credentials: dict[str, SecretStr | str]
     client_tools: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Reads response formats (the class or JSON schema of an answer), and validates answers."""
+"""Reads response formats (the class or JSON schema of an answer), and parses and validates answers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SchemaT = TypeVar("SchemaT", covariant=True)
 
 
 class ResponseStrategy(Protocol[SchemaT]):
-    """A `ToolStrategy` or `ProviderStrategy` of LangChain, for checkers of programs that may lack the package."""
+    """LangChain's `ToolStrategy` or `ProviderStrategy`, for type checkers of programs without its package."""
 
     @property
     def schema(self) -> type[SchemaT] | UnionType | dict[str, Any]:
-        """The shape of the answer."""
+        """The class or JSON schema of the answer."""
         ...
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is valid, complete JSON that needs no repair."""
+    """Whether a text is valid, complete JSON."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -44,37 +44,37 @@ def is_json(text: str) -> bool:
 
 
 _ANNOTATIONS = ("$schema", "$id", "$defs", "definitions", "title", "description")
-"""Keywords of JSON Schema that check nothing; a schema of these alone permits any answer."""
+"""Keywords of JSON Schema that check nothing; a schema with only these permits any answer."""
 
 
 @functools.lru_cache(64)
 def client_schema(text: str) -> ResponseSchema:
-    """Return the `ResponseSchema` of a client's JSON schema, as JSON; it may take seconds the first time.
+    """Return the cached `ResponseSchema` of a JSON schema, given as text; the first call may take seconds.
 
-    Raises `ConfigError` as `ResponseSchema`.
+    Raises `ConfigError` as `ResponseSchema` does.
     """
     return ResponseSchema(json.loads(text))
 
 
 class ResponseSchema:
-    """Parses and validates an answer's text by the requested format.
+    """Parses and validates answers in one response format.
 
-    The JSON of an answer of one of several classes names its class in the field `response_type`.
+    With several classes, the JSON of an answer names its class in the field `response_type`.
 
     Args:
-        given: A pydantic class, a dataclass, a `TypedDict` class, a `Union` of these, or a JSON schema; or a strategy
-            of LangChain's with one of these.
+        given: A pydantic class, a dataclass, a `TypedDict` class, a `Union` of these, or a JSON schema; or LangChain's
+            `ToolStrategy` or `ProviderStrategy` with one of them.
 
     Raises:
-        ConfigError: When it is none of these, has no JSON schema, or is an invalid one.
+        ConfigError: `given` is none of these, has no JSON schema, or is an invalid one.
     """
 
     def __init__(self, given: Any) -> None:
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         self._tag = ""
-        """The field of the JSON that names the class; empty for a single class."""
+        """Field of the JSON that names the class; empty for a single class."""
         self.is_enforced = _is_provider_strategy(given)
-        """Whether the provider is to enforce the format: it is a `ProviderStrategy`."""
+        """Whether the provider must enforce the format, because it was given as a `ProviderStrategy`."""
         given, self._handle_errors = _unwrapped(given)
         if isinstance(given, dict):
             # Imported where it is used: jsonschema takes 5 % of the CPU time of a server's start.
@@ -108,9 +108,14 @@ class ResponseSchema:
             raise ConfigError(f"response_format: two classes of {given!r} have one name; rename one.")
 
     def correction(self, error: ValueError, reply: AIMessage) -> str | None:
-        """Return the message that sends an invalid answer back, by the error of `read`; None if it is not handled.
+        """Return the message that asks for a corrected answer; None if the strategy does not handle the error.
 
-        Raises `ConfigError` if the strategy's own function fails.
+        Args:
+            error: The error raised by `read`.
+            reply: The model's reply.
+
+        Raises:
+            ConfigError: The `handle_errors` function of the strategy failed.
         """
         handle, fix = self._handle_errors, f"That does not fit: {error} Send the corrected object."
         if isinstance(handle, bool | str):
@@ -125,14 +130,14 @@ class ResponseSchema:
             raise ConfigError(f"ToolStrategy: handle_errors failed: {exception_text(failure)}") from failure
 
     def read(self, text: str) -> Any:
-        """Parse an answer to plain JSON, from which `instance` makes an object of the class.
+        """Parse an answer to plain JSON, with fields under their aliases and defaults included.
 
-        Fields are named by their aliases; fields with a default are included.
+        Damaged JSON is repaired if possible, and JSON inside prose is found. The check against a JSON schema may block
+        for some seconds, so call this in a thread from an event loop.
 
         Raises:
-            ValueError: When the text does not match the format; the message is for the model.
-            SlowSchemaError: When the check against a JSON schema takes too long. As it may block for some seconds, call
-                this in a thread from an event loop.
+            ValueError: The text does not fit the format; the message is written for the model.
+            SlowSchemaError: The check against a JSON schema takes too long.
         """
         if not text.lstrip().startswith(("{", "[", "`")):
             # Reasoning may hold a draft of the answer.
@@ -150,9 +155,10 @@ class ResponseSchema:
             raise ValueError("The reply is nested too deeply.") from None
 
     def instance(self, value: Any) -> Any:
-        """Return an object of the class for what `read` returned; the value itself for a JSON schema.
+        """Return an object of the class for a value returned by `read`; for a JSON schema, the value itself.
 
-        A value that the class rejects is returned unchanged: it was stored under an earlier version of the class.
+        A value that the class rejects is returned unchanged, because an earlier version of the class may have stored
+        it.
         """
         if not self._adapters or value is None:
             return value
@@ -163,7 +169,7 @@ class ResponseSchema:
             return value
 
     def _class_of(self, value: Any) -> tuple[str, Any]:
-        """Return the name of an answer's class, and its fields; `ValueError` if it names none of several classes."""
+        """Return an answer's class name and fields; raise `ValueError` if it names none of several classes."""
         if not self._tag:
             return next(iter(self._adapters)), value
         name = value.get(self._tag) if isinstance(value, dict) else None
@@ -228,7 +234,7 @@ def _unwrapped(given: Any) -> tuple[Any, Any]:
 
 
 def _tagged_schema(adapters: dict[str, TypeAdapter[Any]]) -> tuple[str, dict[str, Any]]:
-    """Return the JSON schema of an answer of one of several classes, after the field that names the class."""
+    """Return the name of the field that names the class, and the JSON schema of an answer of one of several classes."""
     schemas, shared = TypeAdapter.json_schemas([(name, "validation", adapter) for name, adapter in adapters.items()])
     definitions: dict[str, Any] = shared.get("$defs", {})
     found = {name: schemas[name, "validation"] for name in adapters}
