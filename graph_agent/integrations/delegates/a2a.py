@@ -50,7 +50,7 @@ _REQUEST = TypeAdapter(_Request)
 
 
 def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
-    """Return the approval request in the parts of a question; None if there is none, or if it is malformed."""
+    """Return the approval request in the parts of a question; None if there is none or it is malformed."""
     for part in parts:
         if part.WhichOneof("content") == "data":
             try:
@@ -63,7 +63,7 @@ def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
 
 
 def _fits(request: _Request) -> bool:
-    """Whether the lists of a request have the same length, and each call has an id and a decision."""
+    """Whether a request's lists have the same length, and each call has an id of its own and an allowed decision."""
     actions, ids = request["action_requests"], request.get("call_ids")
     if not actions or not all(config["allowed_decisions"] for config in request["review_configs"]):
         return False
@@ -79,7 +79,7 @@ _DEFAULT_DESCRIPTION = "A remote agent."
 
 
 class RemoteAgent:
-    """Implementation of `A2ADelegate`, with the same arguments."""
+    """Sends delegations to one remote agent; the parameters are those of `A2ADelegate`."""
 
     def __init__(
         self,
@@ -102,15 +102,18 @@ class RemoteAgent:
         self._card_description = ""
         self._attempted_at: float | None = None
         self._busy: set[str] = set()
-        """Conversation ids of the delegations in progress."""
+        """Conversation ids of the delegations that are running."""
 
     @property
     def description(self) -> str:
-        """The configured description, followed by the card's description once the card is read."""
+        """The configured description, followed by that of the agent's card once it was read."""
         return " ".join(filter(None, [self._own_description, self._card_description])) or _DEFAULT_DESCRIPTION
 
     async def prepare(self) -> bool:
-        """Read the card if unknown, with a pause after a failure; return whether the description changed."""
+        """Read the agent's card if it is unknown; return whether the description has changed.
+
+        A failure is logged, and the next attempt is made after 30 s at the earliest.
+        """
         now = time.monotonic()
         if self._card is not None or (self._attempted_at is not None and now - self._attempted_at < _RETRY_CARD_S):
             return False
@@ -120,7 +123,7 @@ class RemoteAgent:
         return fault is None
 
     async def fault(self) -> str | None:
-        """Return why the card cannot be read; None if it can."""
+        """Return why the agent's card cannot be read; None if it can. Never raises."""
         try:
             async with open_http(self._origins, self._headers(), self._max_bytes) as http:
                 await self._known_card(http)
@@ -129,9 +132,10 @@ class RemoteAgent:
         return None
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Send the task with the latest conversation messages, and wait until it ends or asks a question.
+        """Send the task with the latest messages of the conversation, and wait until it ends or asks a question.
 
-        A task in the background has a conversation of its own, and only its start is waited for.
+        Of a task in the background, which has a conversation of its own, only the start is waited for. A failure of the
+        agent is an error result; only cancellation raises, after the remote task was cancelled.
         """
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
         if delegation.background:
@@ -148,7 +152,10 @@ class RemoteAgent:
         return replace(result, context_id="") if separate else result
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Send a person's answer to the task that asked the question."""
+        """Send the user's answer to the task that asked, and wait until it ends or asks again.
+
+        The result has only the usage since the question.
+        """
         part = Part(text=answer) if isinstance(answer, str) else data_part(to_json_safe(answer))
         message = self._message([part], delegation)
         message.task_id, message.context_id = task["task_id"], task["context_id"]
@@ -156,7 +163,10 @@ class RemoteAgent:
         return await self._follow_task(delegation, task["task_id"], lambda remote: remote.answer(message), used)
 
     async def collect(self, task: BackgroundTask) -> DelegationResult | None:
-        """Return the result of a task in the background, or its new question; None if there is neither yet."""
+        """Return the result of a task in the background, or its new question; None while it has neither.
+
+        A question is returned once: `task["asked"]` names the one that was returned before.
+        """
         try:
             remote = await self._watch(task, until_end=False)
         except TaskNotFoundError:
@@ -172,7 +182,7 @@ class RemoteAgent:
         return replace(result, waiting=None, usage=NO_USAGE, background={**task, "asked": asked})
 
     async def wait(self, task: BackgroundTask) -> None:
-        """Wait until a task in the background ends or asks a question, other than one that has been reported."""
+        """Wait until a task in the background ends, or asks a question that was not returned before."""
         with suppress(TaskNotFoundError):
             while True:
                 remote = await self._watch(task, until_end=True)
@@ -182,7 +192,7 @@ class RemoteAgent:
                 await anyio.sleep(_LOOK_AGAIN_S)
 
     async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
-        """Read a task, or follow it to its end; None if the agent cannot be reached now."""
+        """Read a task, or follow it to its end; None if the agent cannot be reached, which is logged."""
         try:
             async with self._client() as (client, streams):
                 remote = FollowedTask(
@@ -202,7 +212,7 @@ class RemoteAgent:
             return None
 
     async def withdraw(self, task: RemoteTask) -> None:
-        """Cancel a task that waits for an answer; never raises."""
+        """Cancel a task that waits for an answer. Never raises, and takes at most `CANCEL_S` seconds."""
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
             async with self._client() as (client, _):
                 await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
@@ -326,7 +336,7 @@ class RemoteAgent:
         return DelegationResult(f"The agent {self.name!r} {what}", "error")
 
     def _safe_text(self, value: Any) -> str:
-        """Convert a value or an error to non-empty text without our secret, which the agent may echo."""
+        """Return a value or an error as non-empty text without this agent's secret, which the remote agent may echo."""
         return str(self._without_secret(clean(str(value) or type(value).__name__)))
 
     def _without_secret(self, value: Any) -> Any:
@@ -342,7 +352,7 @@ _FAILURES = {
 
 
 def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
-    """Return the conversation as a separate part before the task; an empty list without a conversation."""
+    """Return the conversation as a part that precedes the task, in a list; empty without a conversation."""
     if not context:
         return []
     lines = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]

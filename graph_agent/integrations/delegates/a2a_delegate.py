@@ -1,4 +1,4 @@
-"""Defines `A2ADelegate`, which imports the slow A2A SDK only at construction."""
+"""Defines `A2ADelegate`, which imports the A2A SDK, which loads slowly, only at construction."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 class A2ADelegate:
     """Delegates to a remote agent over A2A 1.0 or 0.3.
 
-    The agent card is read at first use, so an unreachable agent does not prevent startup. Only the configured hosts are
-    contacted; a card or redirect to another host is refused. The agent's output is marked as untrusted for the model.
-    Consecutive delegations of a session share a conversation (`contextId`); concurrent delegations get their own.
+    The agent card is read at first use, so that an unreachable agent does not prevent startup. Only the configured
+    hosts are contacted; a card or a redirect that names another host is refused. The agent's output is marked as
+    untrusted for the model. Consecutive delegations of a session share a conversation (`contextId`); concurrent ones
+    get their own.
 
     Args:
         name: The name after `delegate_to_`.
         url: The agent's address, or the address of its card.
         description: The agent's purpose, for the model; None to use the card's description.
-        timeout_s: Seconds of silence before the agent times out; any data from the agent resets the timer.
-        auth: The environment variable with the agent's token or key.
-        max_response_bytes: Maximum bytes of one response; a larger response is refused.
+        timeout_s: Seconds without any data from the agent after which the delegation fails.
+        auth: Names the environment variable with the agent's token or key; None to send none.
+        max_response_bytes: Maximum bytes of one response; a larger one is refused.
         allowed_origins: Additional addresses that the card may name, e.g. behind a proxy.
         background: Whether the model may delegate tasks in the background, with `background=true`.
 
     Raises:
-        ConfigError: If an address is invalid.
-        ImportError: If the extra `server` is not installed.
+        ConfigError: An address is invalid.
+        ImportError: The extra `server` is not installed.
     """
 
     def __init__(
@@ -57,23 +58,26 @@ class A2ADelegate:
 
     @property
     def description(self) -> str:
-        """The configured description, followed by the card's description once the card is read."""
+        """The configured description, followed by that of the agent's card once it was read."""
         return self._agent.description
 
     async def prepare(self) -> bool:
-        """Read the card if unknown, with a pause after a failure; return whether the description changed."""
+        """Read the agent's card if it is unknown; return whether the description has changed. Never raises."""
         return await self._agent.prepare()
 
     async def fault(self) -> str | None:
-        """Return why the agent's card cannot be read; None if it can."""
+        """Return why the agent's card cannot be read; None if it can. Never raises."""
         return await self._agent.fault()
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Send the task with the latest conversation messages, and wait until it ends or asks a question."""
+        """Send the task with the latest messages of the conversation, and wait until it ends or asks a question.
+
+        A failure of the agent is an error result.
+        """
         return await self._agent.run(delegation)
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
-        """Return the result or the question of a task in the background; None while it runs."""
+        """Return the result or a new question of a task in the background; None while it has neither."""
         return await self._agent.collect(task)
 
     async def wait(self, task: BackgroundTask) -> None:
@@ -81,9 +85,9 @@ class A2ADelegate:
         await self._agent.wait(task)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Send a person's answer to the task that asked the question."""
+        """Send the user's answer to the task that asked, and wait until it ends or asks again."""
         return await self._agent.resume(delegation, task, answer)
 
     async def withdraw(self, task: RemoteTask) -> None:
-        """Cancel a task that waits for an answer; never raises."""
+        """Cancel a task that waits for an answer. Never raises."""
         await self._agent.withdraw(task)

@@ -20,7 +20,7 @@ from graph_agent.base._internal.text import excerpt
 from graph_agent.base.errors import ConfigError, OperatorError
 
 Origin = tuple[str, str, int]
-"""Scheme, host and port."""
+"""Scheme, host and port of an address."""
 
 _PORTS = {"http": 80, "https": 443}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -28,14 +28,14 @@ _REDIRECTS = 3
 
 
 class RefusedReplyError(httpx.TransportError):
-    """A remote agent's response, or a redirect to a host that is not configured, was refused."""
+    """A remote agent's response was refused, because it is too large, compressed, or redirects to another host."""
 
 
 def origin_of(url: str | httpx.URL) -> Origin:
-    """Return the origin of an address; all names of the loopback host are equal.
+    """Return the origin of an address; all names of the loopback host become `localhost`.
 
     Raises:
-        ConfigError: If it is not an HTTP or HTTPS address.
+        ConfigError: It is not an HTTP or HTTPS address.
     """
     try:
         parsed = httpx.URL(url)
@@ -48,12 +48,13 @@ def origin_of(url: str | httpx.URL) -> Origin:
 
 
 def open_http(origins: Iterable[Origin], headers: Mapping[str, str], max_bytes: int) -> httpx.AsyncClient:
-    """Return a client that contacts these origins only, redirects included, and limits the response size.
+    """Return an HTTP client that contacts only the given origins, and limits the size of responses.
 
-    Proxies of the environment are ignored, since they would bypass the check of the host. The client has no timeout;
-    the caller limits the time.
+    Proxies of the environment are ignored, because they would bypass the check of the host. The client has no timeouts;
+    the caller limits the time. Requests raise `RefusedReplyError` for a response that is not allowed.
 
     Args:
+        origins: Origins that may be contacted, also after a redirect.
         headers: Headers of every request.
         max_bytes: Maximum bytes of one response.
     """
@@ -153,14 +154,14 @@ class A2AAuth(BaseModel):
         """Return the header with the secret.
 
         Raises:
-            OperatorError: If the variable is not set.
+            OperatorError: The environment variable is not set.
         """
         if not (secret := self._secret()):
             raise OperatorError(f"the environment variable {self._name} is not set; it holds the secret for this agent")
         return {"Authorization": f"Bearer {secret}"} if self.bearer_env else {self.header: secret}
 
     def without_secret(self, value: Any) -> Any:
-        """Replace the secret in all strings of a JSON value; an agent may echo it."""
+        """Return a JSON value with the secret in its strings replaced by `[secret]`, because an agent may echo it."""
         secret = self._secret()
         if not secret:
             return value
@@ -185,14 +186,16 @@ _SKILLS, _SKILL_CHARS = 20, 200
 
 
 async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origin]) -> AgentCard:
-    """Read an agent's card, and keep only its interfaces on configured hosts.
+    """Read an agent's card, and keep only those of its interfaces that are on the given origins.
 
     Args:
-        url: The agent's address, or its card's address if it ends with `.json`.
+        http: The client.
+        url: The agent's address, or the address of its card if it ends with `.json`.
+        origins: Origins that may be contacted.
 
     Raises:
-        A2AClientError: If the card cannot be read.
-        OperatorError: If no interface of the card is on a configured host.
+        A2AClientError: The card cannot be read.
+        OperatorError: No interface of the card is on one of the origins.
     """
     parsed = urlsplit(url)
     base, path = url, AGENT_CARD_WELL_KNOWN_PATH
@@ -213,7 +216,7 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
 
 
 def describe(card: AgentCard) -> str:
-    """Summarize a card's description and skills for a model."""
+    """Return a card's description and skills in one line for a model, shortened; empty if it has neither."""
     description = _line(card.description, _DESCRIPTION_CHARS)
     skills = [_line(f"{each.name}: {each.description}", _SKILL_CHARS).rstrip(".") for each in card.skills[:_SKILLS]]
     return " ".join([description, f"Its skills: {'; '.join(skills)}." if skills else ""]).strip()

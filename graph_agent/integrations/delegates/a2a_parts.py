@@ -1,4 +1,4 @@
-"""Converts A2A parts: text and images for the model, files and data for programs."""
+"""Converts A2A parts: text and images for the model, files and data for programs; reads metadata of delegations."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from graph_agent.core.state.events import decode
 
 MAX_IMAGES = 16
 _EXACT = "urn:graph-agent:exact-json"
-"""Key of a data part's metadata: the data as JSON text, if the part itself cannot represent one of its integers."""
+"""Key in a data part's metadata: the data as JSON text, if the part cannot represent one of its integers."""
 _MAX_EXACT = 2**53
-"""Largest magnitude up to which a float represents every integer exactly."""
+"""Largest integer up to which a float represents every integer exactly."""
 
 
 class Content(NamedTuple):
-    """Converted content of a list of parts."""
+    """The content of a list of parts, converted."""
 
     for_model: str | list[Any]
-    """For the model: text, or LangChain content blocks where there are images."""
+    """Text, or LangChain content blocks if there are images; empty without content."""
     artifacts: list[dict[str, Any]]
     """Files and data, as plain JSON.
 
     `{"type": "data", "data"}`, or `{"type": "file", "name", "mime_type"}` with its `base64` or its `url`.
     """
     value: Any = None
-    """The data if the parts contain only one data part, and its JSON as text at most; None otherwise."""
+    """The data, if the parts are a single data part, with or without its JSON as text; None otherwise."""
 
 
 def data_part(data: Any) -> Part:
-    """Return plain JSON as a data part. The protocol transmits every number as a float; see `data_of`."""
+    """Return plain JSON as a data part. The protocol sends every number as a float; `data_of` restores integers."""
     part = Part(data=ParseDict(_representable(data), Value()))
     exact = json.dumps(data, sort_keys=True)
     if json.dumps(_received(part), sort_keys=True) != exact:
@@ -51,9 +51,9 @@ def data_part(data: Any) -> Part:
 
 
 def data_of(part: Part) -> Any:
-    """Return the data of a data part, integers as integers.
+    """Return the data of a data part, with integral floats as integers.
 
-    Integers beyond 2⁵³ are exact if the sender is an agent of this package; other senders' are floats.
+    Integers beyond 2⁵³ are exact if the sender is an agent of this package; from other senders they are floats.
     """
     data = _received(part)
     text = MessageToDict(part.metadata).get(_EXACT)
@@ -65,7 +65,7 @@ def data_of(part: Part) -> Any:
 
 
 def _representable(value: Any) -> Any:
-    """Replace integers beyond the largest float by their text."""
+    """Replace integers beyond the largest float by their decimal text."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         return str(value)
     if isinstance(value, list):
@@ -124,13 +124,13 @@ def content_of(parts: Iterable[Part]) -> Content:
 
 
 def text_of_parts(parts: Iterable[Part]) -> str:
-    """Return the text of parts, with data as JSON and without images."""
+    """Return the text of parts, with data as JSON and without images; empty if there is none."""
     content = content_of(parts).for_model
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
 def _only_data(parts: Sequence[Part]) -> Any:
-    """Return the data of parts that contain nothing else; None for other parts."""
+    """Return the data if the parts have nothing else but its JSON text; None otherwise."""
     kinds = [part.WhichOneof("content") for part in parts]
     if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
         return None
@@ -162,7 +162,7 @@ def _encoded(raw: bytes) -> str:
 
 
 EXTENSION = "urn:graph-agent:delegation:1"
-"""Key of our metadata, and URI of the extension in our agent cards."""
+"""Key of this package's metadata in messages and tasks; also the URI of its extension in agent cards."""
 
 _USAGE = {
     "input_tokens": "inputTokens",
@@ -170,11 +170,11 @@ _USAGE = {
     "total_tokens": "totalTokens",
     "model_calls": "modelCalls",
 }
-"""Keys of `Usage`, mapped to the protocol's names in camel case."""
+"""Key of `Usage` → the protocol's name in camel case."""
 
 
 def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
-    """Metadata of a delegated message: remaining delegation depth and remaining budget of the delegating run."""
+    """Return the metadata of a delegated message: the remaining depth and budget of the delegating run."""
     budget = delegation.budget
     values = {
         "depth": delegation.depth_left,
@@ -186,9 +186,9 @@ def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
 
 
 def read_budget(metadata: Any) -> dict[str, Any]:
-    """Parse the delegating run's depth and budget from message metadata, as `configurable` of the new run.
+    """Return the delegating run's remaining depth and budget in a message's metadata, as `configurable` of the new run.
 
-    Values that are not numbers, negative, or above 2⁵³ are dropped.
+    Values that are not numbers, negative, or above 2⁵³ are ignored; empty if none remain.
     """
     values = _extension_values(metadata)
     depth, tokens = _number(values.get("depth")), _number(values.get("tokens"))
@@ -202,14 +202,14 @@ def read_budget(metadata: Any) -> dict[str, Any]:
 
 
 def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
-    """Metadata of a task: stop reason and usage of its run."""
+    """Return the metadata of a task: the stop reason and the usage of its run."""
     counts: dict[str, Any] = {there: usage[here] for here, there in _USAGE.items()}  # type: ignore[literal-required]  # the keys are its own
     cost = {"cost": usage["cost"]} if "cost" in usage else {}
     return {EXTENSION: {"stopReason": stop_reason, "usage": {**counts, **cost}}}
 
 
 def read_usage(metadata: Any) -> Usage:
-    """Parse the usage from a task's metadata; missing values are zero."""
+    """Return the usage in a task's metadata; missing or invalid values are 0."""
     reported = _extension_values(metadata).get("usage")
     counts = {name: _number(value) for name, value in reported.items()} if isinstance(reported, dict) else {}
     usage: Usage = {**NO_USAGE}
@@ -226,7 +226,7 @@ def _extension_values(metadata: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a valid count or amount as a float; None for non-numbers, negative numbers and numbers above 2⁵³."""
+    """Return a number from 0 to 2⁵³ as a float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value) if 0 <= value <= _MAX_EXACT else None

@@ -30,11 +30,11 @@ from google.protobuf.json_format import MessageToDict
 from graph_agent.integrations.delegates.a2a_parts import text_of_parts
 
 _MAX_QUEUED = 64
-"""Maximum queued events; a full queue stops reading, which slows the agent down."""
+"""Maximum number of queued events; while the queue is full nothing is read, which slows the agent down."""
 
 
 class EventStream:
-    """The events of one request, in order. The code that opens it closes it."""
+    """Reads the events of one request, in order, in a task of its own. The code that opens it must close it."""
 
     def __init__(self, stream: AsyncIterator[StreamResponse]) -> None:
         self._events: asyncio.Queue[StreamResponse | BaseException | None] = asyncio.Queue(_MAX_QUEUED)
@@ -53,7 +53,7 @@ class EventStream:
         return event
 
     async def aclose(self) -> None:
-        """Stop reading, and wait until the stream is closed."""
+        """Stop reading, and wait until the response is closed."""
         self._reader.cancel()
         await asyncio.wait([self._reader])
 
@@ -71,7 +71,7 @@ class EventStream:
 
 
 CANCEL_S = 3.0
-"""Maximum seconds that our own run waits for the cancellation of a remote task."""
+"""Maximum seconds that a run waits for a remote task to be cancelled."""
 _RECONNECTS = 2
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.05, 2.0
 _ACCEPTED_MODES = ["text/plain", "text/markdown", "application/json", "image/png", "image/jpeg"]
@@ -80,11 +80,11 @@ RUNNING = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBM
 
 
 class RemoteTimeoutError(Exception):
-    """The remote agent was silent for too long, or the run's own deadline expired."""
+    """The remote agent sent nothing for too long, or the run's own deadline has passed."""
 
 
 class _Artifacts:
-    """A task's artifacts, accumulated from its updates."""
+    """The artifacts of a task, collected from its updates."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Part]] = {}
@@ -94,7 +94,7 @@ class _Artifacts:
         self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
 
     def add(self, update: TaskArtifactUpdateEvent) -> None:
-        """Apply one update; appended text is joined to the preceding text part."""
+        """Apply one update; text that is appended is joined to the preceding text part."""
         new = list(update.artifact.parts)
         known = self._parts.get(update.artifact.artifact_id)
         if not update.append or known is None:
@@ -107,18 +107,20 @@ class _Artifacts:
                 known.append(part)
 
     def parts(self) -> list[Part]:
-        """Return all parts in order."""
+        """Return the parts of all artifacts, in order."""
         return [part for parts in self._parts.values() for part in parts]
 
 
 class FollowedTask:
-    """State of a remote task, updated while it runs.
+    """Sends messages to a remote agent's task, and has the task's state as last reported.
 
     Args:
-        timeout_s: Seconds of silence before the agent times out; any event resets the timer.
+        client: The A2A client.
+        streams: Whether the agent supports streaming; otherwise the task is polled.
+        timeout_s: Seconds without any event after which the agent counts as unresponsive.
         deadline_s: Seconds for the whole task; None for no limit.
         on_progress: Called with the text of each status update while the task runs.
-        task_id: The id of an existing task; empty for a new task.
+        task_id: Id of an existing task; empty for a new one.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class FollowedTask:
         self._deadline = math.inf if deadline_s is None else anyio.current_time() + deadline_s
         self._timeout = anyio.CancelScope()
         self._stream: EventStream | None = None
-        """The open event stream; None if no stream is open."""
+        """The open event stream; None without one."""
         self._on_progress = on_progress
         self.id = task_id
         self.context_id = ""
@@ -145,35 +147,31 @@ class FollowedTask:
         self.artifacts = _Artifacts()
         self.metadata: dict[str, Any] = {}
         self.cancel_confirmed = False
-        """Whether the agent accepted a cancel request."""
+        """Whether the agent has accepted the request to cancel the task."""
         self.message: Message | None = None
-        """The answer of an agent that creates no task."""
+        """The answer of an agent that answers without creating a task; otherwise None."""
 
     @property
     def running(self) -> bool:
-        """Whether the task is still running."""
+        """Whether the task runs, as last reported."""
         return self.message is None and self.status.state in RUNNING
 
     @property
     def text(self) -> str:
-        """Text of the task's status message; empty if there is none."""
+        """Text of the task's status message; empty without one."""
         return text_of_parts(self.status.message.parts) if self.status.HasField("message") else ""
 
     async def start(self, message: Message) -> None:
-        """Send a message and follow the task until it ends or asks a person.
+        """Send a message, and follow the task until it ends or asks a question.
 
         Raises:
-            RemoteTimeoutError: If the agent was silent for too long.
-            A2AClientError: If the agent could not be reached, or its response could not be parsed.
+            RemoteTimeoutError: The agent sent nothing for too long, or the deadline has passed.
+            A2AClientError: The agent could not be reached, or its response could not be parsed.
         """
         await self._with_timeout(lambda: self._send(message, return_immediately=not self._streams))
 
     async def begin(self, message: Message) -> None:
-        """Send a message, and return when the agent has named its task, which goes on there.
-
-        Raises:
-            As `start`.
-        """
+        """Send a message, and return as soon as the agent has named its task, which then runs on. Raises as `start`."""
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
             self._stream = EventStream(self._send(message, return_immediately=True))
@@ -186,10 +184,9 @@ class FollowedTask:
             raise RemoteTimeoutError
 
     async def watch(self, *, until_end: bool) -> None:
-        """Read the task; with `until_end`, follow it until it ends or asks a person.
+        """Read the state of the task; with `until_end`, follow it until it ends or asks a question.
 
-        Raises:
-            As `start`.
+        Raises as `start`.
         """
         await self._with_timeout(None)
         if until_end and self.running:
@@ -202,10 +199,9 @@ class FollowedTask:
         return self._client.send_message(SendMessageRequest(message=message, configuration=configuration))
 
     async def answer(self, message: Message) -> None:
-        """Send the answer if the task still waits for it; a resumed run may send the same answer twice.
+        """Send the answer if the task still waits for one, and follow the task until it ends or asks again.
 
-        Raises:
-            As `start`.
+        A resumed run may send the same answer twice; a task that runs already is only followed. Raises as `start`.
         """
         await self._with_timeout(None)
         if self.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
@@ -215,9 +211,9 @@ class FollowedTask:
             await self._with_timeout(self._subscribe)
 
     async def cancel(self) -> None:
-        """Cancel the task if it may be running; never raises, and returns within `CANCEL_S`.
+        """Cancel the task if it may be running. Never raises, and returns within `CANCEL_S` seconds.
 
-        Without a task id it first waits for the agent's next event, which contains the id.
+        Without a task id it first waits for the agent's next event, which has the id.
         """
         # Shielded, because usually our own run is being cancelled.
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
@@ -330,5 +326,5 @@ class FollowedTask:
             self._on_progress(self.text)
 
     def _reset_timeout(self) -> None:
-        """Restart the silence timer, within the deadline."""
+        """Restart the time limit for silence, which never exceeds the deadline."""
         self._timeout.deadline = min(anyio.current_time() + self._timeout_s, self._deadline)

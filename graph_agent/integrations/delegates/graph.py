@@ -1,4 +1,4 @@
-"""Runs a compiled graph that answers delegations, in the call or in a session that outlives it."""
+"""Runs a compiled graph that answers delegations, during the call or in a session that outlives it."""
 
 from __future__ import annotations
 
@@ -66,23 +66,23 @@ class _OpenCall:
 
 
 class UsageCounter(AsyncCallbackHandler):
-    """Callback handler that sums the usage of model calls.
+    """Callback handler that adds up the usage of all model calls of a run.
 
     Args:
-        prices: Prices of models; empty for unknown.
-        estimates: Whether to estimate the usage of a reply if its provider reports none.
+        prices: Model name → price; empty for none.
+        estimates: Whether to estimate usage that a provider does not report.
     """
 
     def __init__(self, prices: Mapping[str, Price], *, estimates: bool) -> None:
         self.usage: Usage = NO_USAGE
-        """Usage of the finished calls."""
+        """Usage of the calls that have ended."""
         self._prices = prices
         self._estimates = estimates
         self._open: dict[UUID, _OpenCall] = {}
 
     @property
     def under_way(self) -> Usage:
-        """Estimated usage of the calls without a reply so far."""
+        """Estimated usage of the calls that have begun and not ended."""
         usage = NO_USAGE
         for call in list(self._open.values()):
             partial = cut_off_reply(call.request, call.text, call.reported, model=call.model)
@@ -98,7 +98,7 @@ class UsageCounter(AsyncCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Record the start of a call."""
+        """Record that a call has begun."""
         self._open[run_id] = _OpenCall(messages[0], str((metadata or {}).get("ls_model_name") or ""))
 
     async def on_llm_new_token(
@@ -109,7 +109,7 @@ class UsageCounter(AsyncCallbackHandler):
         run_id: UUID,
         **_: Any,
     ) -> None:
-        """Record a token."""
+        """Record the text and usage in a token of a call."""
         call = self._open.get(run_id)
         if call is None or not isinstance(chunk, ChatGenerationChunk):
             return
@@ -118,12 +118,12 @@ class UsageCounter(AsyncCallbackHandler):
             call.reported = add_figures(call.reported, chunk.message.usage_metadata)
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Drop a failed call; a cancelled one stays in `under_way`."""
+        """Forget a call that failed; one that was cancelled stays in `under_way`."""
         if isinstance(error, Exception):
             self._open.pop(run_id, None)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Add the usage of a finished call."""
+        """Add the usage of a call that has ended."""
         call = self._open.pop(run_id, None)
         for generation in response.generations[0] if response.generations else []:
             if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
@@ -136,7 +136,7 @@ class UsageCounter(AsyncCallbackHandler):
 
 
 class DelegatedGraph:
-    """Runs a compiled graph for the delegations of a `GraphDelegate`."""
+    """Runs a compiled graph for the delegations of a `GraphDelegate`, in the call itself."""
 
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         self.name = name
@@ -146,16 +146,23 @@ class DelegatedGraph:
 
     @property
     def resumes(self) -> bool:
-        """Behaves like `GraphDelegate.resumes`."""
+        """Whether a run of the graph is stored, so that it continues where it stopped."""
         return self.graph.checkpointer is not False
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Behaves like `GraphDelegate.run`."""
+        """Run the graph on the task, and return its answer, or the approval request for which it waits.
+
+        Raises what the graph raises, except `RunFailedError`, which becomes an error result.
+        """
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
         return await self._run(delegation, given, None)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Behaves like `GraphDelegate.resume`."""
+        """Continue a run that waits for approval with the reviewer's answer; it may wait again.
+
+        Invalid decisions return the same request with an error. A run that was resumed elsewhere meanwhile is an error
+        result.
+        """
         given: Command[Any] | None = None
         if not await self.has_continued(task):
             state = await self._state(task)
@@ -172,7 +179,7 @@ class DelegatedGraph:
         return await self._run(delegation, given, task)
 
     async def has_continued(self, task: RemoteTask) -> bool:
-        """Behaves like `GraphDelegate.has_continued`."""
+        """Whether an earlier attempt of the running call has resumed the delegate's run already."""
         namespace, checkpoint_id = parent_checkpoint(ensure_config()["configurable"])
         parents = ((await self._state(task)).metadata or {}).get("parents", {})
         return checkpoint_id is not None and parents.get(namespace) == checkpoint_id
@@ -226,7 +233,7 @@ class DelegatedGraph:
     async def _waiting(
         self, raised: GraphInterrupt, config: RunnableConfig, task: RemoteTask | None
     ) -> DelegationResult | None:
-        """Return the result of a run that waits for approvals; None if it waits for something else."""
+        """Return the result for a run that waits for approvals; None if it waits for anything else or is not stored."""
         asked = next((each for each in raised.args[0] if is_approval_request(each.value)), None)
         if asked is None or not self.resumes or checkpointer_of(config) is None:
             return None
@@ -263,7 +270,7 @@ class DelegatedGraph:
             output.add_chunk(str(mode), payload)
 
     async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
-        """Return the usage of earlier runs of the same delegation, which were interrupted or killed."""
+        """Return the usage of earlier attempts of the same delegation, which were interrupted or killed."""
         snapshot = await self._snapshot(config)
         if isinstance(self.graph, CompiledAgentGraph):
             return _priced(add_usage(snapshot.values.get("usage"), None), prices)
@@ -282,11 +289,12 @@ _ANSWERED_ELSEWHERE = (
 
 
 class _RunOutput:
-    """Collects the state, events and usage of a delegate's run from the chunks of its stream.
+    """Collects the state, the events and the usage of a delegate's run from the chunks of its stream.
 
     Args:
-        delegation: The delegation of the run; its `watch` gets the parts.
-        is_agent: Whether the graph is an agent of this package, whose state holds its usage.
+        delegation: The delegation; its `watch` receives the parts of the stream.
+        target: Name of the delegate.
+        is_agent: Whether the graph is an agent of this package, whose state has its usage.
     """
 
     def __init__(self, delegation: Delegation, target: str, *, is_agent: bool) -> None:
@@ -295,16 +303,16 @@ class _RunOutput:
         self._is_agent = is_agent
         self._parts = StreamParts(delegation.session_id, is_agent=is_agent)
         self.watch = delegation.watch
-        """Called with each part of the run; None if the parts are not streamed."""
+        """Called with each part of the run's stream; None if the parts are not streamed."""
         self.state: dict[str, Any] = {}
-        """The newest state."""
+        """The newest state; empty before the first."""
         self.events: list[StoredEvent] = []
-        """The events that the run added."""
+        """The events that the run has added."""
         self.usage: Usage = NO_USAGE
-        """The usage that the run reported."""
+        """The usage that the run has reported in its state."""
 
     def add_chunk(self, mode: str, payload: Any) -> None:
-        """Process one chunk."""
+        """Process one chunk of the stream, given its mode."""
         if self.watch is not None:
             for part in self._parts.take(mode, payload):
                 self.watch(DelegatePart(self._id, self._target, part))
@@ -323,18 +331,18 @@ def _requests(snapshot: StateSnapshot) -> dict[str, Mapping[str, Any]]:
 
 
 def _events_of(snapshot: StateSnapshot) -> list[StoredEvent]:
-    """Return the events of the newest input of a graph; empty if it is not an agent of this package."""
+    """Return the events of a graph's newest input; empty if the graph is not an agent of this package."""
     events = snapshot.values.get("events", []) if isinstance(snapshot.values, dict) else []
     return since_last_input([each for each in events if is_event(each)])
 
 
 def _approvals(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the approval events, except those of middleware, whose requests the delegating session records."""
+    """Return the approval events, without those for middleware, which the delegating session records itself."""
     return [entry for entry in events if is_approval(entry) and "middleware" not in entry]
 
 
 def _structured(response: Any) -> Any:
-    """Return a graph's `structured_response` as plain JSON; None without one, or if it has no JSON form."""
+    """Return a graph's `structured_response` as plain JSON; None without one, or if it cannot be converted."""
     try:
         return to_json_safe(as_value(response))
     except ValueError:
@@ -342,15 +350,15 @@ def _structured(response: Any) -> Any:
 
 
 def _larger(reported: Usage, observed: Usage) -> Usage:
-    """Return the field-wise maximum of reported and observed usage, as either may be incomplete.
+    """Return the field-wise maximum of reported and observed usage, because either may be incomplete.
 
-    Tools may call models of their own, and nested delegates may continue work that an earlier run began.
+    Tools may call models themselves, and nested delegates may continue work that an earlier run began.
     """
     return add_usage(observed, less_usage(reported, observed))
 
 
 def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
-    """Add the cost to usage, by the highest price, unless the graph has reported a cost."""
+    """Return usage with a cost, by the highest price, unless the graph has reported one or there are no prices."""
     if not prices or "cost" in usage:
         return usage
     read, written = usage["input_tokens"], usage["output_tokens"]
@@ -359,9 +367,12 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 
 def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent: bool = True) -> DelegationResult:
-    """Return the answer in the final state of a delegate's graph.
+    """Return the answer in the final state of a delegate's graph; an error result if it failed or has no answer.
 
     Args:
+        name: Name of the delegate.
+        state: The graph's final state.
+        usage: Usage of the run.
         is_agent: Whether the graph is an agent of this package, whose state has a status.
     """
     answer = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
@@ -381,20 +392,20 @@ logger = get_logger("graph_agent.delegates.graph")
 
 _UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
 _MOST_FAILURES = 3
-"""Exceptions of a task's runs in one process after which it is given up."""
+"""Number of exceptions of a task's runs in this process after which the task is given up."""
 _ODD = re.compile(r"[^A-Za-z0-9._:-]")
-"""A character of a call id that no id of a session has over HTTP."""
+"""A character that the id of a session must not have over HTTP."""
 _failures: dict[str, int] = {}
-"""Session → how many of its runs in this process have raised, since the last that did not."""
+"""Session id → number of its runs in this process that raised, since the last that did not."""
 _running: dict[str, asyncio.Task[None]] = {}
-"""Session → its run in this process; asyncio itself keeps no reference to a task."""
+"""Session id → its run in this process; kept here because asyncio keeps no strong reference to tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundRuns:
-    """Starts, continues and reads the background tasks of one delegate.
+    """Starts, continues and reads the background tasks of one delegate, each in a session of its own.
 
-    Call its methods in a node of the delegating agent: its saver, Store and credentials are used.
+    Call the methods inside a node of the delegating agent, whose saver, Store and credentials are used.
     """
 
     name: str
@@ -402,10 +413,10 @@ class BackgroundRuns:
     """An agent of this package."""
 
     async def start(self, delegation: Delegation) -> DelegationResult | None:
-        """Start a task; None if it must run in the foreground.
+        """Start a task, and return the result that announces it; None if the task must run in the foreground.
 
-        This holds without a saver or a session, in a blocking run, after which the program may end, and for the task of
-        another delegate, whose own session ends with its answer.
+        The foreground is required without a saver or a session; in a blocking run, after which the program may end; and
+        for a task of another delegate, whose own session ends with its answer.
         """
         config = ensure_config()
         configurable = config["configurable"]
@@ -420,7 +431,15 @@ class BackgroundRuns:
         return result
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
-        """Behaves like `BackgroundDelegate.collect`."""
+        """Return the result of a task, or a new question; None while it has neither.
+
+        A task whose run was lost, e.g. with its process, is started again; after three exceptions in this process it is
+        given up. A question is returned once: `task["asked"]` names the one that was returned before.
+
+        Args:
+            id_: Id of the call that started the task.
+            task: The stored task.
+        """
         saver, session_id = self._saver(), task["session_id"]
         if saver is None:
             return DelegationResult("The agent has no checkpointer any more, so the task is lost.", "unknown")
@@ -441,7 +460,7 @@ class BackgroundRuns:
         return agent_result(self.name, state.values, add_usage(state.values.get("usage"), None))
 
     async def wait(self, task: BackgroundTask) -> None:
-        """Behaves like `BackgroundDelegate.wait`; never ends for a task whose question has been reported."""
+        """Wait until a task's session has no running input; never ends for a task whose question was returned."""
         saver, session_id = self._saver(), task["session_id"]
         run = _run_of(session_id)
         if run is not None and run.get_loop() is asyncio.get_running_loop():
@@ -451,7 +470,7 @@ class BackgroundRuns:
             await asyncio.sleep(POLL_S)
 
     def _begin(self, id_: str, task: BackgroundTask) -> None:
-        """Run the task, or continue it, in a session of its own."""
+        """Run the task, or continue it, in a session of its own; returns at once."""
         session_id = task["session_id"]
         context = delegated_context(get_runtime().context)
         session: Session[Any, Any] = Session(
@@ -493,7 +512,7 @@ class BackgroundRuns:
 
 
 def _run_of(session_id: str) -> asyncio.Task[None] | None:
-    """Return the run of a session in this process; None if it has none, or its event loop was closed before its end."""
+    """Return the session's run in this process; None if there is none, or its event loop was closed before the end."""
     run = _running.get(session_id)
     return None if run is None or run.done() or run.get_loop().is_closed() else run
 

@@ -1,4 +1,4 @@
-"""Adapts a compiled graph in this process to a delegate; imports the execution of agents at its first run only."""
+"""Adapts a compiled graph in this process to a delegate; imports what runs it only at the first run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphDelegate:
-    """Answers delegations with another compiled graph: an agent, or any graph whose state has `messages`.
+    """Answers delegations by another compiled graph: an agent, or any graph whose state has `messages`.
 
-    The graph gets the conversation's last messages and the task, and runs in a history of its own. Its model's tokens
-    stay out of the delegating agent's stream; `Session.stream` yields them in `DelegatePart`s.
+    The graph receives the conversation's last messages and the task, and has a history of its own. Its model's tokens
+    are not in the delegating agent's stream; `Session.stream` yields them in `DelegatePart`s. Raises `ConfigError` if
+    `graph` is not compiled, or `background` is set for a graph that is not an agent.
     """
 
     name: str
     """The name after `delegate_to_`."""
     description: str
-    """Its purpose, for the model."""
+    """The delegate's purpose, for the model."""
     graph: CompiledStateGraph[Any, Any, Any, Any]
+    """The compiled graph."""
     background: bool = False
-    """Whether the model may run tasks in the background, with `background=true`; only for an agent of this package."""
+    """Whether the model may run tasks in the background, with `background=true`; for agents of this package only."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.graph, "ainvoke"):
@@ -45,35 +47,41 @@ class GraphDelegate:
 
     @property
     def resumes(self) -> bool:
-        """Whether it continues where it stopped: its supersteps are in the caller's checkpoints, or in its own.
+        """Whether a run continues where it stopped, because it is stored in the caller's checkpoints or its own.
 
-        A graph compiled with `checkpointer=False` stores nothing, and is run once per call.
+        A graph compiled with `checkpointer=False` stores nothing, and is run again from the beginning.
         """
         return self._delegated.resumes
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Run the graph on the task and return its last message, or the approval request that it waits for."""
+        """Run the graph on the task, and return its answer, or the approval request for which it waits.
+
+        A task in the background is only started, if that is possible; see `BackgroundRuns.start`.
+        """
         if delegation.background and (started := await self._in_background.start(delegation)) is not None:
             return started
         return await self._delegated.run(delegation)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Continue a run that waits for an approval with a person's answer; it may wait again."""
+        """Continue a run that waits for approval with the reviewer's answer; it may wait again."""
         return await self._delegated.resume(delegation, task, answer)
 
     async def has_continued(self, task: RemoteTask) -> bool:
-        """Whether an earlier attempt of the running call has continued the run after its question."""
+        """Whether an earlier attempt of the running call has resumed the delegate's run already."""
         return await self._delegated.has_continued(task)
 
     async def withdraw(self, task: RemoteTask) -> None:
-        """Do nothing: a waiting run holds no resources."""
+        """Do nothing, because a waiting run holds no resources."""
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
-        """Behaves like `BackgroundDelegate.collect`."""
+        """Return the result or a new question of a task in the background; None while it has neither.
+
+        A task whose run was lost, e.g. with its process, is started again.
+        """
         return await self._in_background.collect(id_, task)
 
     async def wait(self, task: BackgroundTask) -> None:
-        """Behaves like `BackgroundDelegate.wait`."""
+        """Wait until a task in the background ends or asks; never ends for a task whose question was returned."""
         await self._in_background.wait(task)
 
     @property

@@ -1,4 +1,4 @@
-"""Extends the client session to keep receiving messages during elicitation and result validation."""
+"""Extends the SDK's client session to receive messages while a question or a result's validation is pending."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Page = TypeVar("Page", bound=types.PaginatedResult, covariant=True)
 _MAX_PAGES = 1000
 _Check = Callable[[dict[str, Any]], None]
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
-"""`(context, params)` as in the MCP SDK, or `(context, params, CallbackContext)` as in langchain-mcp-adapters."""
+"""Called as `(context, params)`, as in the MCP SDK, or with a third `CallbackContext`, as in LangChain's adapters."""
 
 
 class Session(ClientSession):
-    """The SDK's session, with the server's requests handled in tasks outside the receive loop.
+    """The SDK's client session, with the server's requests handled in tasks of their own.
 
-    The SDK awaits the elicitation callback in the loop that also delivers all answers, so a pending question to a
-    person would block every other call of the server.
+    The SDK awaits the elicitation callback in the loop that also delivers all replies, so that a question that waits
+    for a user would block every other call of the server.
     """
 
     def __init__(self, *args: Any, on_tools_changed: Callable[[], None], **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ class Session(ClientSession):
             logger.debug("An answer to an MCP server's request could not be sent: %r", error)
 
     async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
-        """Validate like the SDK, but outside the event loop and in bounded time for any regex in the schema."""
+        """Validate a result's structured content as the SDK does, but in a thread and in bounded time."""
         schema = self._tool_output_schemas.get(name)
         if schema is None:
             return
@@ -74,7 +74,11 @@ class Session(ClientSession):
 
 
 def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
-    """Return a check of a tool's results. Like the SDK, this function and the check raise `RuntimeError`."""
+    """Return a function that checks a tool's structured content by its output schema.
+
+    As in the SDK, both raise `RuntimeError`: the function if the content does not fit, this one if the schema is
+    invalid.
+    """
     # Imported where it is used: jsonschema is not a part of a server's start.
     from jsonschema import ValidationError
 
@@ -101,7 +105,7 @@ class _PageReader(Protocol[Page]):
 
 
 async def read_pages(read: _PageReader[Page]) -> AsyncGenerator[Page, None]:
-    """Yield the pages of a list of the server, at most `_MAX_PAGES` of them, against lists that never end."""
+    """Yield the pages of one of the server's lists, at most 1,000, because a list may never end."""
     params = None
     for _ in range(_MAX_PAGES):
         page = await read(params=params)
@@ -112,9 +116,13 @@ async def read_pages(read: _PageReader[Page]) -> AsyncGenerator[Page, None]:
 
 
 def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:
-    """Adapt a user's elicitation callback to the SDK; None stays None and is announced as unsupported.
+    """Adapt a user's elicitation callback to the SDK; None without one, which the SDK announces as unsupported.
 
-    An exception of the callback becomes an error answer, so the server's tool can continue or fail.
+    An exception of the callback is logged and becomes an error reply, so that the server's tool can continue or fail.
+
+    Args:
+        server: The server's name.
+        handler: The callback.
     """
     if handler is None:
         return None

@@ -1,6 +1,6 @@
-"""Validates connection settings before any server is started; `docs/guides/mcp.md` describes the keys.
+"""Validates the settings of connections before any server is started; `docs/guides/mcp.md` describes the keys.
 
-Connections have the keys of langchain-mcp-adapters, and keys of our own for every transport.
+Connections have the keys of langchain-mcp-adapters, and further keys that this package adds for every transport.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Roots = Annotated[tuple[types.Root, ...] | None, WithJsonSchema({"type": "array"
 
 
 class ServerConfig(BaseModel):
-    """One validated connection; `options` holds the transport's own keys that are set."""
+    """One validated connection; `options` has the keys that belong to its transport only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, json_schema_extra=describe_fields)
 
@@ -102,7 +102,7 @@ class ServerConfig(BaseModel):
 
     @property
     def start_timeout_s(self) -> float:
-        """Seconds for the server to start, with those that a person may take to authorize the client."""
+        """Seconds for the server to start, including those that a user may take to authorize the client."""
         person_s: float = getattr(self.options.get("auth"), "person_s", 0.0)
         return self.connect_timeout_s + person_s
 
@@ -113,9 +113,11 @@ COMMON_KEYS = ServerConfig.model_fields.keys() - {"name", "options"}
 def check_connections(
     connections: Mapping[str, Any], auth: httpx.Auth | Mapping[str, httpx.Auth] | None
 ) -> list[ServerConfig]:
-    """Validate every connection, and set `auth` for HTTP servers whose connection has none.
+    """Validate the settings of all connections; raise `ConfigError` at the first invalid one.
 
-    Raises `ConfigError` at the first invalid setting.
+    Args:
+        connections: Server name → connection.
+        auth: For HTTP servers whose connection has none: one for all of them, or server name → `httpx.Auth`.
     """
     if not isinstance(connections, Mapping):
         raise ConfigError(f"MCP connections must map server names to connections; got {type(connections).__name__}.")
@@ -216,7 +218,10 @@ def _seconds(name: str, key: str, value: Any) -> float:
 
 
 def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
-    """Return folders as roots; a relative one is relative to the working folder. Raises `ConfigError`."""
+    """Return folders in the form that MCP sends as roots; raise `ConfigError` if they are not a list of paths.
+
+    A relative folder is relative to the current folder. `name` is the server's name, for the error.
+    """
     if not isinstance(value, list | tuple) or not all(isinstance(each, str | Path) for each in value):
         _refuse(name, f"'roots' must be a list of folders, such as ['docs']; got {value!r}.")
     folders = [Path(each).expanduser().resolve() for each in value]

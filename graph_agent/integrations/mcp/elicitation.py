@@ -1,9 +1,9 @@
-"""Makes the questions that a server asks during a call interrupts of the graph, and answers its sampling.
+"""Turns a server's questions during a call into interrupts of the graph, and answers its sampling requests.
 
 The call stays open on the server while its session waits, and the answer is delivered to it, with a Store also from
-another process. If it is lost before the answer arrives, because its process or its server has ended, then a call that
-may be repeated is made again, and its questions receive the answers that people gave to equal questions. The outcome of
-any other call is unknown.
+another process. If the call is lost before the answer arrives, because its process or its server has ended, a call that
+may be repeated is made again, and equal questions receive the answers that were given before. The outcome of any other
+lost call is unknown.
 """
 
 from __future__ import annotations
@@ -59,16 +59,21 @@ from graph_agent.models.sampling import Sampler, current_sampler
 logger = get_logger("graph_agent.mcp")
 
 MAX_SAMPLES = 16
-"""Requests to the model that a server may make during one call."""
+"""Maximum requests to the model that a server may make during one call."""
 _STOP_REASONS = {"length": "maxTokens", "max_tokens": "maxTokens", "MAX_TOKENS": "maxTokens"}
 
 
 async def answer_with(
     sampler: Sampler, params: types.CreateMessageRequestParams, config: ServerConfig
 ) -> types.CreateMessageResult | types.ErrorData:
-    """Send a server's request to the agent's model; a failure is an error answer.
+    """Answer a server's sampling request by the agent's model.
 
-    The reply has at most `sampling_max_tokens` of the connection. Requests with tools are refused.
+    Requests with tools, and failures, are answered by an error. Only cancellation raises.
+
+    Args:
+        sampler: Sends the request, as usage of the run.
+        params: The request.
+        config: The server's connection, whose `sampling_max_tokens` limits the reply.
     """
     if params.tools:
         return refused("This client does not offer tools in sampling.")
@@ -99,12 +104,12 @@ async def answer_with(
 
 
 def refused(why: str) -> types.ErrorData:
-    """Return the error answer to a request that was not sent to the model."""
+    """Return the error reply to a sampling request that was not sent to the model."""
     return types.ErrorData(code=types.INVALID_REQUEST, message=why)
 
 
 def _messages(params: types.CreateMessageRequestParams) -> list[BaseMessage]:
-    """Return the request as LangChain messages. Raises `ValueError` for content that models do not receive."""
+    """Return a sampling request as LangChain messages; raise `ValueError` for content that models do not accept."""
     request: list[BaseMessage] = [SystemMessage(params.systemPrompt)] if params.systemPrompt else []
     for message in params.messages:
         blocks = [_block(block) for block in message.content_as_list]
@@ -125,7 +130,7 @@ def _block(block: types.SamplingMessageContentBlock) -> dict[str, Any]:
 
 
 _MAX_REFUSALS = 5
-"""Calls that a server may refuse, one after the other, until an address is opened."""
+"""Maximum times in a row that a server may refuse a call until the user has opened an address."""
 
 
 async def call_and_ask(
@@ -136,14 +141,22 @@ async def call_and_ask(
     on_progress: ProgressFnT | None,
     meta: dict[str, Any] | None,
 ) -> types.CallToolResult:
-    """Call a tool; a question of the server interrupts the graph, and the next run of its task continues the call.
+    """Call a tool; a question of the server interrupts the graph, and the resumed run continues the same call.
 
     Outside an agent's call, or without a checkpointer, a question is answered as unsupported.
 
+    Args:
+        server: The server.
+        bridge: Runs code on the event loop of the server's session.
+        tool: The tool's definition.
+        arguments: Its arguments.
+        on_progress: Receives the progress of the call; None to request none.
+        meta: The `_meta` of the request.
+
     Raises:
-        GraphInterrupt: To ask a person.
-        McpCallError: If no answer of the server will arrive.
-        ToolException: If its answer is a protocol error.
+        GraphInterrupt: A question waits for the user.
+        McpCallError: The server will not answer the call.
+        ToolException: The server answered with a protocol error.
     """
     running, key = running_call(), key_of_current_call()
     if not (server.asks_people or server.samples) or running is None or key is None:
@@ -187,7 +200,7 @@ async def _call(
     meta: dict[str, Any] | None,
     suspended: SuspendedCall,
 ) -> types.CallToolResult:
-    """Call a tool; if the server refuses until a person has opened an address, ask the person and call it again."""
+    """Call a tool; if the server refuses until the user has opened an address, ask the user and call again."""
     refusals = 0
     while True:
         try:
@@ -208,12 +221,12 @@ async def _call(
 async def _continue_elsewhere(
     server: Server, tool: types.Tool, key: str, asked: ElicitationRequest, answer: Any
 ) -> types.CallToolResult:
-    """Have the process that made a call continue it, and return its result.
+    """Send an answer to the process that holds the call, and return the call's result.
 
     Raises:
-        GraphInterrupt: To ask the person the call's next question.
-        McpCallError: If no process holds the call, or no answer of the server will arrive.
-        ToolException: If the answer of the server is a protocol error.
+        GraphInterrupt: The call's next question waits for the user.
+        McpCallError: No process holds the call, or the server will not answer it.
+        ToolException: The server answered with a protocol error.
     """
     store = get_runtime().store
     while store is not None:
@@ -230,7 +243,7 @@ async def _continue_elsewhere(
 
 
 class _Conversation:
-    """One task's part of a call: asks a person, and gives the answers to the server."""
+    """The part of a call that one task of the graph runs: interrupts for questions, passes answers to the server."""
 
     def __init__(
         self, server: Server, tool: types.Tool, bridge: LoopBridge, call: Call, suspended: SuspendedCall
@@ -246,10 +259,10 @@ class _Conversation:
         self._can_ask = server.asks_people and checkpointer_of(get_config()) is not None
 
     async def run(self, *, continued: bool) -> types.CallToolResult:
-        """Return the result of the call. Raises `GraphInterrupt` for a question without an answer.
+        """Return the result of the call; raise `GraphInterrupt` for a question that has no answer yet.
 
         Args:
-            continued: Whether an earlier task of this process has made the call.
+            continued: Whether an earlier task in this process has begun the call.
         """
         self._report_usage()
         try:
@@ -283,7 +296,7 @@ class _Conversation:
             self._server.suspended.watch(StoreInbox(self._store, HANDOVER))
 
     async def _continue_for(self, digest: str, answer: Any) -> dict[str, Any]:
-        """Continue the call with the answer to a question; return as `answer_elsewhere` does."""
+        """Continue the call with an answer that another process received; return what `answer_elsewhere` returns."""
         given, error = [answer], ""
         try:
             while isinstance(outcome := await self._suspended.step(), OpenQuestion):
@@ -314,7 +327,7 @@ class _Conversation:
         self._server.suspended.end(self._suspended)
 
     async def _repeat_interrupts(self) -> None:
-        """Ask again, in order, what earlier tasks of the call have asked; the answer to the newest is delivered."""
+        """Raise the interrupts of earlier tasks again, in order, as LangGraph requires; deliver the newest answer."""
         for each in [*self._suspended.asked]:
             answer = interrupt(each.value, response_schema=response_schema(each.value))
             question, each.question = each.question, None

@@ -1,4 +1,4 @@
-"""Passes calls from any thread or event loop to the event loop that owns the sessions."""
+"""Runs calls from any thread or event loop on the event loop that owns the sessions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from graph_agent.integrations.mcp.messages import McpCallError
 T = TypeVar("T")
 
 START_TIMEOUT_S = 10.0
-"""Seconds for the owning loop to start a call from another thread, before it is considered blocked."""
+"""Seconds after which the owning loop counts as blocked if it has not started a call from another thread."""
 
 
 class LoopBridge:
-    """Runs coroutines on the event loop in which it was created, from any loop or thread."""
+    """Runs coroutines on the event loop in which this object was created, from any loop or thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` on the owning loop; cancelling this call cancels it.
+        """Run the coroutine that `work` returns on the owning loop; cancelling this call cancels it.
 
-        Raises `McpCallError` if the owning loop has ended, `SyncInLoopError` if it is blocked, and errors of `work`.
+        Raises `McpCallError` if the owning loop has ended, `SyncInLoopError` if it is blocked, and the errors of
+        `work`.
         """
         if asyncio.get_running_loop() is self._loop:
             return await work()
@@ -44,9 +45,9 @@ class LoopBridge:
         return await asyncio.wrap_future(result)
 
     def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` on the owning loop and block this thread until it is done.
+        """Run the coroutine that `work` returns on the owning loop, and block this thread until it is done.
 
-        Raises `SyncInLoopError` in the thread of a running loop, and the errors of `run`.
+        Raises `SyncInLoopError` in a thread with a running event loop, and the errors of `run`.
         """
         if running_loop() is not None:
             raise SyncInLoopError(

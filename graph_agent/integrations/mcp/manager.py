@@ -27,47 +27,50 @@ from graph_agent.integrations.mcp.tools import McpTool, to_langchain_tool
 logger = get_logger("graph_agent.mcp")
 
 _SETTLE_S = 5.0
-"""Maximum seconds that a plan waits for announced tool changes."""
+"""Maximum seconds that a plan waits for tool changes that a server has announced."""
 
 
 class McpTools(list[BaseTool]):
-    """The tools of the servers that started; `failed` maps each failed server to its error.
+    """The tools of all servers that started, in a list that changes in place.
 
-    The list changes in place when a server announces changed tools (`tools/list_changed`) or lists different tools
-    after a reconnect, except for servers with `pin_tools`. An agent that was created with the whole list offers its
-    current tools at each plan.
+    It changes when a server announces changed tools (`tools/list_changed`) or lists different tools after a reconnect,
+    except for servers with `pin_tools`. An agent created with the whole list offers its current tools at each plan.
     """
 
     def __init__(self, tools: Iterable[BaseTool] = (), failed: Mapping[str, str] | None = None) -> None:
         super().__init__(tools)
         self.failed: dict[str, str] = dict(failed or {})
-        """Server name → error, of the servers that did not start."""
+        """Name of each server that did not start → error."""
         self.version = 0
-        """Number of changes since the servers were opened."""
+        """Number of changes of the list since the servers were opened."""
         self.lists_change = False
         """Whether any server announces tool changes."""
         self._opening: _Opening | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether a server has announced a change that the list does not contain yet."""
+        """Whether a server has announced a change that is not in the list yet."""
         return self._opening is not None and any(server.relisting for server in self._opening.servers)
 
     async def set_roots(self, server: str, folders: Sequence[str | Path]) -> None:
-        """Offer other folders to a server that was opened with `roots`; it is notified.
+        """Change the folders offered to a server that was opened with `roots`, and notify it.
 
         Raises:
-            ConfigError: If there is no such server, or it was opened without `roots`.
+            ConfigError: There is no such server, or it was opened without `roots`.
         """
         if self._opening is not None:
             await self._opening.set_roots(server, folders)
 
     async def states(self) -> dict[str, bool]:
-        """Return, by server name, whether each server can be called now; may be awaited in any event loop."""
+        """Return server name → whether the server can be called now; from any event loop.
+
+        Sessions that have ended are opened again; so are servers that did not start, if the list has any tool. Empty
+        for a list that `open_mcp_tools` did not make.
+        """
         return await self._opening.states() if self._opening is not None else {}
 
     async def wait_for_changes(self) -> None:
-        """Wait up to five seconds for pending changes; may be awaited in any event loop."""
+        """Wait at most five seconds for announced changes to be listed; from any event loop."""
         if self._opening is not None:
             await self._opening.wait_for_changes()
 
@@ -129,19 +132,22 @@ async def _tools_or_error(server: Server) -> list[types.Tool] | str:
 
 
 class _Opening:
-    """The servers of one block and the list of their tools; bound to the event loop that opens them."""
+    """The servers of one `open_mcp_tools` block and their tools; belongs to the event loop that opens them."""
 
     def __init__(self) -> None:
         self.servers: list[Server] = []
         self.tools = McpTools()
         self._bridge = LoopBridge()
         self._listing: dict[str, list[McpTool]] = {}
-        """Tools for resources and prompts, by server."""
+        """Server name → its tools for resources and prompts."""
         self._converted: dict[tuple[str, str], tuple[types.Tool, McpTool]] = {}
-        """Converted tools by server and tool name, with the definition that each was converted from."""
+        """Server and tool name → the tool's definition, and the LangChain tool made from it."""
 
     def collect(self, found: Sequence[list[types.Tool] | str]) -> McpTools:
-        """Fill the list. Raises `ConfigError` for two tools with the same name."""
+        """Fill the list of tools from the results of opening; raise `ConfigError` if two tools have the same name.
+
+        `found` has, for each server, its tools or the error for which it did not start.
+        """
         for server, result in zip(self.servers, found, strict=True):
             if isinstance(result, str):
                 self.tools.failed[server.config.name] = result
@@ -153,7 +159,7 @@ class _Opening:
         return self.tools
 
     def on_tools(self, server: Server) -> None:
-        """Update the list after a server's tools changed; of two tools with the same name, the second is dropped."""
+        """Update the list after a server's tools have changed; a tool whose name is taken is dropped with a warning."""
         self.tools[:], conflicts = self._distinct()
         for conflict in conflicts:
             logger.warning("%s The second one is ignored.", conflict)
@@ -162,7 +168,7 @@ class _Opening:
         logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
 
     async def wait_for_changes(self) -> None:
-        """Wait up to five seconds until the servers' announced changes are listed."""
+        """Wait at most five seconds until the changes that servers have announced are listed."""
 
         async def wait() -> None:
             if tasks := [task for server in self.servers if (task := server.relisting) is not None]:
@@ -171,7 +177,7 @@ class _Opening:
         await self._bridge.run(wait)
 
     async def set_roots(self, name: str, folders: Sequence[str | Path]) -> None:
-        """Offer other folders to a server. Raises `ConfigError`."""
+        """Change a server's offered folders; raise `ConfigError` if it is unknown or was opened without `roots`."""
         servers = {server.config.name: server for server in self.servers}
         if name not in servers:
             raise ConfigError(f"There is no MCP server {name!r}; {did_you_mean(name, servers)}")
@@ -179,7 +185,7 @@ class _Opening:
         await self._bridge.run(lambda: servers[name].set_roots(roots))
 
     def _distinct(self) -> tuple[list[McpTool], list[ConfigError]]:
-        """Return the current tools, and an error for each one that is left out because its name is taken."""
+        """Return the current tools with distinct names, and an error for each tool whose name is taken."""
         listed: dict[str, McpTool] = {}
         conflicts = []
         for tool in self._current():
@@ -202,7 +208,7 @@ class _Opening:
                 yield from self._listing[server.config.name]
 
     async def states(self) -> dict[str, bool]:
-        """Return, by server name, whether each server can be called; opens the servers that did not start."""
+        """Return server name → whether the server can be called; opens servers that did not start or have ended."""
         # An agent without any tool of this list does not follow it, and would not offer the tools of a late server.
         may_open = bool(self._converted)
 
@@ -214,7 +220,7 @@ class _Opening:
 
 
 def _comparable(name: str) -> str:
-    """Return a name without white space and case; a model, or a person who approves, takes equal ones for one tool."""
+    """Return a name without white space and case, in which models and reviewers would not see a difference."""
     return "".join(unicodedata.normalize("NFKC", name).split()).casefold()
 
 

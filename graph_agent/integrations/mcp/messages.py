@@ -1,7 +1,7 @@
-"""Parses a server's JSON-RPC messages, replaces unreadable ones by an error reply, and defines the errors of calls.
+"""Parses a server's JSON-RPC messages, replaces unreadable ones by error replies, and defines the errors of calls.
 
-The SDK's transports deliver an unreadable message as an exception without its request id, so the caller waits until
-its own timeout. Here the id is extracted from the readable part of the message.
+The SDK's transports deliver an unreadable message as an exception without its request id, so that the caller waits
+until its own timeout. Here the id is extracted from the readable part of the message.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from graph_agent.base._internal.failure_log import leaves
 from graph_agent.base.errors import McpServerError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Default maximum bytes of one message from a server."""
+"""Default maximum size in bytes of one message from a server."""
 MARK = {"graph_agent": "unreadable"}
-"""`data` of the errors that replace unreadable replies."""
+"""`data` of an error reply that replaces an unreadable one."""
 
 _HEAD = 65_536
-"""Bytes of an unreadable message that are searched for its id."""
+"""Maximum bytes of an unreadable message that are searched for its id."""
 _SHOWN = 200
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]|-?\d+')
 
 
 class UnreadableError(Exception):
-    """A message from a server that cannot be read.
+    """A message from a server cannot be parsed.
 
-    `request_id` is the request that it answers, None if unknown. `stray` marks a line that is not meant as a message,
-    such as the output of a `print`.
+    Args:
+        reason: Why, as a clause that begins with "its" or "it".
+        request_id: Id of the request that the message answers; None if unknown.
+        stray: Whether the line was not meant as a message, such as the output of a `print`.
     """
 
     def __init__(self, reason: str, request_id: types.RequestId | None = None, *, stray: bool = False) -> None:
@@ -44,10 +46,15 @@ class UnreadableError(Exception):
 
 
 def read_message(raw: bytes, encoding: str, errors: str) -> types.JSONRPCMessage:
-    """Parse one message.
+    """Parse one JSON-RPC message.
+
+    Args:
+        raw: The bytes of the message.
+        encoding: Encoding of the bytes.
+        errors: How to handle bytes that cannot be decoded, as in `bytes.decode`.
 
     Raises:
-        UnreadableError: If it is not a JSON-RPC message.
+        UnreadableError: It is not a JSON-RPC message.
     """
     try:
         return types.JSONRPCMessage.model_validate_json(raw.decode(encoding, errors))
@@ -56,10 +63,11 @@ def read_message(raw: bytes, encoding: str, errors: str) -> types.JSONRPCMessage
 
 
 def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
-    """Describe a message that could not be parsed.
+    """Return the error for a message that could not be parsed.
 
     Args:
-        raw: The message; None to use the input stored in `error`, a pydantic `ValidationError`.
+        error: The error of the parser.
+        raw: The message; None to take it from `error`, a pydantic `ValidationError`.
     """
     if raw is None:
         raw = _input_of(error)
@@ -70,9 +78,10 @@ def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
 
 
 def too_long(head: bytes, limit: int) -> UnreadableError:
-    """Describe a message that was refused while it arrived.
+    """Return the error for a message that was refused while it arrived.
 
     Args:
+        head: The first bytes of the message, which are searched for the request's id.
         limit: Maximum bytes of a message.
     """
     reason = f"its reply is longer than {limit:,} bytes, the limit of one message (max_message_bytes)"
@@ -80,25 +89,25 @@ def too_long(head: bytes, limit: int) -> UnreadableError:
 
 
 def error_reply(request_id: types.RequestId, reason: str) -> types.JSONRPCMessage:
-    """Return the error reply that replaces an unreadable reply; `is_unreadable` recognises it."""
+    """Return the error reply that replaces an unreadable reply to a request; `is_unreadable` recognizes it."""
     error = types.ErrorData(code=types.PARSE_ERROR, message=reason, data=MARK)
     return types.JSONRPCMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
 def is_unreadable(error: types.ErrorData) -> bool:
-    """Whether an error was made by `error_reply`."""
+    """Whether an error reply was made by `error_reply`."""
     return error.code == types.PARSE_ERROR and error.data == MARK
 
 
 def replacement_for(error: UnreadableError) -> SessionMessage | None:
-    """Return the error reply for an unreadable message; None if its request is unknown."""
+    """Return the error reply that replaces an unreadable message; None if its request is unknown."""
     if error.request_id is None:
         return None
     return SessionMessage(error_reply(error.request_id, error.reason))
 
 
 def request_id_in(raw: bytes) -> types.RequestId | None:
-    """Return the value of the top-level key `id` in JSON that may be damaged or incomplete; None if there is none."""
+    """Return the value of the top-level key `id` in JSON that may be damaged or incomplete; None if it is not found."""
     depth, key, previous = 0, b"", b""
     for token in _TOKEN.finditer(raw, 0, _HEAD):
         text = token[0]
@@ -143,19 +152,16 @@ def _fault(error: ValueError) -> str:
 
 
 class McpCallError(McpServerError, ToolException):
-    """A call received no answer from its server. Further calls use the same session or a new one.
-
-    `may_have_run` is False if the tool certainly did not run, True if this is unknown.
-    """
+    """A call was not answered by its server. Further calls use the same session or a new one."""
 
     def __init__(self, message: str, *, may_have_run: bool) -> None:
         super().__init__(message)
         self.may_have_run = may_have_run
-        """False if the tool certainly did not run."""
+        """False if the tool certainly did not run; True if that is unknown."""
 
 
 class UrlsRequiredError(ToolException):
-    """A server refuses a call, which has not run, until a person has opened the addresses `elicitations`."""
+    """A server refused a call, which did not run, until the user has opened the addresses in `elicitations`."""
 
     def __init__(self, server: str, error: types.ErrorData) -> None:
         super().__init__(f"MCP server {server!r}: {error.message}")
@@ -169,7 +175,8 @@ class UrlsRequiredError(ToolException):
 class Loss:
     """Why a request will never be answered.
 
-    `session_gone` is True if the whole session is unusable, False if only this request was refused.
+    `may_have_run` is False if the request certainly had no effect. `session_gone` is False if only this request was
+    refused and the session can still be used.
     """
 
     reason: str
@@ -182,11 +189,11 @@ class NotStartedError(Exception):
 
 
 class AuthorizationNeededError(Exception):
-    """A server refuses the client until a person authorizes it; the message contains the fix."""
+    """A server refuses the client until a user authorizes it; the message has the fix."""
 
 
 class LostCallError(Exception):
-    """Internal to this package: a call was lost, and the retry policy has not been applied yet."""
+    """A call was lost, and no retry has been decided yet. Only raised inside this package."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss.reason)
@@ -194,10 +201,9 @@ class LostCallError(Exception):
 
 
 def root_cause(error: BaseException) -> str:
-    """Describe an error in one line.
+    """Return the description of an error in one line, with the class's name unless the text explains itself.
 
-    For an exception group the texts of all leaf errors are joined. The class name is included unless the text is
-    self-explanatory.
+    For an exception group, the texts of all exceptions inside are joined.
     """
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))

@@ -1,8 +1,8 @@
-"""Authorizes the client at servers that need OAuth, and keeps the tokens in files.
+"""Authorizes the client at servers that need OAuth, and stores the tokens in files.
 
-The SDK's provider runs the protocol: discovery, registration, PKCE and refresh. This module stores the tokens, and asks
-the person. At a terminal it prints the address to open, and receives the redirect on loopback. Elsewhere it raises an
-error with the address, because a request must not wait for a person who may not be there.
+The SDK's provider runs the protocol: discovery, registration, PKCE and refresh. This module stores the tokens and asks
+the user. At a terminal it prints the address to open, and receives the redirect on 127.0.0.1. Elsewhere it raises an
+error with the address, because a request must not wait for a user who may not be there.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Model = TypeVar("Model", bound=BaseModel)
 logger = get_logger("graph_agent.mcp")
 
 AUTHORIZATION_S = 300.0
-"""Seconds that a person may take to authorize the client."""
+"""Maximum seconds that a user may take to authorize the client."""
 STORE = Path("~/.config/graph-agent/mcp-tokens")
-"""Default folder of the tokens."""
+"""Default folder of the token files."""
 _PAGE = "<!doctype html><meta charset=utf-8><title>{0}</title><p>{0} You can close this window."
 
 
@@ -63,12 +63,18 @@ class OAuthSettings(CheckedModel):
 
     @property
     def asks(self) -> bool:
-        """Whether a person can be asked."""
+        """Whether a user can be asked: by `on_url`, or at a terminal."""
         return self.on_url is not None or (sys.stdin.isatty() and sys.stderr.isatty())
 
 
 class TokenFile:
-    """The tokens of one client at one server, in a file that only its owner can read."""
+    """The tokens of one client at one server, in a JSON file that only its owner can read.
+
+    Args:
+        folder: Folder of the file.
+        server_url: URL of the server.
+        client_id: The configured client; None for one that is registered automatically.
+    """
 
     def __init__(self, folder: Path, server_url: str, client_id: str | None) -> None:
         name = hashlib.sha256(json.dumps([server_url, client_id]).encode()).hexdigest()[:32]
@@ -76,7 +82,7 @@ class TokenFile:
         self._server_url = server_url
 
     def read(self) -> dict[str, Any]:
-        """Return the stored values; empty if there are none, or they cannot be read."""
+        """Return the stored values; empty if there is no file, or, with a warning, if it cannot be read."""
         try:
             stored = json.loads(self.path.read_text())
         except FileNotFoundError:
@@ -87,7 +93,7 @@ class TokenFile:
         return stored if isinstance(stored, dict) else {}
 
     def write(self, **changes: Any) -> None:
-        """Replace values; a reader finds either all old or all new ones."""
+        """Replace some values in the file, atomically: a concurrent reader gets either all old or all new ones."""
         values = {"server_url": self._server_url, **self.read(), **changes}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # mkstemp makes a file of mode 0600.
@@ -104,27 +110,27 @@ class TokenFile:
             raise
 
     def version(self) -> int:
-        """Return a number that changes when another process writes the file; 0 without a file."""
+        """Return a number that changes when any process writes the file; 0 without a file."""
         try:
             return self.path.stat().st_mtime_ns
         except OSError:
             return 0
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the tokens; None if there are none."""
+        """Return the stored tokens; None if there are none or they are invalid."""
         return _parsed(OAuthToken, self.read().get("tokens"))
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Store tokens, and when they expire."""
+        """Store tokens, and the time at which they expire."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
         self.write(tokens=tokens.model_dump(mode="json", exclude_none=True), expires_at=expires_at)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return the registered client; None if there is none."""
+        """Return the stored client registration; None if there is none or it is invalid."""
         return _parsed(OAuthClientInformationFull, self.read().get("client"))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Store the registered client."""
+        """Store the client registration."""
         self.write(client=client_info.model_dump(mode="json", exclude_none=True))
 
 
@@ -136,7 +142,7 @@ def _parsed(model: type[Model], value: Any) -> Model | None:
 
 
 class FileOAuth(OAuthClientProvider):
-    """The SDK's provider with a token file that other processes may use too."""
+    """The SDK's OAuth provider with a token file that several processes may share."""
 
     def __init__(self, server: str, server_url: str, settings: OAuthSettings) -> None:
         self._name = server
@@ -156,11 +162,15 @@ class FileOAuth(OAuthClientProvider):
 
     @property
     def person_s(self) -> float:
-        """Seconds that a person may take to authorize the client; 0 if no person can be asked."""
+        """Seconds that a user may take to authorize the client; 0 if no user can be asked."""
         return AUTHORIZATION_S if self._settings.asks else 0.0
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """Authorize one request, with the newest tokens of any process."""
+        """Authorize one request, after reading the tokens again if another process has changed them.
+
+        Raises `AuthorizationNeededError` if the user must authorize the client and cannot be asked, refuses, or takes
+        too long.
+        """
         if (version := self._file.version()) != self._version:
             self._initialized = False
             self._version = version
@@ -208,7 +218,7 @@ class FileOAuth(OAuthClientProvider):
             sys.stderr.flush()
 
     async def _listen(self) -> None:
-        """Listen on the redirect's port; `_redirected` receives its parameters."""
+        """Listen on the redirect's port; `_redirected` receives the query parameters of the redirect."""
         self._redirected = received = asyncio.get_running_loop().create_future()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,7 +240,10 @@ class FileOAuth(OAuthClientProvider):
         self._server = await asyncio.start_server(handle, "127.0.0.1", urlsplit(self._redirect).port or 0)
 
     async def _receive(self) -> tuple[str, str | None]:
-        """Wait for the redirect. Raises `AuthorizationNeededError` if it does not come, or is a refusal."""
+        """Wait for the redirect, and return its code and state.
+
+        Raises `AuthorizationNeededError` if it does not come in time, or is a refusal.
+        """
         try:
             async with asyncio.timeout(AUTHORIZATION_S):
                 values = await self._redirected
@@ -259,10 +272,10 @@ class FileOAuth(OAuthClientProvider):
 
 
 def read_oauth(value: Mapping[str, Any] | bool) -> OAuthSettings:
-    """Return the settings of a connection's key `oauth`, in which an empty value counts as absent.
+    """Return the settings in a connection's key `oauth`: True for the defaults, or a mapping; empty values are ignored.
 
     Raises:
-        ConfigError: If they are invalid.
+        ConfigError: They are invalid.
     """
     if value is True:
         return OAuthSettings()

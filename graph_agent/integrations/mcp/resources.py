@@ -33,9 +33,14 @@ _PROMPT: dict[str, Any] = {
 
 
 def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTool]:
-    """Return the tools for a server's resources and prompts, as its connection and its capabilities allow.
+    """Return the tools that list and read a server's resources and prompts, as far as configured and supported.
 
-    Each name begins with the connection's `tool_prefix`, or with `<server>_` if there is none.
+    Each name begins with the connection's `tool_prefix`, or with `<server>_` without one.
+
+    Args:
+        server: The server, whose first session must be open.
+        bridge: Runs code on the event loop of the server's session.
+        source: The `McpTools` list that will contain the tools.
     """
     config, capabilities = server.config, server.capabilities
     prefix = config.tool_prefix or f"{config.name}_"

@@ -1,4 +1,4 @@
-"""Selects the session of one MCP server, reconnects, and retries lost calls."""
+"""Provides a usable session for the calls of one MCP server: reconnects, and retries lost calls."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ logger = get_logger("graph_agent.mcp")
 
 
 class Server:
-    """A server whose session is reopened after a failure.
+    """A server whose session is reopened after a failure; belongs to the event loop in which it is created.
 
-    A lost call is retried once on a new session if it certainly did not run or may run twice. Concurrent calls that
-    find the session lost share one new session. An instance is bound to the event loop in which it is created.
-    `on_tools` is called when `tools` changes after the first opening, by an announcement or a new session. With
-    `pin_tools` it is not called.
+    A lost call is retried once, on a new session, if it certainly did not run or may run twice. Concurrent calls that
+    find the session lost share one new session.
+
+    Args:
+        config: The validated connection.
+        elicit: Answers the server's questions; None to make them interrupts, if the connection allows it.
+        on_tools: Called when `tools` has changed after the first opening; never with `pin_tools`.
     """
 
     def __init__(
@@ -40,17 +43,17 @@ class Server:
     ) -> None:
         self.config = config
         self.tools: dict[str, types.Tool] = {}
-        """The tools listed last, by name; empty before the first session."""
+        """Name → definition of the tools listed last; empty before the first session."""
         self.capabilities = types.ServerCapabilities()
-        """Its capabilities; empty before the first session."""
+        """The server's capabilities; empty before the first session."""
         self.changes_tools = False
-        """Whether it announces tool changes and they are applied."""
+        """Whether the server announces tool changes and these are applied."""
         self.suspended = SuspendedCalls(config.answer_timeout_s)
-        """Calls that wait for the answer of a person."""
+        """Calls that wait for a user's answer."""
         self.asks_people = elicit is None and config.elicitation != "refuse"
-        """Whether its questions become interrupts."""
+        """Whether the server's questions become interrupts."""
         self.samples = config.sampling == "model"
-        """Whether its requests to a model are answered."""
+        """Whether the server's requests to a model are answered."""
         self.roots = config.roots
         self._on_tools = on_tools
         self._elicit = elicit
@@ -61,7 +64,7 @@ class Server:
         self._closed = False
 
     async def open(self) -> list[types.Tool]:
-        """Open the first session and return the server's tools. Raises `McpServerError`."""
+        """Open the first session and return the server's tools; raise `McpServerError` if that fails."""
         connection = await self._usable_connection()
         self.tools, self.capabilities = connection.tools, connection.capabilities
         self.changes_tools = connection.changes_tools and not self.config.pin_tools
@@ -76,11 +79,19 @@ class Server:
         meta: dict[str, Any] | None = None,
         asked_by: tuple[str, Asker] | None = None,
     ) -> types.CallToolResult:
-        """Call a tool, on a new session if the old one ended; `meta` is sent in addition to the arguments.
+        """Call a tool, on a new session if the old one has ended, and return the result.
 
-        `asked_by` is the agent's session and the function that answers the server's questions during the call.
+        Args:
+            tool: The tool's definition.
+            arguments: Its arguments.
+            on_progress: Receives the progress of the call; None to request none.
+            meta: The `_meta` of the request.
+            asked_by: Id of the agent's session, and a function that answers the server's questions during the call;
+                None if no user can be asked.
 
-        Raises `McpCallError` if there is no answer, and `ToolException` if the answer is a protocol error.
+        Raises:
+            McpCallError: The server will not answer the call, or cannot be reached.
+            ToolException: The server answered with a protocol error.
         """
         return await self._send(
             lambda connection: connection.call(tool.name, arguments, on_progress, meta, asked_by),
@@ -89,9 +100,15 @@ class Server:
         )
 
     async def request(self, name: str, work: Callable[[ClientSession], Awaitable[T]]) -> T:
-        """Send requests that only read, for the tool `name`, on a new session if the old one ended.
+        """Run `work`, which sends requests that only read, on a new session if the old one ended; return its result.
 
-        Raises `McpCallError` if there is no answer, and `McpError` if the answer is an error.
+        Args:
+            name: Name of the tool for which this is done, for errors.
+            work: Receives the session. It is run again after a loss.
+
+        Raises:
+            McpCallError: The server will not answer, or cannot be reached.
+            McpError: The server answered with an error.
         """
         return await self._send(lambda connection: connection.request(work), name, repeatable=True, reads=True)
 
@@ -119,11 +136,14 @@ class Server:
 
     @property
     def relisting(self) -> asyncio.Task[None] | None:
-        """The task that lists the tools again after an announced change; None if there is none."""
+        """The task that lists the tools again after an announced change; None while there is none."""
         return self._connection.relisting if self._connection is not None else None
 
     async def is_up(self, *, may_open: bool) -> bool:
-        """Whether the server can be called; reopens an ended session to check, or opens the first one if it may."""
+        """Return whether the server can be called now; a session that has ended is reopened.
+
+        With `may_open`, a server that has not started is opened, and its tools are added.
+        """
         try:
             if self._open:
                 await self._usable_connection()
@@ -135,10 +155,10 @@ class Server:
         return self._open
 
     async def set_roots(self, roots: tuple[types.Root, ...]) -> None:
-        """Offer other folders, and notify the server.
+        """Change the folders offered to the server, and notify it.
 
         Raises:
-            ConfigError: If the server was opened without `roots`, so that it does not support changes.
+            ConfigError: The server was opened without `roots`, so it was not announced that they may change.
         """
         if self.config.roots is None:
             raise ConfigError(
@@ -149,7 +169,7 @@ class Server:
             await self._connection.announce_roots(roots)
 
     async def close(self) -> None:
-        """Close all sessions concurrently; running calls fail."""
+        """Close all sessions at once; running and suspended calls fail."""
         self._closed = True
         self.suspended.close()
         await asyncio.gather(*(connection.close() for connection in self._connections))
@@ -204,6 +224,6 @@ class Server:
 
 
 def is_repeatable(tool: types.Tool) -> bool:
-    """Whether a call may be repeated: its tool only reads, or is idempotent."""
+    """Whether a call may be made twice, because its tool is marked as read-only or idempotent."""
     marks = tool.annotations
     return marks is not None and bool(marks.readOnlyHint or marks.idempotentHint)

@@ -1,10 +1,10 @@
-"""Opens one session with one server; the same task closes it.
+"""Opens one session with one server, and closes it in the same task.
 
 The SDK's context managers must be exited in the task that entered them. That task owns the connection: it opens the
 session, waits, and closes it. Calls run in the tasks of their callers and only exchange messages with the session.
 
-The SDK exposes neither the request id of a call, nor whether the request was passed to the transport, nor that the
-server closed the connection. Streams between its session and the transport detect all three.
+The SDK does not expose the id of a call's request, whether the request was passed to the transport, or that the server
+closed the connection. Wrapped streams between the session and the transport detect all three.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ Stream = TypeVar("Stream", bound=AsyncResource)
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Requests of one caller, one at a time. `lost` resolves when it is certain that no answer will arrive."""
+    """The requests of one caller, one at a time. `lost` is resolved once no answer can arrive any more."""
 
     lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     request_id: RequestId | None = None
-    """Id of the newest request."""
+    """Id of the newest request; None before the first."""
     sent: bool = False
     answered: bool = False
     asking: AskingCall = field(default_factory=AskingCall)
-    """Its part in questions of the server."""
+    """State of the call for assigning the server's questions."""
 
 
 current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
-"""The call whose requests the current task sends."""
+"""The call whose requests the current task sends; None outside a call."""
 
 
 class _Tap(Generic[Stream]):
@@ -88,7 +88,7 @@ class OutgoingTap(_Tap[Outgoing]):
     """Records the id of the current call's newest request, and whether the transport accepted it."""
 
     async def send(self, message: SessionMessage) -> None:
-        """Send a message. Raises the stream's errors if its transport is closed."""
+        """Send a message; raise the stream's errors if the transport is closed."""
         call = current_call.get()
         request = message.message.root
         if call is None or not isinstance(request, JSONRPCRequest):
@@ -104,9 +104,12 @@ class OutgoingTap(_Tap[Outgoing]):
 
 
 class IncomingTap(_Tap[Incoming]):
-    """Replaces an unreadable reply by an error reply, and calls `on_end` when the transport has ended.
+    """Replaces unreadable replies by error replies, and detects the end of the transport.
 
-    `on_unreadable` is called with each unreadable message whose request is unknown.
+    Args:
+        stream: The messages from the transport.
+        on_end: Called when the transport has ended.
+        on_unreadable: Called with each unreadable message whose request is unknown.
     """
 
     def __init__(
@@ -137,22 +140,26 @@ class IncomingTap(_Tap[Incoming]):
 logger = get_logger("graph_agent.mcp")
 
 _GRACE_S = 0.2
-"""Seconds for an answer that arrived before its session ended to reach its caller."""
+"""Seconds that an answer which arrived before the session's end has to reach its caller."""
 _CLOSE_S = 10.0
-"""Seconds for a session to close before it is cancelled; the SDK kills a stdio server after four seconds."""
+"""Seconds after which a session that is closing is cancelled; the SDK kills a stdio server after four."""
 _CANCEL_NOTIFY_S = 5.0
-"""Seconds for sending a cancellation notification to a server."""
+"""Maximum seconds for sending a cancellation to a server."""
 _STRAY_GRACE_S = 1.0
-"""Seconds to wait for a reply after a line that is not a message."""
+"""Seconds to wait for a reply after a line that is not a message, before the running calls fail."""
 
 
 class ServerConnection:
-    """A session that is opening, open, or ended; it is never reopened.
+    """A session that is opening, open or ended; it is never reopened.
 
-    `opened` resolves once: then either `tools` (by name) is set, or `failure` holds the reason.
-    `ended` resolves with the reason when an open session becomes unusable.
-    `context` is the context of the server's own requests (elicitation); it must not belong to a single call.
-    `on_tools` is called with the connection after each change of `tools` that the server announces.
+    `opened` is resolved once: then either `tools` (by name) is filled or `failure` has the reason. `ended` is resolved
+    with the reason when an open session becomes unusable.
+
+    Args:
+        config: The validated connection.
+        elicit: Answers the server's questions; None to pass them to the calls' askers, unless the connection refuses.
+        context: Context variables for handling the server's own requests; must not belong to a single call.
+        on_tools: Called with the connection after each change of `tools` that the server announces.
     """
 
     def __init__(
@@ -169,7 +176,7 @@ class ServerConnection:
         self.changes_tools = False
         """Whether the server announces tool changes; set when the session has opened."""
         self.roots: Sequence[types.Root] | None = config.roots
-        """The folders that the server is offered; None if it is offered none."""
+        """The folders offered to the server; None if none are offered."""
         self.failure: str | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
@@ -178,7 +185,7 @@ class ServerConnection:
         self._on_tools = on_tools
         self._changed = False
         self.relisting: asyncio.Task[None] | None = None
-        """The task that lists the tools again after an announced change; None if there is none."""
+        """The task that lists the tools again after an announced change; None while there is none."""
         self._stray = ""
         self._session: Session | None = None
         self._log = ServerLog(config.name)
@@ -194,12 +201,12 @@ class ServerConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether a new call may use it, once opened."""
+        """Whether a new call may use the session, once it is open."""
         return self.failure is None and not self.ended.done() and not self._retired
 
     @property
     def closed(self) -> bool:
-        """Whether all its resources are released."""
+        """Whether all resources of the session are released."""
         return self._owner.done()
 
     async def call(
@@ -210,16 +217,21 @@ class ServerConnection:
         meta: dict[str, Any] | None = None,
         asked_by: tuple[str, Asker] | None = None,
     ) -> types.CallToolResult:
-        """Call a tool and wait for its answer; cancelling notifies the server.
+        """Call a tool and return its result; cancelling this notifies the server.
 
         Args:
-            asked_by: The agent's session, and the function that answers the server's questions during the call; None
-                if no person can be asked.
+            name: The tool's name.
+            arguments: Its arguments.
+            on_progress: Receives the progress of the call; None to request none.
+            meta: The `_meta` of the request.
+            asked_by: Id of the agent's session, and a function that answers the server's questions during the call;
+                None if no user can be asked.
 
         Raises:
-            LostCallError: If no answer will arrive.
-            ToolException: For a protocol error; `UrlsRequiredError` if the person must open addresses first.
-            McpCallError: If the answer cannot be parsed or the server no longer offers the tool.
+            LostCallError: No answer will arrive.
+            ToolException: The server answered with a protocol error; `UrlsRequiredError` if the user must open
+                addresses first.
+            McpCallError: The answer cannot be parsed, or the server no longer offers the tool.
         """
         if name not in self.tools and not self.ended.done():
             known = ", ".join(sorted(self.tools)) or "nothing"
@@ -254,9 +266,13 @@ class ServerConnection:
             self._questions.end(call.asking, answered=call.answered)
 
     async def request(self, work: Callable[[ClientSession], Awaitable[T]], call: Call | None = None) -> T:
-        """Send requests, one after the other, and return the result of `work`; cancelling notifies the server.
+        """Run `work`, which sends one request after the other, and return its result; cancelling notifies the server.
 
-        Raises `LostCallError` if no answer will arrive, and errors of `work`.
+        Raises `LostCallError` if no answer will arrive, and the errors of `work`.
+
+        Args:
+            work: Receives the session.
+            call: Records the requests; None for a new one.
         """
         session, call = self._session, call or Call()
         if session is None or self.ended.done():
@@ -280,7 +296,7 @@ class ServerConnection:
             self._end_when_drained()
 
     def retire(self) -> None:
-        """Accept no more calls, and close when the running ones have ended."""
+        """Accept no further calls, and close the session when the running ones have ended."""
         self._retired = True
         self._end_when_drained()
 
@@ -411,13 +427,13 @@ class ServerConnection:
         return types.ListRootsResult(roots=list(self.roots or ()))
 
     async def announce_roots(self, roots: Sequence[types.Root]) -> None:
-        """Offer other roots, and notify the server."""
+        """Change the offered folders, and notify the server if the session is open."""
         self.roots = roots
         if self._session is not None and self.usable:
             await self._session.send_roots_list_changed()
 
     def _on_unreadable(self, error: UnreadableError) -> None:
-        """Fail the running calls, since the message may be the reply to any of them."""
+        """Fail all running calls, because the message may be the reply to any of them."""
         logger.warning("MCP server %r: %s", self._config.name, error.reason)
         if not self.opened.done():
             self._stray = error.reason
@@ -441,7 +457,7 @@ class ServerConnection:
             self.relisting = asyncio.create_task(self._relist(), name=f"mcp-{self._config.name}-tools")
 
     async def _relist(self) -> None:
-        """List the tools again, until no further change is announced in between."""
+        """List the tools again until no change is announced meanwhile; a failure is logged and keeps the old tools."""
         assert self._session is not None
         try:
             while self._changed:
@@ -479,9 +495,9 @@ class ServerConnection:
 
 
 MOST_TOOLS = 1_000
-"""Tools of one server that are offered; no provider takes as many."""
+"""Maximum number of one server's tools that are offered; no provider accepts as many."""
 _MOST_PARTS = 50_000
-"""Parts of a tool's schema with its references in place; each level of `$ref` can double them."""
+"""Maximum parts of a tool's schema with references expanded; each level of `$ref` can double them."""
 
 
 async def _list_tools(session: Session) -> dict[str, types.Tool]:
@@ -504,7 +520,7 @@ async def _list_tools(session: Session) -> dict[str, types.Tool]:
 
 
 def _fault(tool: types.Tool) -> str:
-    """Return why a tool cannot be offered; empty if it can."""
+    """Return why a tool cannot be offered, as a clause; empty if it can."""
     if tool.execution is not None and tool.execution.taskSupport == "required":
         return "it runs only as a task of MCP, which is not supported"
     try:
@@ -519,7 +535,7 @@ def _fault(tool: types.Tool) -> str:
 
 
 def _is_large(schema: dict[str, Any]) -> bool:
-    """Whether `dereference_refs` would make more than `_MOST_PARTS` parts of a schema."""
+    """Whether expanding a schema's references would give more than `_MOST_PARTS` parts."""
     left = _MOST_PARTS
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     while pending and left > 0:
@@ -535,7 +551,7 @@ def _is_large(schema: dict[str, Any]) -> bool:
 
 
 def _at(schema: dict[str, Any], reference: str) -> Any:
-    """Return the part at a local reference such as `#/$defs/Address`; None if there is none."""
+    """Return the part of a schema at a local reference such as `#/$defs/Address`; None if there is none."""
     node: Any = schema
     for step in reference.removeprefix("#/").split("/"):
         if isinstance(node, list):

@@ -1,7 +1,7 @@
-"""Opens the transport to a server in a child process: one JSON-RPC message per line over standard input and output.
+"""Opens a server in a child process: one JSON-RPC message per line over standard input and output.
 
-The SDK's client buffers a line without a limit and ends the session at an undecodable byte. This one refuses a too long
-line while it arrives and continues after an unreadable one. Processes start and end as in the SDK.
+The SDK's client buffers a line without a limit and ends the session at an undecodable byte. This one refuses a line
+that is too long while it arrives, and continues after an unreadable one. Processes are started and ended as in the SDK.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 _CHUNK = 65_536
 _EXIT_S = 2.0
-"""Seconds for a server to exit after its input is closed, as in the SDK."""
+"""Seconds that a server has to exit after its input is closed, as in the SDK."""
 
 
 @asynccontextmanager
@@ -45,19 +45,19 @@ async def open_stdio(
 ) -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Start a server and connect to it; end the process on exit.
+    """Start a server process and connect to it; end the process on exit.
 
     Args:
-        parameters: The command, environment and encoding of the process.
+        parameters: Command, environment and encoding of the process.
         errlog: Receives the process's standard error.
         max_bytes: Maximum bytes of one line.
 
     Yields:
-        Streams of the messages from and to the server. An unreadable line arrives as an error reply to its request,
-        or as an `UnreadableError` if the request is unknown.
+        Streams of the messages from and to the server. An unreadable line arrives as an error reply to its request, or
+        as an `UnreadableError` if the request is unknown.
 
     Raises:
-        NotStartedError: If the process cannot be started.
+        NotStartedError: The process cannot be started.
     """
     # Private to the SDK: its handling of processes on Windows and of ending a process with its children.
     try:
@@ -120,7 +120,7 @@ def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -
 
 
 async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | UnreadableError]:
-    """Yield lines without line ends, and an error for a too long line as soon as it exceeds the limit."""
+    """Yield lines without their ends; for a line that is too long, an error as soon as it exceeds the limit."""
     parts: list[bytes] = []
     size, refused = 0, False
     while True:

@@ -1,8 +1,9 @@
-"""Keeps calls open whose server asks a person, until an answer arrives.
+"""Keeps calls open whose server has asked the user a question, until an answer arrives.
 
 LangGraph runs a node again after an interrupt. A call that waits for an answer therefore lives longer than the task
 that made it: the interrupted task leaves it here, and the task of the resumed run finds it by its key. In another
-process, that task sends its answer through the Store, and the process of the call returns the next question or the end.
+process, that task sends its answer through the Store, and the process that holds the call returns the next question or
+the result.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from graph_agent.storage.locks.registry import POLL_S
 logger = get_logger("graph_agent.mcp")
 
 QuestionParams = types.ElicitRequestParams | types.CreateMessageRequestParams
-"""A question to a person, or to the agent's model."""
+"""A question to the user, or to the agent's model."""
 Reply = types.ElicitResult | types.CreateMessageResult | types.ErrorData
 Asker = Callable[[QuestionParams], Awaitable[Reply]]
-"""Answers one question of a server; cancelled when the question is void."""
+"""Answers one question of a server; cancelled when the question no longer matters."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +45,7 @@ class OpenQuestion:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """An interrupt of the call, in the order of the interrupts of its task."""
+    """An interrupt that was raised for the call."""
 
     value: ElicitationRequest
     question: OpenQuestion | None = None
@@ -53,42 +54,42 @@ class Asked:
 
 @dataclass(eq=False)
 class SuspendedCall:
-    """A call that runs until its end or its next question; bound to the event loop of the servers."""
+    """A call that runs on while its agent's session waits; belongs to the event loop of the servers."""
 
     key: str
-    """Idempotency key of the agent's call."""
+    """Idempotency key of the call."""
     session_id: str
-    """The agent's session."""
+    """Id of the agent's session."""
     wave: str
-    """Id of the call's wave, which begins with the graph that planned it."""
+    """Id of the call's wave (parallel batch), which begins with the graph that planned it."""
     asked: list[Asked] = field(default_factory=list)
-    """The interrupts so far."""
+    """The interrupts so far, in the order of the task's interrupts."""
     answers: dict[str, list[Any]] = field(default_factory=dict)
-    """Digest of a question → the answers that an earlier process received and this call has not used."""
+    """Digest of a question → answers from an earlier process that this call has not used yet."""
     expires: asyncio.TimerHandle | None = None
-    """Cancels the call if no answer arrives; None while a task waits for it."""
+    """Timer that cancels the call if no answer arrives; None while a task works on the call."""
     refused: bool = False
-    """Whether the server has refused the call, which has not run, until its open questions are answered."""
+    """Whether the server has refused to run the call until its open questions are answered."""
     samples: int = 0
-    """Number of requests to the agent's model."""
+    """Number of requests to the agent's model so far."""
     usage: Usage = field(default_factory=lambda: NO_USAGE)
     """Usage of these requests that no task has reported yet."""
     continue_for: Callable[[str, Any], Awaitable[dict[str, Any]]] | None = None
-    """Continues it with the answer to a question, by its digest, of another process; see `answer_elsewhere`."""
+    """Continues the call with an answer from another process, given the question's digest; see `answer_elsewhere`."""
     on_progress: ProgressFnT | None = None
-    """Receives the progress of the call, in the newest task."""
+    """Receives the progress of the call in the newest task; None to drop it."""
     _task: asyncio.Task[types.CallToolResult] | None = None
     _open: list[OpenQuestion] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self, work: Coroutine[Any, Any, types.CallToolResult]) -> None:
-        """Start the call."""
+        """Start the call as a task of its own."""
         self._task = asyncio.create_task(work, name="mcp-call")
         # Retrieved here, because no task may come back for the error.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def ask(self, params: QuestionParams) -> Reply:
-        """Wait for the answer to a question of the server."""
+        """Add a question of the server, and wait for its answer."""
         question = OpenQuestion(params, asyncio.get_running_loop().create_future())
         self._open.append(question)
         self._changed.set()
@@ -99,7 +100,7 @@ class SuspendedCall:
                 self._open.remove(question)
 
     def answer(self, question: OpenQuestion, reply: Reply) -> bool:
-        """Answer a question; False if it is void, because its session with the server has ended."""
+        """Deliver the reply to a question; return False if it is void, as the session with the server has ended."""
         if question.answer.done():
             return False
         # Removed here, because `ask` continues later.
@@ -108,12 +109,15 @@ class SuspendedCall:
         return True
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Report progress to the newest task."""
+        """Pass progress of the call to the newest task."""
         if self.on_progress is not None:
             await self.on_progress(progress, total, message)
 
     async def step(self) -> OpenQuestion | types.CallToolResult:
-        """Wait for the call's next question or its result; cancelling this cancels the call. Raises its errors."""
+        """Wait for the call's next question or its result, and return it.
+
+        Cancelling this cancels the call. Raises the errors of the call, and `McpCallError` if it was cancelled.
+        """
         assert self._task is not None
         changed: asyncio.Task[bool] | None = None
         try:
@@ -134,7 +138,7 @@ class SuspendedCall:
         return self._task.result()
 
     def cancel(self) -> None:
-        """Cancel the call; the server is notified."""
+        """Cancel the call; the server is notified. Does nothing if it has ended."""
         if self.expires is not None:
             self.expires.cancel()
         if self._task is not None:
@@ -146,17 +150,21 @@ def _graph(wave: str) -> str:
 
 
 class SuspendedCalls:
-    """The calls of one server that a later task may continue."""
+    """The calls of one server that a later task may continue.
+
+    Args:
+        keep_s: Seconds after which a call is cancelled if its question has no answer.
+    """
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._calls: dict[str, SuspendedCall] = {}
         self._watching: asyncio.Task[Any] | None = None
         self._handed: set[asyncio.Task[None]] = set()
-        """Calls that are continued for other processes."""
+        """Tasks that continue calls for other processes."""
 
     def take(self, key: str) -> SuspendedCall | None:
-        """Return the call of a key to continue it; None if there is none."""
+        """Return the call with this key to continue it, and stop its timer; None if there is none."""
         call = self._calls.get(key)
         if call is not None and call.expires is not None:
             call.expires.cancel()
@@ -164,7 +172,7 @@ class SuspendedCalls:
         return call
 
     def add(self, call: SuspendedCall) -> None:
-        """Add a call that has started, and end those of the session's earlier waves, which cannot continue any more."""
+        """Add a call that has started; end waiting calls of the session's earlier waves, which cannot be continued."""
         for other in [*self._calls.values()]:
             is_earlier = other.wave != call.wave and _graph(other.wave) == _graph(call.wave)
             if other.session_id == call.session_id and is_earlier and other.expires is not None:
@@ -172,7 +180,7 @@ class SuspendedCalls:
         self._calls[call.key] = call
 
     def leave(self, call: SuspendedCall) -> None:
-        """Keep a call that waits for an answer, for a limited time."""
+        """Keep a call that waits for an answer, and start its timer."""
         call.on_progress = None
         call.expires = asyncio.get_running_loop().call_later(self._keep_s, self._expire, call)
 
@@ -191,7 +199,7 @@ class SuspendedCalls:
             self.end(call)
 
     def watch(self, inbox: StoreInbox) -> None:
-        """Continue calls that wait with the answers of other processes, until none waits."""
+        """Continue calls with the answers that other processes put into the Store, in a task, while any call waits."""
         if self._watching is None or self._watching.done():
             look = partial(self._look, inbox)
             self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
@@ -211,7 +219,7 @@ class SuspendedCalls:
             await inbox.forget(_BOX, stale)
 
     async def _hand_over(self, inbox: StoreInbox, note: ControlMessage, call: SuspendedCall) -> None:
-        """Continue a call with the answer in a note, and send back its next question or its end."""
+        """Continue a call with another process's answer, and send back its next question, its result or its error."""
         assert call.continue_for is not None, "the task that left it has set it"
         work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))
         found: dict[str, Any] = {}
@@ -236,23 +244,25 @@ class SuspendedCalls:
 
 
 HANDOVER = "mcp"
-"""Kind of the `StoreInbox` through which processes continue each other's calls."""
+"""Kind of the `StoreInbox` through which processes pass on answers to calls."""
 _BOX = "calls"
 _SILENT_S = 3.0
-"""Seconds after which the process of a call that sends nothing has ended."""
+"""Seconds without a sign of life after which the process of a call counts as ended."""
 _STALE_NS = 86_400 * 10**9
 
 
 async def answer_elsewhere(inbox: StoreInbox, key: str, question: str, answer: Any) -> dict[str, Any]:
-    """Have the process that holds a call continue it with the answer to a question; cancelling this cancels the call.
+    """Send an answer to the process that holds a call, and wait for what follows; cancelling this cancels the call.
 
     Args:
+        inbox: The Store's inbox of kind `HANDOVER`.
         key: Idempotency key of the call.
         question: Digest of the question.
+        answer: The user's answer.
 
     Returns:
-        The next `question` of the call as the value of its interrupt, its `result`, or its `error`, which is `lost` if
-        there is no answer of the server; empty if no process holds the call.
+        `{"question": …}` with the value of the call's next interrupt, `{"result": …}`, or `{"error": …, "lost": …}`,
+            where `lost` is whether the server will not answer. Empty if no process holds the call.
     """
     note = new_note("configure", {"key": key, "question": question, "answer": answer})
     await inbox.add(_BOX, note)
@@ -272,28 +282,28 @@ async def answer_elsewhere(inbox: StoreInbox, key: str, question: str, answer: A
 
 
 UNSUPPORTED = types.ErrorData(code=types.INVALID_REQUEST, message="Elicitation not supported")
-"""The SDK's own answer of a client without a callback."""
+"""The reply that the SDK sends for a client without an elicitation callback."""
 NO_SAMPLING = types.ErrorData(code=types.INVALID_REQUEST, message="Sampling not supported")
-"""The same for sampling."""
+"""The reply that the SDK sends for a client without a sampling callback."""
 VOID = types.ErrorData(code=types.INVALID_REQUEST, message="The call of this question has ended.")
 
 
 @dataclass(slots=True, eq=False)
 class AskingCall:
-    """A running call, as far as questions are concerned."""
+    """State of a running call that is needed to assign the server's questions to calls."""
 
     asker: Asker | None = None
-    """Asks the person; None if no person can be asked."""
+    """Asks the user; None if no user can be asked."""
     session_id: str = ""
-    """The agent's session; empty if there is none."""
+    """Id of the agent's session; empty if there is none."""
     questions: int = 0
-    """Number of its open questions."""
+    """Number of open questions that are assigned to the call."""
     answered: asyncio.Future[bool] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Resolves when the call ends: whether the server has answered it."""
+    """Resolved when the call ends, with whether the server has answered it."""
 
 
 class Questions:
-    """The questions of one session with a server."""
+    """Assigns the questions of one session with a server to its running calls."""
 
     def __init__(self) -> None:
         self._running: list[AskingCall] = []
@@ -306,28 +316,28 @@ class Questions:
         self._running.append(call)
 
     def end(self, call: AskingCall, *, answered: bool) -> None:
-        """Remove a call; its open questions are void, except those that may be of another call."""
+        """Remove a call; its open questions become void, except those that may belong to another call."""
         self._running.remove(call)
         if not call.answered.done():
             call.answered.set_result(answered)
         self._changed.set()
 
     def note_origin(self, question: types.RequestId, call: AskingCall) -> None:
-        """Note that a request of the server arrived in the response to a call."""
+        """Record that a request of the server arrived in the response to a call, so that it belongs to that call."""
         if call in self._running:
             self._origins[question] = call
 
     async def ask(
         self, question: types.RequestId, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Ask the person of the call that the question belongs to, and wait for the answer."""
+        """Pass a question to the asker of its call, and return the answer; an error reply if the call is unknown."""
         reply = await self._ask(question, params)
         return reply if isinstance(reply, types.ElicitResult | types.ErrorData) else UNSUPPORTED
 
     async def sample(
         self, question: types.RequestId, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
-        """Ask the model of the agent that made the call, and wait for its reply."""
+        """Pass a sampling request to the asker of the call it belongs to, and return the reply."""
         reply = await self._ask(question, params)
         return reply if isinstance(reply, types.CreateMessageResult | types.ErrorData) else UNSUPPORTED
 
@@ -354,7 +364,7 @@ class Questions:
             # The call ended without the answer, so the question is another call's.
 
     async def _find(self) -> AskingCall | None:
-        """Wait until one call remains that the question can belong to; None if this cannot be known."""
+        """Wait until only one call remains to which a question can belong; None if that cannot be decided."""
         mark = object()
         self._unassigned.append(mark)
         try:

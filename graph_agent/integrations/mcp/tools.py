@@ -23,10 +23,10 @@ from graph_agent.integrations.mcp.server import Server
 
 
 def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
-    """Return a progress callback for a call in the current run; None outside a graph's run, to request no progress.
+    """Return a callback that writes a call's progress to the custom stream of the run; None outside a graph's run.
 
-    The callback writes `{"type": "mcp_progress", "server", "tool", "progress", "total", "message"}` to the custom
-    stream; `total` and `message` may be None.
+    It writes `{"type": "mcp_progress", "server", "tool", "progress", "total", "message"}`; `total` and `message` may be
+    None.
     """
     try:
         write = get_stream_writer()
@@ -48,17 +48,17 @@ def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
 
 
 KEY_IN_META = "graph-agent/idempotency-key"
-"""Name of the idempotency key in a call's `_meta`."""
+"""Key of the idempotency key in the `_meta` of a call's request."""
 
 
 class McpTool(StructuredTool):
-    """A structured tool whose arguments may have any name.
+    """A `StructuredTool` whose arguments may have any name.
 
-    LangChain injects parameters named `config` and `run_manager`; a server's tool may have arguments of these names.
+    LangChain injects parameters named `config` and `run_manager`, which may be arguments of a server's tool.
     """
 
     source: Any = Field(default=None, exclude=True, repr=False)
-    """The `McpTools` list that contains the tool and changes with its server; None outside a list."""
+    """The `McpTools` list that contains the tool; None outside a list."""
 
     def _run(self, /, *args: Any, **kwargs: Any) -> Any:
         assert self.func is not None
@@ -70,12 +70,18 @@ class McpTool(StructuredTool):
 
 
 def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, source: Any = None) -> McpTool:
-    """Return the tool that calls `tool` on `server`, from any event loop or, synchronously, from any other thread.
+    """Convert a server's tool to a LangChain tool that can be called from any event loop or thread.
 
-    The idempotency key of an agent's call is sent in the request's `_meta`, under `KEY_IN_META`. The name is the
-    server's, after the connection's `tool_prefix`. The metadata holds the server's annotations and our marks: `effect`,
-    `idempotent`, `mcp_server`. A result's content becomes content blocks, its structured content the artifact; an error
-    result raises `ToolException`. `source` is the list that will contain the tool.
+    Its name is the server's name of the tool after the connection's `tool_prefix`. Its metadata has the server's
+    annotations, and `effect`, `idempotent` and `mcp_server`. A call sends the idempotency key in the request's `_meta`,
+    under `KEY_IN_META`. The content of a result becomes content blocks, its structured content the artifact; an error
+    result raises `ToolException`.
+
+    Args:
+        server: The server.
+        tool: The tool's definition.
+        bridge: Runs code on the event loop of the server's session.
+        source: The `McpTools` list that will contain the tool.
     """
 
     async def call(**arguments: Any) -> Any:
@@ -101,7 +107,7 @@ def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, sour
 
 
 def _meta() -> dict[str, Any] | None:
-    """Return the `_meta` of the current call's request; None if it has neither an idempotency key nor a trace."""
+    """Return the `_meta` for a request of the current call; None if it has neither an idempotency key nor a trace."""
     key = key_of_current_call()
     meta: dict[str, Any] = {KEY_IN_META: key} if key is not None else {}
     if telemetry.observer is not None:
@@ -125,7 +131,7 @@ def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
 
 
 def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
-    """Convert a result to content and artifact. Raises `ToolException` for an error result."""
+    """Return content and artifact of a result; raise `ToolException` for an error result."""
     contents = [_for_models(content) for content in result.content]
     has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in result.content)
     if result.structuredContent is not None and not has_text:
@@ -152,7 +158,7 @@ def _for_models(content: types.ContentBlock) -> types.ContentBlock:
 
 
 def resource_text(content: types.TextResourceContents | types.BlobResourceContents) -> str:
-    """Return a resource as text; one that is not text is its address, type and size."""
+    """Return a resource as text; for one that is not text, its address, type and size."""
     if isinstance(content, types.TextResourceContents):
         return content.text
     kind = content.mimeType or "unknown type"

@@ -1,4 +1,4 @@
-"""Opens the transport of a validated connection: a pair of message streams."""
+"""Opens the transport of a validated connection, as a pair of message streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEPT_LINES = 5
 
 
 class ServerLog:
-    """Reader of a stdio server's stderr: logs it at DEBUG and keeps the last lines for failure messages."""
+    """Reads a stdio server's standard error: logs it at DEBUG, and keeps the last five lines for error messages."""
 
     def __init__(self, server: str) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -37,7 +37,7 @@ class ServerLog:
         self._reader: Thread | None = None
 
     def open(self) -> int:
-        """Return the file descriptor of the write end, for the server; the caller closes it."""
+        """Start reading; return the file descriptor that the server writes to, which the caller must close."""
         read_end, write_end = os.pipe()
         # A thread, since not every platform can read pipes on the event loop.
         self._reader = Thread(target=self._read, args=(read_end,), name=f"mcp-stderr-{self._server}", daemon=True)
@@ -45,13 +45,13 @@ class ServerLog:
         return write_end
 
     def read_to_end(self) -> str:
-        """Return the last lines of an ended server; blocks up to half a second until all output is read."""
+        """Return the last lines after the server has ended; blocks at most half a second until all output is read."""
         if self._reader is not None:
             self._reader.join(timeout=0.5)
         return self.last_lines()
 
     def last_lines(self) -> str:
-        """Return the last lines read so far."""
+        """Return the last lines read so far; empty if there are none."""
         return "\n".join(self._lines)
 
     def _read(self, pipe: int) -> None:
@@ -67,8 +67,13 @@ async def open_transport(
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """Connect to a server; on exit disconnect and, for stdio, end its process.
 
-    `watch` is called for HTTP requests that will not be answered, and for requests of the server. Raises the
-    transport's errors.
+    Args:
+        config: The validated connection.
+        watch: Called for HTTP requests that will not be answered, and for requests of the server.
+        log: Receives the standard error of a stdio server.
+
+    Raises:
+        Exception: The transport's error.
     """
     if config.transport == "stdio":
         async with _stdio(config, log) as streams:
@@ -149,7 +154,7 @@ def _read_timeout_s(config: ServerConfig) -> float:
 
 
 def _expand(value: str) -> str:
-    """Replace references to environment variables; those to unset variables are left unchanged."""
+    """Replace references to environment variables; one that is not set is kept, with a warning."""
     expanded, missing = expand_known(value)
     if missing is not None:
         logger.warning("An MCP server's env refers to %s, which is not set", missing)

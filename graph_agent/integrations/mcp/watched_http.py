@@ -1,8 +1,8 @@
-"""Extends an HTTP client to report each MCP request that will never be answered, and requests of the server.
+"""Wraps an HTTP client to report MCP requests that will never be answered, and requests of the server.
 
-On a failure the SDK's HTTP transports either end the whole session with all running calls, or log the failure and let
-the caller wait forever. This client wraps httpx: it reports which request was lost and whether it was delivered, and
-returns a harmless response to the transport.
+On a failure, the SDK's HTTP transports either end the whole session with all running calls, or log the failure and let
+the caller wait forever. This wrapper of an httpx client reports which request was lost and whether it was delivered,
+and returns a harmless response to the transport.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from graph_agent.integrations.mcp.messages import Loss, error_reply, root_cause,
 logger = get_logger("graph_agent.mcp")
 
 _HEAD = 65_536
-"""Bytes of a too long message that are searched for its id."""
+"""Maximum bytes of a message that is too long that are searched for its id."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _BLANK_BYTES = 4
 _ID_LINE = re.compile(rb"^id:([^\r\n]*)", re.MULTILINE)
 
 
 class BoundedBody:
-    """Passes a body on in whole messages: a JSON body at once, server-sent events one by one.
+    """Splits a response's body into whole messages: a JSON body at once, server-sent events one by one.
 
     Args:
-        request_id: The request it answers; None for a stream opened for the server's own messages.
-        max_bytes: Maximum bytes of one message.
+        response: The response.
+        request_id: The request that it answers; None for a stream opened for the server's own messages.
+        max_bytes: Maximum bytes of one message; a longer one is replaced by an error reply.
+        on_server_request: Called with the id of each request of the server in the body, and `request_id`.
     """
 
     def __init__(
@@ -47,14 +49,14 @@ class BoundedBody:
     ) -> None:
         self.has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self.last_event_id = ""
-        """Id of the newest event; empty before the first event with an id."""
+        """Id of the newest event; empty before the first event with one."""
         self._response = response
         self._request_id = request_id
         self._max_bytes = max_bytes
         self._on_server_request = on_server_request
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body. Raises httpx's read errors."""
+        """Yield the body, a message at a time; raise httpx's read errors."""
         if self.has_events:
             async for event in self._events():
                 yield event
@@ -124,12 +126,12 @@ class BoundedBody:
 
 @dataclass(frozen=True, slots=True)
 class HttpWatch:
-    """What a `WatchedClient` reports."""
+    """Functions to which a `WatchedClient` reports."""
 
     on_loss: Callable[[RequestId, Loss], None]
-    """Called for a request that will not be answered; it may have been answered or cancelled in the meantime."""
+    """Called for a request that will not be answered; it may have been answered or cancelled meanwhile."""
     on_server_request: Callable[[RequestId, RequestId], None]
-    """Called with the id of a server's request that arrived in the response to a request, and the id of the latter."""
+    """Called with the id of a server's request, and the id of the client's request in whose response it arrived."""
 
 
 def _data_lines(event: bytes) -> list[bytes]:
@@ -137,14 +139,17 @@ def _data_lines(event: bytes) -> list[bytes]:
 
 
 _END_SESSION_S = 2.0
-"""Seconds for the request that ends a session."""
+"""Maximum seconds for the request that ends a session."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
 
 class WatchedClient:
-    """Wrapper of an `httpx.AsyncClient`; other attributes are delegated to the client.
+    """Wraps an `httpx.AsyncClient`; attributes that it lacks are those of the client.
 
-    A message longer than `max_bytes` is refused on arrival and replaced by an error reply.
+    Args:
+        client: The client.
+        watch: Receives the reports.
+        max_bytes: Maximum bytes of one message; a longer one is replaced by an error reply.
     """
 
     def __init__(self, client: httpx.AsyncClient, watch: HttpWatch, max_bytes: int) -> None:
@@ -166,7 +171,7 @@ class WatchedClient:
         await self._client.__aexit__(kind, error, trace)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Send a request; a POST never raises and never returns an error status."""
+        """Send a request. A POST never raises and never returns an error status; a loss is reported instead."""
         if request.method == "POST":
             return await self._post(request, options)
         if request.method == "DELETE":
@@ -238,7 +243,7 @@ class WatchedClient:
 
 
 class _WatchedStream(httpx.AsyncByteStream):
-    """A response body; calls `ended` with the last event id if it ends before its reader closes it."""
+    """A response body that calls `ended` with the last event id and a reason if its reader has not closed it first."""
 
     def __init__(self, response: httpx.Response, ended: Callable[[str, str], None], body: BoundedBody) -> None:
         self._response = response

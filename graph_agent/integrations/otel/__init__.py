@@ -29,17 +29,17 @@ def instrument(
     spans: Collection[SpanName] = ALL_SPANS,
     capture_content: bool | None = None,
 ) -> None:
-    """Trace all agents of this process from now on.
+    """Trace all agents of this process from now on; replaces an earlier call's settings.
 
     Args:
         tracer_provider: Receives the spans; None for the global one.
         meter_provider: Receives the metrics; None for the global one.
-        spans: The operations that have spans. Leave out what another instrumentation traces, such as `chat`.
+        spans: The operations that get spans. Leave out what another instrumentation traces, such as `chat`.
         capture_content: Whether spans have messages, arguments and results, with secrets masked as in logs; None for
-            the value of `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, False if it is unset.
+            the value of `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, False if that is unset.
 
     Raises:
-        MissingExtraError: Without the extra `otel`.
+        MissingExtraError: The extra `otel` is not installed.
     """
     with needs_extra("OpenTelemetry", "otel"):
         from graph_agent.integrations.otel.observer import OtelObserver
@@ -49,15 +49,15 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """End the tracing of agents; spans that are open are still exported."""
+    """End the tracing of agents; spans that are still open are exported when they end."""
     telemetry.observer = None
 
 
 def is_switched_on() -> bool:
-    """Whether the environment asks the commands to trace: `GRAPH_AGENT_OTEL` is `true`.
+    """Whether the commands are to trace: `GRAPH_AGENT_OTEL` is `true` or `1`.
 
     Raises:
-        ConfigError: If it is neither `true` nor `false`.
+        ConfigError: The variable has another value than `true`, `false`, `1`, `0` or an empty one.
     """
     text = os.environ.get(VARIABLE, "").strip().lower()
     if text not in ("true", "1", "false", "0", ""):
@@ -66,12 +66,12 @@ def is_switched_on() -> bool:
 
 
 def instrument_from_env() -> None:
-    """Behave like `instrument`; without a global provider, export by OTLP over HTTP.
+    """Trace all agents of this process; without a global provider, export by OTLP over HTTP.
 
-    The exporter is configured by OpenTelemetry's own variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    OpenTelemetry's own variables configure the exporter, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
     Raises:
-        MissingExtraError: Without the extra `otel`.
+        MissingExtraError: The extra `otel` is not installed.
     """
     with needs_extra(f"{VARIABLE}=true", "otel"):
         from graph_agent.integrations.otel.observer import export_by_otlp

@@ -1,14 +1,14 @@
-"""Defines the names of OpenTelemetry's conventions for generative AI, all of which are in development there."""
+"""Defines the names in OpenTelemetry's conventions for generative AI, all of which may still change there."""
 
 from __future__ import annotations
 
 VERSION = "0.1.0"
-"""Version of the conventions, of the repository `open-telemetry/semantic-conventions-genai`."""
+"""Version of the conventions in the repository `open-telemetry/semantic-conventions-genai`."""
 SCHEMA_URL = f"https://opentelemetry.io/schemas/gen-ai/{VERSION}"
 
 OPERATION = "gen_ai.operation.name"
 INVOKE_AGENT, CHAT, EXECUTE_TOOL, PLAN = "invoke_agent", "chat", "execute_tool", "plan"
-"""Values of `OPERATION`; the name of a span is one of them and the name of the agent, model or tool."""
+"""Values of `OPERATION`. The name of a span is one of them, followed by the name of the agent, model or tool."""
 
 AGENT_NAME = "gen_ai.agent.name"
 CONVERSATION_ID = "gen_ai.conversation.id"
@@ -28,7 +28,7 @@ REQUEST_OPTIONS = {
     "max_tokens": "gen_ai.request.max_tokens",
     "top_p": "gen_ai.request.top_p",
 }
-"""Option of a model call → its attribute."""
+"""Option of a model call → attribute of its span."""
 
 # With content only.
 INPUT_MESSAGES = "gen_ai.input.messages"
@@ -51,7 +51,7 @@ STATUS = "graph_agent.status"
 CALL_STATUS = "graph_agent.call.status"
 LINK = "graph_agent.link"
 EVENT = "graph_agent."
-"""Prefix of span events and their attributes; the type of the session's event follows."""
+"""Prefix of span events and their attributes; the type or field of the session's event follows."""
 EVENT_FIELDS = {
     "approval_request": (),
     "approval_decision": ("id", "name", "decision", "waited_s"),
@@ -62,4 +62,4 @@ EVENT_FIELDS = {
     "warning": (),
     "error": ("kind",),
 }
-"""Type of a session's event that is an event of its span → the fields that it has; none of them has content."""
+"""Type of a session's event that becomes a span event → fields that are recorded; none of them has content."""

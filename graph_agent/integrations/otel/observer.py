@@ -1,4 +1,4 @@
-"""Turns what runs do into spans and metrics of OpenTelemetry."""
+"""Turns what runs do into OpenTelemetry spans and metrics."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SCOPE = "graph_agent"
 class _RunSpans:
     name: str
     context: context.Context
-    """The context of its root."""
+    """The context of the run's root span."""
     span: Span | None
     session_id: str
     since: float = field(default_factory=time.monotonic)
     plan: SpanContext | None = None
-    """The newest plan."""
+    """The span of the newest plan; None before the first."""
     calls: dict[str, SpanContext] = field(default_factory=dict)
-    """Plan id of a call → its span, for links."""
+    """Plan id of a call → its span, for links from calls that need it."""
     model_calls: int = 0
     tool_calls: int = 0
     input_tokens: int = 0
@@ -56,11 +56,12 @@ _current: ContextVar[_RunSpans | None] = ContextVar("graph_agent_otel_run", defa
 
 
 class OtelObserver:
-    """Implements `Observer`.
+    """Implements `Observer` with OpenTelemetry.
 
     Args:
         tracer_provider: Receives the spans; None for the global one.
         meter_provider: Receives the metrics; None for the global one.
+        spans: The operations that get spans.
         content: Whether spans have messages, arguments and results.
     """
 
@@ -86,7 +87,7 @@ class OtelObserver:
 
     @contextmanager
     def run(self, run: Any, name: str) -> Iterator[None]:
-        """See `Observer.run`."""
+        """Record a span and the metrics of one run; an exception in the block is recorded as its error."""
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT_NAME: name,
@@ -113,14 +114,14 @@ class OtelObserver:
                 span.end()
 
     def enter(self, run: Any) -> None:
-        """See `Observer.enter`."""
+        """Make a run, and its span, the current one of this task."""
         if run.observed is not None and _current.get() is not run.observed:
             _current.set(run.observed)
             # Not detached: a node has a context of its own, which ends with it.
             context.attach(run.observed.context)
 
     def event(self, entry: Mapping[str, Any]) -> None:
-        """See `Observer.event`."""
+        """Add an event of the session to the span of the current run, with fields that have no content."""
         run = _current.get()
         if run is None or run.span is None:
             return
@@ -138,7 +139,7 @@ class OtelObserver:
 
     @contextmanager
     def plan(self, step: int) -> Iterator[None]:
-        """See `Observer.plan`."""
+        """Record a span for one plan."""
         run = _current.get()
         span = self._start(names.PLAN, "", {names.OPERATION: names.PLAN, names.STEP: step, **_conversation(run)})
         if span is None:
@@ -150,7 +151,7 @@ class OtelObserver:
             yield
 
     def model_call(self, request: TimedRequest) -> None:
-        """See `Observer.model_call`."""
+        """Record a span and the metrics of a model request that has ended."""
         run, reply = _current.get(), request.reply
         about = {
             names.OPERATION: names.CHAT,
@@ -193,7 +194,7 @@ class OtelObserver:
         span.end(started_ns + int(request.duration_s * 1e9))
 
     def begin_call(self, call: Any) -> _CallSpan:
-        """See `Observer.begin_call`."""
+        """Begin the span of a call, linked to its plan and to the calls that it needs."""
         run = _current.get()
         links: list[Link] = []
         if run is not None:
@@ -224,12 +225,12 @@ class OtelObserver:
         return _CallSpan(span, call["name"], context.attach(trace.set_span_in_context(span)))
 
     def leave_call(self, begun: _CallSpan) -> None:
-        """See `Observer.leave_call`."""
+        """Restore the context of the task before the call."""
         if begun.token is not None:
             context.detach(begun.token)
 
     def end_call(self, begun: _CallSpan, status: str, content: Any = None) -> None:
-        """See `Observer.end_call`."""
+        """End the span of a call, and record its duration; a failed status is recorded as the span's error."""
         failed = status not in SUCCESSES and status not in NOT_RUN and status not in ("interrupted", "waiting")
         about = {names.TOOL_NAME: begun.name, **({names.ERROR_TYPE: status} if failed else {})}
         self._tool_s.record(time.monotonic() - begun.since, about)
@@ -242,12 +243,12 @@ class OtelObserver:
         begun.span.end()
 
     def inject(self, carrier: dict[str, Any]) -> None:
-        """See `Observer.inject`."""
+        """Add the current trace context to a carrier, in place."""
         propagate.inject(carrier)
 
     @contextmanager
     def extract(self, carrier: Mapping[str, Any]) -> Iterator[None]:
-        """See `Observer.extract`."""
+        """Continue the trace in a carrier during the block."""
         token = context.attach(propagate.extract(carrier))
         try:
             yield
@@ -255,7 +256,7 @@ class OtelObserver:
             context.detach(token)
 
     def middleware(self, app: Any) -> Any:
-        """See `Observer.middleware`."""
+        """Wrap an ASGI application to continue the trace in the headers of each request."""
 
         async def continue_trace(scope: Any, receive: Any, send: Any) -> None:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())}
@@ -274,7 +275,7 @@ class OtelObserver:
         links: list[Link] | None = None,
         start_ns: int | None = None,
     ) -> Span | None:
-        """Start a span within the current one; None if its operation has no spans."""
+        """Start a span inside the current one; None if its operation gets no spans."""
         if operation not in self._spans:
             return None
         title = f"{operation} {name}".rstrip()
@@ -299,7 +300,7 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 def _messages(messages: Any) -> str:
-    """Return messages in the form of the conventions, as JSON."""
+    """Return messages as JSON in the form of the conventions, with secrets masked."""
     shown: list[dict[str, Any]] = []
     for message in messages:
         parts: list[dict[str, Any]] = []
@@ -317,9 +318,9 @@ def _messages(messages: Any) -> str:
 
 
 def export_by_otlp() -> None:
-    """Set global providers that export by OTLP over HTTP, unless the program has set its own.
+    """Set global providers that export by OTLP over HTTP; does nothing if the program has set its own.
 
-    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` leave one of them out.
+    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` switch off one of them.
     """
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

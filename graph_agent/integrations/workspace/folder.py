@@ -1,7 +1,7 @@
 """Opens files below one folder, and no others.
 
-Each part of a path is opened relative to the folder of the part before, without following links. Links are read and
-followed by this module, so that a link that another process changes in between cannot lead out.
+Each part of a path is opened relative to the folder before it, without following links. This module itself reads and
+follows links, so that a link that another process changes meanwhile cannot lead out of the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.integrations.workspace.protection import is_of_git, own_part
 
 MOST_DEPTH = 100
-"""Folders above a file; each takes a descriptor while a path is resolved."""
+"""Maximum number of folders above a file; each takes a descriptor while a path is resolved."""
 _MOST_PATH_CHARS = 4096
 _MAX_LINKS = 40
 _BINARY_PROBE = 8192
@@ -36,23 +36,23 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 _fallback_lock = threading.Lock()
-"""Replaces the lock of a folder whose file system has none."""
+"""Replaces the lock of a folder on a file system without locks; for this process only."""
 
 
 class PathError(Exception):
-    """A path cannot be used; the message is for the model."""
+    """A path cannot be used; the message is written for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An entry of a folder, which may not exist; it was no link when it was found."""
+    """An entry of a folder, which may not exist; it was not a link when it was found."""
 
     parent: int
-    """Descriptor of its folder."""
+    """Descriptor of the folder."""
     name: str
-    """Its name there; `.` for the folder itself."""
+    """Name of the entry in the folder; `.` for the folder itself."""
     path: str
-    """Its path below the root, links resolved; `.` for the root."""
+    """Path of the entry below the root, with links resolved; `.` for the root."""
 
 
 class Folder:
@@ -60,11 +60,11 @@ class Folder:
 
     Args:
         root: The folder.
-        protected: Paths below it that are never written, each with all that is below it.
-        max_bytes: Size of the largest file that is read or written.
+        protected: Paths below it that are never written, including everything below them.
+        max_bytes: Maximum size of a file that is read or written.
 
     Raises:
-        ConfigError: If there is no such folder, or the system cannot open files relative to a folder.
+        ConfigError: There is no such folder, or the system cannot open files relative to a folder.
     """
 
     def __init__(self, root: Path, protected: Sequence[str] = (), max_bytes: int = 10_000_000) -> None:
@@ -79,32 +79,32 @@ class Folder:
         self.protected = tuple(path.strip("/") for path in protected)
         """Paths that are never written, in addition to those of `protection`."""
         self.max_bytes = max_bytes
-        """Size of the largest file that is read or written."""
+        """Maximum size of a file that is read or written."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
 
         Raises:
-            PathError: If it is not below the folder, no regular file, or larger than `max_bytes`.
+            PathError: The path is not below the folder, not a regular file, or larger than `max_bytes`.
         """
         with self._found(path) as place:
             return self._read(place, path)
 
     def read_text(self, path: str) -> str:
-        """Return the text of a file, line ends unchanged.
+        """Return the text of a file, with its line ends.
 
         Raises:
-            PathError: Same as for `read`, and if the file is not UTF-8 text.
+            PathError: As `read`; also if the file is not UTF-8 text.
         """
         return _decoded(self.read(path), path)
 
     def write(self, path: str, text: str) -> bool:
         """Replace a file, or create it with its missing folders; return whether it existed.
 
-        The file is replaced as a whole: another link to the old file keeps the old content.
+        The file is replaced by a new one, so that another hard link to the old file keeps the old content.
 
         Raises:
-            PathError: If it is not below the folder, protected, a folder, or the text is too long.
+            PathError: The path is not below the folder, protected or a folder, or the text is too long.
         """
         # Also before links are followed, so that a refused write leaves no new folders.
         self._check_writable(os.path.normpath("/".join(self._parts_of(path, path)) or "."))
@@ -116,11 +116,12 @@ class Folder:
     def edit(self, path: str, change: Callable[[str], str]) -> None:
         """Replace the text of a file by what `change` returns for it.
 
-        Other edits and writes of the file wait, also those of other processes. Programs without this lock are noticed:
-        the file is read again before it is replaced.
+        Other edits and writes of the file by this package wait, also in other processes. A change by another program is
+        detected, because the file is read again before it is replaced.
 
         Raises:
-            PathError: Same as for `read_text` and `write`, and if another program has changed the file.
+            PathError: As `read_text` and `write`; also if another program has changed the file. What `change` raises is
+                passed on.
         """
         with self._found(path) as place:
             self._check_writable(place.path)
@@ -137,7 +138,10 @@ class Folder:
         name_of_temporary: Callable[[str], str],
         content: bytes | None = None,
     ) -> bool:
-        """Replace a file by a text, return whether it existed; `content` is what it must still have."""
+        """Replace a file by a text, and return whether it existed.
+
+        With `content`, raise `PathError` if the file's content is no longer this.
+        """
         new = text.encode(errors="surrogatepass")
         if len(new) > self.max_bytes:
             raise PathError(f"The text has {len(new)} bytes; a file may have {self.max_bytes}.")
@@ -164,10 +168,10 @@ class Folder:
 
     @contextmanager
     def opened(self, folder: str) -> Iterator[int]:
-        """Yield the descriptor of a folder below the root, found without following links; empty for the root.
+        """Yield the descriptor of a folder below the root, opened without following links; empty for the root itself.
 
         Raises:
-            OSError: If it cannot be opened.
+            OSError: It cannot be opened.
         """
         descriptor = os.open(self.root, _DIRECTORY)
         try:
@@ -195,7 +199,7 @@ class Folder:
         return content
 
     def _mode_of(self, place: _Place, path: str) -> int | None:
-        """Return the permissions of an existing file; None if there is none."""
+        """Return a file's permissions; None if it does not exist; raise `PathError` if it is not a regular file."""
         try:
             status = os.stat(place.name, dir_fd=place.parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -208,10 +212,11 @@ class Folder:
         """Yield the place of a path; its descriptors are closed on exit.
 
         Args:
+            path: The path, relative to the root or absolute.
             make_parents: Whether to create missing folders.
 
         Raises:
-            PathError: If the path leads out of the folder, or a part of it cannot be opened.
+            PathError: The path leads out of the folder, or a part of it cannot be opened.
         """
         opened = [os.open(self.root, _DIRECTORY)]
         try:
@@ -273,7 +278,7 @@ class Folder:
             raise PathError(f"{path} is protected: it is {what}. A person may approve this, with an approval rule.")
 
     def _parts_of(self, path: str, given: str) -> list[str]:
-        """Split a path; an absolute one must be below the root."""
+        """Return the parts of a path; an absolute one must be below the root. `given` is the path in the error."""
         if path.startswith("/"):
             root = f"{self.root}/"
             if not f"{path}/".startswith(root):
@@ -284,16 +289,17 @@ class Folder:
 
 @contextmanager
 def _locked(folder: int, path: str) -> Iterator[Callable[[str], str]]:
-    """Hold the lock of a folder, which threads and processes share; yield a function that names temporary files.
+    """Hold the lock of a folder, across threads and processes; yield a function that names temporary files.
 
-    With the lock, the name depends on the file's alone, so that the next write replaces what a killed process has left.
+    Under the lock, the name depends only on the file's name, so that the next write replaces what a killed process
+    left.
 
     Args:
         folder: Descriptor of the folder, opened for this lock.
         path: The path for the error message.
 
     Raises:
-        PathError: If another process holds the lock for too long.
+        PathError: Another process holds the lock for more than 30 s.
     """
     import fcntl  # not on Windows
 
@@ -332,7 +338,7 @@ def _check_regular(status: os.stat_result, path: str) -> None:
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Return what a link points to; None if the entry is no link or does not exist."""
+    """Return the target of a link; None if the entry is not a link or does not exist."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Lists the files of a folder, in bounded depth and time, without those that its `.gitignore` names."""
+"""Lists the files of a folder in bounded depth and time, without those ignored by its `.gitignore`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ALWAYS_IGNORED = "/.git/"
 
 
 class Listing:
-    """The paths of the regular files of a folder, sorted by folder. Links are not followed.
+    """Iterates over the paths of a folder's regular files, sorted within each folder. Links are not followed.
 
     Args:
         folder: The folder.
         pattern: A pattern as in `.gitignore`, such as `*.py` or `src/**/*.py`; empty for every file.
-        timeout_s: Seconds after which no more paths are yielded.
+        timeout_s: Seconds after which the iteration ends.
 
     Raises:
-        PathError: If the pattern is invalid.
+        PathError: The pattern is invalid.
     """
 
     def __init__(self, folder: Folder, pattern: str, timeout_s: float) -> None:
@@ -31,9 +31,9 @@ class Listing:
         self._wanted = _wanted(pattern) if pattern else None
         self._ends = time.monotonic() + timeout_s
         self.is_late = False
-        """Whether the time has ended before the last path."""
+        """Whether the time limit ended the iteration before the last path."""
         self.is_cut = False
-        """Whether folders are left out because they are too deep."""
+        """Whether folders were left out because they are nested too deeply."""
 
     def __iter__(self) -> Iterator[str]:
         rules = self._rules()
@@ -57,7 +57,7 @@ class Listing:
                 return
 
     def _entries(self, base: str) -> tuple[list[str], list[str]]:
-        """Return the names of the folders and of the regular files in a folder; none if it was removed."""
+        """Return the names of the subfolders and of the regular files in a folder; both empty if it was removed."""
         folders, names = list[str](), list[str]()
         with suppress(PathError, OSError), self._folder.opened(base) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:
@@ -77,7 +77,7 @@ class Listing:
 
 
 def shown(path: str) -> str:
-    """Return a path as one line; as a JSON string if a character of it could be taken for the end of a line."""
+    """Return a path in one line; as a JSON string if it has a character that could be read as a line end."""
     return path if path.isprintable() and not path.startswith('"') else visible_json(path)
 
 

@@ -1,8 +1,8 @@
-"""Matches paths with the patterns of `.gitignore`, in time proportional to the path.
+"""Matches paths with the patterns of `.gitignore`, in time proportional to the path's length.
 
 Libraries translate such a pattern to a regular expression that backtracks: six stars take minutes for one long name.
-Here each star and each `**` stands in an atomic group. It takes the first place that fits, which is enough because
-what follows a star has a fixed length, and is never tried again.
+Here each star and each `**` is in an atomic group. It takes the first match, which suffices because what follows a star
+has a fixed length, and is never tried again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 
 MOST_CHARS = 1000
-"""Characters of a pattern."""
+"""Maximum characters of a pattern."""
 MOST_LINES = 5000
-"""Lines of a `.gitignore`; more would take seconds to compile."""
+"""Maximum lines of a `.gitignore`; more would take seconds to compile."""
 
 _CLASSES = {
     "alnum": "0-9A-Za-z",
@@ -30,7 +30,7 @@ _CLASSES = {
     "upper": "A-Z",
     "xdigit": "0-9A-Fa-f",
 }
-"""POSIX class → members in a set of `re`."""
+"""POSIX class → its members, for a set in `re`."""
 _STAR = "*"
 _ANY = "[^/]"
 _NOTHING = "(?!)"
@@ -39,7 +39,7 @@ _FOLDERS = f"(?:{_ANY}++/)*?"
 
 
 class PatternError(ValueError):
-    """A pattern can match nothing; the message has the reason."""
+    """A pattern is invalid or can match nothing; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class Rule:
     matcher: re.Pattern[str]
     """Matches a path from its beginning; the path of a folder ends with a slash."""
     is_negated: bool
-    """Whether what matches is included again."""
+    """Whether matching paths are included again."""
 
 
 def parse_rule(line: str, *, below: bool = False) -> Rule | None:
-    """Return the rule of a line of a `.gitignore`; None for an empty line and a comment.
+    """Return the rule in a line of a `.gitignore`; None for an empty line or a comment.
 
     Args:
         line: The line.
         below: Whether the rule also matches everything below a folder that it matches.
 
     Raises:
-        PatternError: If the line can match nothing.
+        PatternError: The line is too long, invalid, or can match nothing.
     """
     line = line.removesuffix("\r")
     line = line[: _end_of(line)]
@@ -74,7 +74,7 @@ def parse_rule(line: str, *, below: bool = False) -> Rule | None:
 
 @functools.lru_cache(8)
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Return the rules of a `.gitignore`, the last line first. Lines that can match nothing are left out."""
+    """Return the rules in a `.gitignore`, the last line first; invalid lines are left out. Cached."""
     rules = list[Rule]()
     for line in text.removeprefix("\ufeff").split("\n")[:MOST_LINES]:
         try:
@@ -87,19 +87,19 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 
 def is_ignored(path: str, rules: tuple[Rule, ...]) -> bool:
-    """Whether a path is ignored; the first rule that matches decides."""
+    """Whether a path is ignored: the first of the rules that matches decides; False if none does."""
     return next((not rule.is_negated for rule in rules if rule.matcher.match(path)), False)
 
 
 def _end_of(line: str) -> int:
-    """Return the end of a line without its trailing spaces, of which a backslash keeps one."""
+    """Return the length of a line without trailing spaces; a space after a backslash is kept."""
     end = len(line.rstrip(" "))
     slashes = end - len(line[:end].rstrip("\\"))
     return min(len(line), end + slashes % 2)
 
 
 def _translated(pattern: str, below: bool) -> str:
-    """Return the expression of a pattern; its exclamation mark has been removed."""
+    """Return the regular expression for a pattern, whose exclamation mark has been removed."""
     is_folder = pattern.endswith("/")
     pattern = pattern.removesuffix("/")
     if not pattern:
@@ -133,7 +133,7 @@ def _split(tokens: list[str], separator: str) -> list[list[str]]:
 
 
 def _name(part: list[str]) -> str:
-    """Return the expression of one name in a path. It is followed by a slash or the end."""
+    """Return the regular expression for one name in a path, which is followed by a slash or the end."""
     first, *others = ["".join(piece) for piece in _split(part, _STAR)]
     # Consecutive stars are one.
     others = [each for each in others[:-1] if each] + others[-1:]
@@ -143,7 +143,7 @@ def _name(part: list[str]) -> str:
 
 
 def _tokens(part: str) -> list[str]:
-    """Return the expressions of the characters of a pattern; `_STAR` for a star."""
+    """Return the regular expressions for the characters of a pattern; `_STAR` for a star."""
     tokens = list[str]()
     at = 0
     while at < len(part):
@@ -167,7 +167,7 @@ def _tokens(part: str) -> list[str]:
 
 
 def _set(part: str, at: int) -> tuple[str, int]:
-    """Return the expression of a set whose bracket stands before `at`, and the place behind it."""
+    """Return the regular expression for a set whose `[` precedes index `at`, and the index after the set."""
     is_negated = part[at : at + 1] in ("!", "^")
     at += is_negated
     first = at
@@ -193,7 +193,7 @@ def _set(part: str, at: int) -> tuple[str, int]:
 
 
 def _member(part: str, at: int) -> tuple[str, int]:
-    """Return a character of a set, and the place behind it."""
+    """Return a character of a set, and the index after it."""
     at += part[at : at + 1] == "\\"
     if at >= len(part):
         raise PatternError("it has a bracket without an end")

@@ -1,7 +1,7 @@
-"""Protects files of a workspace: git's own, and those that the agent itself is loaded from.
+"""Protects files of a workspace: git's own, and those from which the agent itself is loaded.
 
-Git runs programs that its files name, later, outside of the workspace, and with the rights of a person. It looks for
-`.git` in each folder, and takes a folder with `HEAD`, `objects` and `refs` for a repository of its own (a bare one).
+Git runs programs that its files name, later, outside the workspace and with the user's rights. It looks for `.git` in
+each folder, and regards a folder with `HEAD`, `objects` and `refs` as a repository (a bare one).
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ Identity = tuple[int, int]
 
 
 def is_git_name(name: str) -> bool:
-    """Whether a file system may take a name for `.git`: without distinction of case, or of characters without width."""
+    """Whether a file system may treat a name as `.git`, because it ignores case or characters without width."""
     if not name.isascii():
         name = "".join(char for char in name if unicodedata.category(char) != "Cf")
     return name.casefold() in (".git", "git~1")
 
 
 def is_of_git(root: Path, path: str) -> bool:
-    """Whether git would read a file below a folder as its own, or would take a folder of it for a repository."""
+    """Whether a file would be read by git as its own, or would make git regard a folder as a repository.
+
+    Args:
+        root: The workspace.
+        path: The file's path below it; it may not exist.
+    """
     parts = path.split("/")
     if any(map(is_git_name, parts)):
         return True
@@ -51,13 +56,13 @@ def is_of_git(root: Path, path: str) -> bool:
 
 
 def own_part(root: Path, path: str) -> str | None:
-    """Return what a file below a folder is to this agent; None for another file, or if a person approved the call."""
+    """Return what a file is to this agent, as the end of "it is …"; None for other files, and in an approved call."""
     what = own_files.describe(f"{root}/{path}")
     return None if what is None or was_approved() else what
 
 
 def was_approved() -> bool:
-    """Whether a person has approved the running call with its arguments."""
+    """Whether a reviewer has approved the running call with exactly its arguments; False outside an agent's call."""
     running = running_call()
     if running is None:
         return False
@@ -73,10 +78,10 @@ def was_approved() -> bool:
 
 
 def _git_places(root: Path) -> dict[str, Identity]:
-    """Return the path and identity of each `.git` and each bare repository below a folder, at any depth.
+    """Return path → identity of each `.git` and each bare repository below a folder, at any depth.
 
     Raises:
-        TimeoutError: If the folder has too many entries.
+        TimeoutError: The search takes more than 20 s.
     """
     ends = time.monotonic() + _SCAN_S
     found: dict[str, Identity] = {}
@@ -101,14 +106,16 @@ def _git_places(root: Path) -> dict[str, Identity]:
 
 
 class Guard:
-    """The files that one command may not change.
+    """The files that one command must not change; create it before the command runs.
+
+    Creates empty placeholders for some missing files of the agent, unless the call was approved.
 
     Args:
         root: The workspace's folder.
         protected: Paths in it that are never written.
 
     Raises:
-        ToolException: If the folder has too many entries to find git's files.
+        ToolException: The folder has too many entries to find git's files.
     """
 
     def __init__(self, root: Path, protected: Iterable[str]) -> None:
@@ -128,9 +135,9 @@ class Guard:
         self._read_only = {path for path in [*self._git, *paths] if os.path.lexists(path) and not os.path.islink(path)}
 
     def mounts(self) -> list[str]:
-        """Return arguments of bubblewrap that make the paths read-only.
+        """Return arguments of bubblewrap that make the protected paths read-only.
 
-        Each folder above such a path is mounted on itself: a mounted folder can be neither renamed nor removed.
+        Each folder above such a path is mounted on itself, because a mounted folder can be neither renamed nor removed.
         """
         arguments = list[str]()
         done = set[str]()
@@ -146,7 +153,7 @@ class Guard:
         return arguments
 
     def set_aside_new(self) -> list[str]:
-        """Rename what the command has made and must not have made; return the new paths."""
+        """Rename files that the command must not have created; return their new paths, empty if there are none."""
         known = set(self._git.values())
         try:
             new = [_sign_of(path) for path, each in _git_places(self._root).items() if each not in known]
@@ -177,12 +184,12 @@ def _identity(path: str) -> dict[str, Identity]:
 
 
 def _sign_of(repository: str) -> str:
-    """Return the file without which git does not take a folder for a repository."""
+    """Return the file without which git does not regard a folder as a repository."""
     return repository if is_git_name(os.path.basename(repository)) else os.path.join(repository, "HEAD")
 
 
 def _set_aside(paths: Iterable[str]) -> list[str]:
-    """Rename files, so that git or the agent does not read them; return their new paths."""
+    """Rename files so that neither git nor the agent reads them; return the new paths, without failures."""
     moved = []
     for path in paths:
         refused = f"{path}.refused-{secrets.token_hex(3)}"

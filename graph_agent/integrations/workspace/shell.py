@@ -1,4 +1,4 @@
-"""Runs commands in a folder, with limits, and in a sandbox where there is one."""
+"""Runs commands in a folder with limits, in a sandbox if one is available."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = get_logger("graph_agent.workspace.shell")
 
 _MARK = "GRAPH_AGENT_COMMAND"
-"""Variable that identifies the processes of a command, also those that left its process group."""
+"""Environment variable that marks the processes of a command, including those that left its process group."""
 _LOOK_S = 0.1
 _GRACE_S = 2.0
 _PIECE = 65_536
@@ -83,7 +83,8 @@ class CommandRunner:
         shell: How commands are run.
 
     Raises:
-        ConfigError: If the sandbox is not available.
+        ConfigError: The required sandbox is not available.
+        MissingExtraError: The extra `workspace` is not installed.
     """
 
     def __init__(self, folder: Folder, shell: Shell) -> None:
@@ -101,7 +102,7 @@ class CommandRunner:
         self._prefix = [] if is_bubblewrap else _container(folder, shell.sandbox)
         has_sandbox = is_bubblewrap or bool(self._prefix)
         self.needs_approval = not has_sandbox if shell.approve is None else shell.approve
-        """Whether a person must approve each command."""
+        """Whether a reviewer must approve each command."""
         self._has_sandbox = has_sandbox
         if not has_sandbox and shell.approve is False:
             logger.warning("Commands run in no sandbox and without approval: they can do what this process can.")
@@ -178,7 +179,7 @@ class CommandRunner:
         return "\n".join([stopped or f"exit status {status}", output.text()]).rstrip()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> str:
-        """Wait for the end of a command; return why it must be stopped, empty if it has ended."""
+        """Wait for the end of a command; return why it must be stopped, as a line of output; empty if it has ended."""
         limits = self._shell
         ended = asyncio.create_task(process.wait())
         try:
@@ -197,11 +198,7 @@ class CommandRunner:
 
 
 class _Output:
-    """The first and the last bytes of a stream.
-
-    Args:
-        most: How many bytes are kept.
-    """
+    """Keeps the first and the last bytes of a stream, half of `most` each."""
 
     def __init__(self, most: int) -> None:
         self._half = max(1, most // 2)
@@ -226,7 +223,7 @@ class _Output:
             transport.close()
 
     def text(self) -> str:
-        """The output; bytes that are not UTF-8 are replaced."""
+        """Return the output as text, with a note where bytes were dropped; bytes that are not UTF-8 are replaced."""
         between = f"\n[… {self._dropped} bytes left out …]\n".encode() if self._dropped else b""
         return (bytes(self._head) + between + bytes(self._tail)).decode(errors="replace")
 
@@ -242,12 +239,12 @@ def _has_bubblewrap() -> bool:
 
 
 def _bubblewrap(folder: Folder, shell: Shell, mounts: Sequence[str]) -> list[str]:
-    """Return the command line of a sandbox that sees the folder and the system's programs.
+    """Return the beginning of a command line that runs the rest in bubblewrap, with only the folder and programs.
 
     Args:
-        folder: The folder, which commands may write.
+        folder: The workspace, which commands may write.
         shell: How commands are run.
-        mounts: Arguments for what they may not write below it.
+        mounts: The arguments of `Guard.mounts`.
     """
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if shell.network:
@@ -280,7 +277,7 @@ def _processes(pid: int) -> list[psutil.Process]:
 
 
 def _count(pid: int) -> tuple[int, int]:
-    """Return how many processes a command has, and their bytes in memory."""
+    """Return the number of processes of a command, and their bytes in memory."""
     import psutil
 
     found = _processes(pid)
@@ -292,7 +289,7 @@ def _count(pid: int) -> tuple[int, int]:
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
-    """Yield the processes of a command, in its process group or not."""
+    """Yield the processes of a command, inside or outside its process group."""
     import psutil
 
     for process in psutil.process_iter():

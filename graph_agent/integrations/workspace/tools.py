@@ -1,4 +1,4 @@
-"""Makes the tools of a workspace: they list, search, read, write and edit files of a folder, and run commands in it."""
+"""Builds the tools of a workspace: they list, search, read, write and edit a folder's files, and run commands."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def workspace_tools(
 ) -> list[BaseTool]:
     """Return tools for the files of a folder: `list_files`, `search_files`, `read_file`, `write_file`, `edit_file`.
 
-    No path leads out of the folder, by `..`, an absolute path, or a link, also while another process changes links.
-    Reading tools are marked as such, with the kinds that limit their outputs; the others may write.
+    No path leads out of the folder, whether by `..`, an absolute path or a link, even while another process changes
+    links. Tools that only read are marked so, with the `kind` that limits their output; the others may write.
 
-    Git's files (`.git` at any depth, bare repositories) are never written. The files that the agent is loaded from are
-    written only by a call that a person has approved: the agent file, its prompts, modules, skills and database, the
+    Git's files (`.git` at any depth, bare repositories) are never written. The files from which the agent is loaded are
+    written only by a call that a reviewer has approved: the agent file, its prompts, modules, skills and database, the
     file of API keys, the Python environment.
 
     Args:
         folder: The folder; it must exist.
-        write: Whether `write_file` and `edit_file` are among them.
-        shell: Whether `run_command` is among them, and how it runs commands; True for `Shell()`.
-        approve_edits: Whether a person must approve each call of `write_file` and `edit_file`.
-        protected: Further paths below the folder that are never written, each with all that is below it.
+        write: Whether to include `write_file` and `edit_file`.
+        shell: Whether to include `run_command`, and how it runs commands; True for `Shell()`.
+        approve_edits: Whether a reviewer must approve each call of `write_file` and `edit_file`.
+        protected: Further paths below the folder that are never written, including everything below them.
 
     Raises:
-        ConfigError: If there is no such folder, or the sandbox of `shell` is not available.
+        ConfigError: There is no such folder, or the sandbox of `shell` is not available.
     """
     files = _FileTools(Folder(Path(folder), protected))
     tools = [
@@ -72,7 +72,7 @@ def workspace_tools(
 
 
 class _FileTools:
-    """The tools for files; their docstrings are for the model."""
+    """The tools for files. The model receives their docstrings as descriptions."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -184,7 +184,7 @@ class _FileTools:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Return the lines of a text with their ends, counted as editors do: a form feed or U+2028 ends none."""
+    """Yield the lines of a text with their ends, as editors count them: a form feed or U+2028 does not end a line."""
     return io.StringIO(text, newline="")
 
 
@@ -198,7 +198,7 @@ def _expression_fault(expression: str, error: Exception) -> str:
 
 
 def _reported(work: Callable[[], T]) -> T:
-    """Return a result; a `PathError` becomes the error that the model receives."""
+    """Return the result of `work`; a `PathError` becomes the `ToolException` that the model receives."""
     try:
         return work()
     except PathError as error:
