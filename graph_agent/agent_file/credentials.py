@@ -1,7 +1,7 @@
-"""Reads credentials from environment variables, named in an agent file or on the command line.
+"""Reads credentials from environment variables that an agent file or the command line names.
 
-The secret itself is allowed in neither: files are shared, and command lines are visible to every user of the machine.
-No error message shows a value.
+Neither may contain the secret itself: files are shared, and command lines are visible to every user of the machine. No
+error message shows a value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class CredentialSource(BaseModel):
 def check_sources(given: Any, where: str) -> None:
     """Check the `credentials` of an agent file, as parsed from YAML: credential name → `{"env": …}`.
 
-    Raises `ConfigError` for another form, such as the secret itself, which the message does not show.
+    Raises `ConfigError` for any other form, e.g. the secret itself, which the message does not show. `where` is the
+    file's name in the message.
     """
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where}: credentials: expected a mapping of names, such as {{token: {{env: NAME}}}}.")
@@ -45,7 +46,10 @@ def check_sources(given: Any, where: str) -> None:
 
 
 def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
-    """Parse credentials `NAME=env:VARIABLE` of the command line; `ConfigError`, which shows names only, if wrong."""
+    """Return credential name → source for the command line's entries `NAME=env:VARIABLE`.
+
+    Raises `ConfigError` for an entry of another form; the message has the name only.
+    """
     sources: dict[str, CredentialSource] = {}
     for entry in entries:
         name, _, source = entry.partition("=")
@@ -62,7 +66,10 @@ def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
 def read_credentials(
     sources: Mapping[str, CredentialSource], environment: Mapping[str, str] = os.environ
 ) -> dict[str, SecretStr]:
-    """Read credentials from the environment; raise `ConfigError`, which names all missing or empty variables."""
+    """Return credential name → secret, read from the environment.
+
+    Raises `ConfigError`, which names all variables that are missing or empty.
+    """
     missing = [f"{name} (${source.env})" for name, source in sources.items() if not environment.get(source.env)]
     if missing:
         raise ConfigError(
@@ -73,22 +80,25 @@ def read_credentials(
 
 
 LOOP_PREFIX = "GRAPH_AGENT_LOOP_"
-"""Prefix of the variables for `config`: `GRAPH_AGENT_LOOP_MAX_STEPS` replaces `config.max_steps`."""
+"""Prefix of environment variables for `config`: `GRAPH_AGENT_LOOP_MAX_STEPS` replaces `config.max_steps`."""
 KEY_VARIABLES = {
     "GRAPH_AGENT_MODEL": "model",
     "GRAPH_AGENT_CACHE": "cache",
     "GRAPH_AGENT_PUSH_NOTIFICATIONS": "push_notifications",
 }
-"""Variable → key of the agent file that it replaces. `GRAPH_AGENT_DB` belongs to the option `--db`."""
+"""Environment variable → key of the agent file that it replaces. `GRAPH_AGENT_DB` belongs to the option `--db`."""
 
 
 def loop_variable_of(field: str) -> str:
-    """Return the environment variable of a field of `LoopConfig`."""
+    """Return the name of the environment variable that sets a field of `LoopConfig`."""
     return f"{LOOP_PREFIX}{field.upper()}"
 
 
 def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keys of an agent file that set variables replace; raise `ConfigError` if a value is not YAML."""
+    """Return key of the agent file → value, for the environment variables of `KEY_VARIABLES` that are set.
+
+    Raises `ConfigError` if a value is not valid YAML.
+    """
     return {
         key: parse_yaml(environment[variable], variable)
         for variable, key in KEY_VARIABLES.items()
@@ -97,7 +107,10 @@ def keys_from(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def loop_fields_from(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of `LoopConfig` that variables set; raise `ConfigError` for another field, or a bad value."""
+    """Return field of `LoopConfig` → value, for the environment variables that are set.
+
+    Raises `ConfigError` if a variable names no field or its value is invalid.
+    """
     fields = {loop_variable_of(name): name for name in (*LoopConfig.model_fields, *LoopConfig.removed_fields)}
     found = {}
     for variable, text in environment.items():

@@ -1,4 +1,4 @@
-"""Reads delegates and skills in an agent file."""
+"""Reads the delegates and the skills in an agent file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedAgent:
-    """An open agent of another agent file."""
+    """An agent of another agent file that is open as a delegate."""
 
     name: str
     description: str
@@ -78,9 +78,14 @@ class DelegateSpec(BaseModel):
         return self
 
     def build(self, folder: Path, opened: OpenedAgent | None = None) -> Delegate:
-        """Create the delegate, from the `opened` agent for `agent`; sends no request to a remote agent yet.
+        """Create the delegate; a remote agent is not contacted yet.
 
-        The agent file's folder is searched first for modules. Raises `ConfigError` if it cannot be created.
+        Args:
+            folder: The agent file's folder, which is searched first for modules.
+            opened: The open agent, for a delegate with `agent`; otherwise None.
+
+        Raises:
+            ConfigError: The delegate cannot be created.
         """
         # Imported here: reading an agent file needs no part of LangGraph.
         from graph_agent.integrations.delegates.graph_delegate import GraphDelegate

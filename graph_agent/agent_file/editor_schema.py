@@ -1,7 +1,7 @@
-"""Generates the JSON schema of the agent file, for editors; `spec/agent.schema.json` is its output.
+"""Generates the JSON schema of the agent file for editors; `spec/agent.schema.json` is its output.
 
-The schema is that of `AgentSpec`, with the mappings that are validated elsewhere filled in: `config`, MCP connections
-and the authentication of remote delegates. It accepts exact JSON types only, where the loader also converts `"8"` to 8.
+The schema is that of `AgentSpec`, completed by the mappings that are validated elsewhere: `config`, MCP connections and
+the authentication of remote delegates. It accepts exact JSON types only, where the loader also converts `"8"` to 8.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _REQUIRED = {"stdio": "command", "streamable_http": "url", "sse": "url"}
 _OBJECTS_ONLY = {"auth", "httpx_client_factory"}
-"""Connection keys whose values are Python objects, which a file cannot contain."""
+"""Keys of connections whose values are Python objects, which a file cannot contain."""
 
 _NONE: Any = object()
 
 
 def _key(description: str, default: Any = _NONE, **schema: Any) -> dict[str, Any]:
-    """Return the schema of a key, with its default if it has one."""
+    """Return the schema of a key, with its default if one is given."""
     return {**schema, **({} if default is _NONE else {"default": default}), "description": description}
 
 
@@ -88,7 +88,7 @@ _TRANSPORT_KEYS: dict[str, dict[str, Any]] = {
 
 
 def agent_schema() -> dict[str, Any]:
-    """Return the JSON schema of an agent file. Unknown keys are errors at every level."""
+    """Return the JSON schema of an agent file, in which unknown keys are errors at every level."""
     definitions: dict[str, Any] = {}
     schema = _schema_of(AgentSpec, definitions)
     keys = schema["properties"]
@@ -124,7 +124,7 @@ def agent_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as the text of `agent.schema.json`."""
+    """Return the schema as text, as in `agent.schema.json`."""
     return json.dumps(agent_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -136,14 +136,14 @@ def _schema_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str,
 
 
 class _WithoutFieldTitles(GenerateJsonSchema):
-    """Leaves out the titles that pydantic derives from the names of fields."""
+    """Omits the titles that pydantic derives from field names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def _one_of(*names: str) -> list[dict[str, Any]]:
-    """Return the alternatives of an object that has exactly one of some texts; null counts as absent."""
+    """Return schemas of objects that have exactly one of the named texts; null counts as absent."""
     return [{"required": [name], "properties": {name: {"type": "string"}}} for name in names]
 
 
@@ -180,7 +180,7 @@ def _connection(transport: Any) -> dict[str, Any]:
 
 
 def _in_yaml_terms(schema: Any, key: str = "") -> Any:
-    """Replace Python's None by null in every description, and join the lines of its paragraphs."""
+    """Replace Python's None by null in all descriptions, and join the lines of each paragraph."""
     if isinstance(schema, dict):
         return {name: _in_yaml_terms(value, name) for name, value in schema.items()}
     if isinstance(schema, list):

@@ -59,9 +59,14 @@ SCHEMA_FILES = (".json", ".yaml", ".yml")
 
 
 def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any] | dict[str, Any]:
-    """Return the class `module:Class`, or the JSON schema of a file or of its own, that an agent file names.
+    """Return the response format that an agent file names: a class, or a JSON schema.
 
-    The agent file's folder is searched first. Raises `ConfigError` if there is none, or it is not valid.
+    Args:
+        given: `module:Class`, the name of a schema file, or the schema itself.
+        folder: The agent file's folder, to which names are relative; modules are searched there first.
+
+    Raises:
+        ConfigError: There is no such class or file, or it is not a valid response format.
     """
     schema: Any = given
     if isinstance(given, str):
@@ -94,7 +99,7 @@ Today: TypeAlias = date | Callable[[], date] | None
 """An agent's current date, or a function that returns it; None for the real date."""
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""A `module:attribute`; names of tools have no colon."""
+"""Matches `module:attribute`; names of tools have no colon."""
 _TEMPLATE = re.compile(r"\{[{%#]")
 
 
@@ -107,19 +112,21 @@ async def open_agent(
     environment: Mapping[str, str] | None = None,
     model: MockChatModel | None = None,
 ) -> AsyncIterator[CompiledAgentGraph]:
-    """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
+    """Open the agent of a file: build its model, start its MCP servers, open its database. All are closed on exit.
 
     The sessions of one database can be steered and stopped from every process that opens it.
 
     Args:
+        spec: The agent file.
         today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
-            date, read at each request. A function is called at each request, and MCP servers use the real date.
-        db: A database URL that replaces the file's; `""` for no checkpointer and no store.
-        environment: Variables for every stdio MCP server in addition to its own, which override them.
-        model: The model in place of the file's, also for delegates; None for the file's.
+            date, read at each request. A function is called at each request; MCP servers then use the real date.
+        db: A database URL that replaces the file's; `""` for no checkpointer and no store; None for the file's.
+        environment: Variables for every stdio MCP server; its own variables override them.
+        model: A model that replaces the file's, also for delegates; None for the file's.
 
     Raises:
-        ConfigError: If something that the file names cannot be built, or a credential has no value.
+        ConfigError: Something that the file names cannot be built, or a credential has no value.
+        McpServerError: A `required` MCP server does not start.
     """
     given = {**({TODAY_VARIABLE: today.isoformat()} if isinstance(today, date) else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
@@ -129,10 +136,14 @@ async def open_agent(
 
 @asynccontextmanager
 async def open_parts(spec: AgentSpec, model: MockChatModel | None = None) -> AsyncIterator[CompiledAgentGraph]:
-    """Open the agent of a file without its database, its MCP servers and its credentials, to check the other parts.
+    """Open the agent of a file without its database, MCP servers and credentials, to check its other parts.
 
-    `model` takes the place of the file's, also for delegates; with None, a stand-in that answers "OK". Raises
-    `ConfigError` if another part cannot be built.
+    Args:
+        spec: The agent file.
+        model: Replaces the file's model, also for delegates; None for a model that answers "OK".
+
+    Raises:
+        ConfigError: One of the other parts cannot be built.
     """
     bare = spec.model_copy(update={"mcp_servers": {}, "credentials": {}})
     async with AsyncExitStack() as stack:
@@ -141,19 +152,19 @@ async def open_parts(spec: AgentSpec, model: MockChatModel | None = None) -> Asy
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What an agent shares with its delegates that are agent files."""
+    """What an agent shares with those of its delegates that are agent files."""
 
     stack: AsyncExitStack
     today: Today
     environment: Mapping[str, str]
     mocked: MockChatModel | None = None
-    """The model of all agents; None for the model of each."""
+    """The model of all these agents; None for the model of each file."""
 
 
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
     """Open the agent of a file, with a database unless `db` is empty.
 
-    `above` are the agent files that have this one as a delegate, outermost first.
+    `above` has the agent files that lead to this one as a delegate, outermost first, to detect a circle.
     """
     mocked = shared.mocked or mock_model_from_env()
     with located(f"Agent file {spec.path}: credentials"):
@@ -178,7 +189,10 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
-    """Open the delegates that are agent files, by their index; they have no database of their own."""
+    """Open the delegates that are agent files; return index in `delegates` → agent.
+
+    They have no database of their own.
+    """
     opened = {}
     for at, delegate in enumerate(spec.delegates):
         if delegate.agent is None:
@@ -240,7 +254,7 @@ def _build(
 
 @contextmanager
 def _approve_located(spec: AgentSpec) -> Iterator[None]:
-    """Prefix a `ConfigError` about `approve` with `config` if the rule is there, and not in the key `approve`."""
+    """Prefix a `ConfigError` about an approval rule with `config`, if the rule does not stand in the key `approve`."""
     try:
         yield
     except ConfigError as error:
@@ -253,10 +267,11 @@ def _approve_located(spec: AgentSpec) -> Iterator[None]:
 def model_candidates(
     spec: AgentSpec, *, fallbacks: bool = False
 ) -> Iterator[tuple[str | ModelEndpoint, BaseChatModel | ConfigError]]:
-    """Yield each model that a file names, in order, with the model itself or the reason why it cannot be built.
+    """Yield each model that a file names, in order, with the built model or the reason why it cannot be built.
 
     Args:
-        fallbacks: Yield those of `config.fallback_models` in place of those of `model`.
+        spec: The agent file.
+        fallbacks: Whether to yield the models of `config.fallback_models` instead of those of `model`.
     """
     for given in spec.fallback_models if fallbacks else spec.models:
         try:
@@ -323,9 +338,10 @@ def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
 
 
 def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
-    """Return the resolver of model names.
+    """Return the function that builds the models that runs select.
 
-    Dotted names, and names with an address, resolve only if the file has them, because a run's names are untrusted.
+    Dotted names, and names with an address, are accepted only if the file has them, because the names in runs are
+    untrusted.
     """
     config = spec.loop_config()
     own = [config.model, *config.fallback_models]
@@ -373,7 +389,15 @@ def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
 
 
 def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the file's MCP connections, as for `open_mcp_tools`; a stdio server's own variables override these."""
+    """Return the file's MCP connections for `open_mcp_tools`, with paths and variables resolved.
+
+    Args:
+        spec: The agent file.
+        environment: Variables for every stdio server; its own variables override them.
+
+    Raises:
+        ConfigError: A variable that a URL or header refers to is not set.
+    """
     return {name: _located(name, raw, spec, environment) for name, raw in spec.mcp_servers.items()}
 
 
@@ -395,7 +419,7 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
 
 
 def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an HTTP connection with the variables in its URL and its headers replaced."""
+    """Return an HTTP connection with the environment variables in its URL, headers and OAuth settings replaced."""
     connection = dict(raw)
     try:
         if isinstance(url := raw.get("url"), str):
@@ -419,16 +443,16 @@ def _env(own: Any, given: Mapping[str, str]) -> Any:
 
 
 _CLOSE_S = 30.0
-"""Seconds that the MCP servers get to stop when the process exits."""
+"""Maximum seconds to wait for the MCP servers to stop when the process exits."""
 
 
 def served(path: str | Path) -> ServedAgent:
-    """Return the graph factory of an agent file; the same factory for the same file.
+    """Return the graph factory of an agent file; the same object for the same file.
 
-    The agent and its stdio MCP servers use the date in the environment variable `GRAPH_AGENT_TODAY` as today.
+    The agent and its stdio MCP servers use the date in the environment variable `GRAPH_AGENT_TODAY`, if it is set.
 
     Raises:
-        ConfigError: If the file is missing or invalid; nothing is started yet.
+        ConfigError: The file is missing or invalid; nothing is started yet.
     """
     return _served(Path(path).resolve())
 
@@ -439,22 +463,22 @@ def _served(path: Path) -> ServedAgent:
 
 
 class ServedAgent:
-    """One agent for the whole process, as a graph factory that every request may call.
+    """A graph factory that opens one agent for the whole process, and that every request may call.
 
-    The agent's MCP sessions run on an event loop in their own thread, independent of requests and of the server's
-    loops. The graph has no checkpointer: the server provides its own.
+    The agent's MCP sessions run on an event loop in a thread of their own, independent of requests and of the server's
+    event loops. The graph has no checkpointer, because the server provides its own.
     """
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
-        """The file's content."""
+        """The content of the agent file."""
         self._lock = threading.Lock()
         self._thread: _AgentThread | None = None
         # A server may read a factory's type hints, which `typing` refuses for an object without annotations.
         self.__annotations__: dict[str, Any] = {}
 
     async def __call__(self) -> CompiledAgentGraph:
-        """Return the agent's graph, opened by the first call; after a failure the next call tries again."""
+        """Return the agent's graph, which the first call opens; after a failure, the next call tries again."""
         with self._lock:
             if self._thread is None or self._thread.failed:
                 self._thread = _AgentThread(self.spec)
@@ -464,9 +488,10 @@ class ServedAgent:
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
-        """Lifespan for Starlette or FastAPI: opens the agent when the server starts, closes it when the server stops.
+        """Open the agent when a Starlette or FastAPI server starts, and close it when the server stops.
 
-        It stops the MCP servers of a server ended by SIGTERM, which may never run Python's exit handlers.
+        This stops the MCP servers of a server that is ended by SIGTERM, which may never run Python's exit handlers.
+        `app` is not used.
         """
         await self()
         try:
@@ -475,7 +500,7 @@ class ServedAgent:
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Close the MCP sessions, and wait at most `_CLOSE_S` seconds for it; a later call opens the agent again."""
+        """Close the agent, and wait at most 30 s for that; a later call opens it again."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -483,7 +508,7 @@ class ServedAgent:
 
 
 class _AgentThread:
-    """A thread whose event loop keeps an agent open until it is closed or the process exits."""
+    """A thread whose event loop keeps an agent open until `close` is called or the process exits."""
 
     def __init__(self, spec: AgentSpec) -> None:
         self.opened: Future[CompiledAgentGraph] = Future()
@@ -500,7 +525,7 @@ class _AgentThread:
         return self.opened.done() and self.opened.exception() is not None
 
     def close(self) -> None:
-        """Close the agent, once it is open, and wait for the thread."""
+        """Close the agent, as soon as it is open, and wait at most 30 s for the thread."""
         atexit.unregister(self.close)
         with suppress(RuntimeError):  # the loop is closed if the agent could not be opened
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -525,7 +550,7 @@ class _AgentThread:
 
 
 def today_from_env() -> date | None:
-    """Return the date that `GRAPH_AGENT_TODAY` sets for the agent; None for the real date."""
+    """Return the date in `GRAPH_AGENT_TODAY`; None if it is not set; raise `ConfigError` if it is not an ISO date."""
     text = os.environ.get(TODAY_VARIABLE, "")
     try:
         return date.fromisoformat(text) if text else None

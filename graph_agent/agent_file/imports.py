@@ -1,6 +1,6 @@
-"""Imports objects by dotted name, `module:attribute` or `module.attribute`, and hooks by name and arguments.
+"""Imports objects by dotted name, `module:attribute` or `module.attribute`, and creates hooks from name and arguments.
 
-A given folder is searched before the import path.
+The agent file's folder is searched before the import path.
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ def load_attribute(name: str, folder: Path, *, missing_ok: Literal[True]) -> Any
 @overload
 def load_attribute(name: str, folder: Path) -> Any: ...
 def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any | None:
-    """Import the object `module:attribute` or `module.attribute`; after a colon the attribute may be dotted too.
+    """Import the object `module:attribute` or `module.attribute`; after a colon the attribute may be dotted as well.
 
-    The folder is searched for the module before the import path. With `missing_ok`, no such module gives None. Raises
-    `ConfigError` if the name has another form, there is no such module or attribute, or the import fails.
+    Args:
+        name: The dotted name.
+        folder: Folder that is searched for the module before the import path.
+        missing_ok: Whether to return None for a name of another form, or an object that does not exist.
+
+    Raises:
+        ConfigError: The name has another form, there is no such module or attribute, or the import fails.
     """
     split = _split(name)
     if split is None:
@@ -72,7 +77,17 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
 
 
 def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
-    """Call the factory of a dotted name for `what`, e.g. `a model`; raise `ConfigError` if it or the call fails."""
+    """Call a factory, and return what it returns.
+
+    Args:
+        name: The factory's dotted name, for errors.
+        factory: The object of that name.
+        what: What it returns, e.g. `a chat model`, for errors.
+        **arguments: Passed to the factory.
+
+    Raises:
+        ConfigError: It is not callable, or the call fails.
+    """
     if not callable(factory):
         raise ConfigError(f"{name!r} is {factory!r}; name {what}, or a function that returns one.")
     try:
@@ -85,12 +100,12 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
 
 
 def is_dotted_name(name: str) -> bool:
-    """Return whether a name has a form that `load_attribute` accepts."""
+    """Whether a name has a form that `load_attribute` accepts."""
     return _split(name) is not None
 
 
 def _split(name: str) -> tuple[str, list[str]] | None:
-    """Return the module and the attributes of a dotted name; None for a name of another form."""
+    """Return module and attributes of a dotted name; None for a name of another form."""
     module, colon, attributes = name.partition(":")
     if not colon:
         module, _, attributes = name.rpartition(".")
@@ -137,7 +152,7 @@ SHIPPED_HOOKS = {
     "history_compression": "graph_agent.core.hooks.history_compression.HistoryCompression",
     "web_search": "graph_agent.core.hooks.web_search.WebSearchInterception",
 }
-"""Short name → dotted name of each hook of this package."""
+"""Short name → dotted name, of the hooks in this package."""
 SHIPPED_MIDDLEWARE = "langchain.agents.middleware"
 
 
@@ -185,9 +200,14 @@ class MiddlewareSpec(HookSpec):
 
 
 def load_hook(spec: HookSpec, folder: Path) -> Any:
-    """Create the hook of an agent file; its folder is searched first for dotted names.
+    """Create the hook or middleware of an agent file.
 
-    Raises `ConfigError` if the name cannot be resolved, or the arguments do not fit.
+    Args:
+        spec: Its name and arguments.
+        folder: The agent file's folder, which is searched first for modules.
+
+    Raises:
+        ConfigError: The name cannot be resolved, or the arguments do not fit.
     """
     named = load_attribute(spec.use, folder)
     is_hook = hasattr(named, "should_run") and not isinstance(named, type)
@@ -213,7 +233,7 @@ def _argument(value: Any, folder: Path, annotation: Any) -> Any:
 
 
 def _wants_callable(annotation: Any) -> bool:
-    """Whether a parameter takes a function or a class, and no text."""
+    """Whether a parameter's annotation accepts a function or a class, and no text."""
     members = _members(annotation)
     return str not in members and any(
         each in (Callable, type)
@@ -224,7 +244,7 @@ def _wants_callable(annotation: Any) -> bool:
 
 
 def _item(annotation: Any, kind: type) -> Any:
-    """Return the annotation of the items of a list, or of the values of a dictionary; None if it has none."""
+    """Return the annotation of a list's items or a dict's values; None without one."""
     for each in _members(annotation):
         origin = get_origin(each)
         if isinstance(origin, type) and issubclass(kind, origin) and (arguments := get_args(each)):
@@ -233,7 +253,7 @@ def _item(annotation: Any, kind: type) -> Any:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the members of a union, or the annotation; aliases and `Annotated` are replaced by what they name."""
+    """Return the members of a union, or the annotation itself; aliases and `Annotated` are resolved."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -247,7 +267,7 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's or class's parameters; those that cannot be evaluated are missing."""
+    """Return parameter → annotation of a function or class; a text that cannot be evaluated is kept as text."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError, NameError):
@@ -265,7 +285,7 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module, and those that it imports for type checkers only."""
+    """The names of a module; others, e.g. imported for type checkers only, resolve to builtins, `typing` or `Any`."""
 
     def __missing__(self, name: str) -> Any:
         return getattr(builtins, name, None) or getattr(typing, name, Any)

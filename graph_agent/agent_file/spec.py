@@ -32,11 +32,11 @@ from graph_agent.models.endpoints import ModelEndpoint, read_endpoint
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
-"""Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
+"""Environment variable with the ISO date that a stdio MCP server uses as today; not set for the real date."""
 CONFIG_ALIASES = {"max_rounds": "max_steps"}
-"""Aliases of fields of `LoopConfig` in an agent file."""
+"""Alias in an agent file → field of `LoopConfig`."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
-"""Variables of a system prompt's template; `today` is an ISO date."""
+"""Variables that a system prompt's template may use; `today` is an ISO date."""
 
 
 _Rule = Annotated[str, Field(min_length=1)]
@@ -172,34 +172,37 @@ class AgentSpec(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """The folder that the file's relative names start from."""
+        """The folder to which the file's names are relative."""
         return self.path.parent
 
     @property
     def models(self) -> list[str | ModelEndpoint]:
-        """The models of the key `model`, in order."""
+        """The models of the key `model`, in order; at least one."""
         return self.model if isinstance(self.model, list) else [self.model]
 
     @property
     def fallback_models(self) -> list[Any]:
-        """The models of `config.fallback_models`, in order."""
+        """The models of `config.fallback_models`, in order; empty if there are none."""
         given = self.config.get("fallback_models") or ()
         return [read_endpoint(each) if isinstance(each, dict) else each for each in given]
 
     def endpoint_of(self, name: str) -> ModelEndpoint | None:
-        """Return the endpoint of the file whose `model` has a name; None if there is none."""
+        """Return the endpoint in the file whose `model` is `name`; None if there is none."""
         endpoints = [each for each in (*self.models, *self.fallback_models) if isinstance(each, ModelEndpoint)]
         return next((each for each in endpoints if each.model == name), None)
 
     def loop_config(self) -> LoopConfig:
-        """Return the file's `config` as a validated `LoopConfig`; each mapping of a model becomes a `ModelEndpoint`."""
+        """Return the file's `config` as `LoopConfig`, with mappings of models as `ModelEndpoint`s.
+
+        Raises `ConfigError` if it is invalid.
+        """
         if any(isinstance(each, dict) for each in self.config.get("fallback_models") or ()):
             return LoopConfig(**{**self.config, "fallback_models": self.fallback_models})
         return LoopConfig(**self.config)
 
 
 def _read_model(given: Any) -> str | ModelEndpoint | None:
-    """Return the name or the endpoint of a model; None if it is neither."""
+    """Return a model's name or endpoint; None if `given` is neither. Raises `ValueError` for an invalid endpoint."""
     if isinstance(given, ModelEndpoint) or (
         isinstance(given, dict) and given.keys() & ModelEndpoint.model_fields.keys()
     ):
@@ -210,12 +213,15 @@ def _read_model(given: Any) -> str | ModelEndpoint | None:
 def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> AgentSpec:
     """Read and validate an agent file.
 
+    Also records the file, and the folder it is in, as files that the agent's tools must not change.
+
     Args:
+        path: The file.
         environment: Environment variables, of which `GRAPH_AGENT_MODEL`, `GRAPH_AGENT_LOOP_MAX_STEPS` and similar ones
             replace keys of the file; see `graph_agent.agent_file.credentials`.
 
     Raises:
-        ConfigError: If it is missing, is not YAML, or has an invalid key or value; the message names the file, the
+        ConfigError: The file is missing, is not YAML, or has an invalid key or value; the message names the file, the
             location and the fix.
     """
     path = Path(path).resolve()
@@ -266,9 +272,15 @@ def _checked_config(spec: AgentSpec, where: str) -> LoopConfig:
 
 
 def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec:
-    """Return an agent file's content with other values of keys, such as `config.max_steps` or `max_steps`, as YAML.
+    """Return an agent file's content with other values for some keys.
 
-    Raises `ConfigError`, which names `where`, if a key is unknown, or a value is invalid.
+    Args:
+        spec: The agent file.
+        keys: Key, such as `config.max_steps` or `max_steps` → value as YAML text.
+        where: Where the keys come from, for errors.
+
+    Raises:
+        ConfigError: A key is unknown or a value is invalid.
     """
     content = spec.model_dump(exclude_unset=True)
     known = {*AgentSpec.model_fields, *LoopConfig.model_fields} - {"path"}
@@ -294,10 +306,10 @@ def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec
 
 
 def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
-    """Return an agent file's content with further credentials, which replace the file's own of the same names."""
+    """Return an agent file's content with further credentials, which replace those of the same names."""
     return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
 
 
 def recording(spec: AgentSpec) -> AgentSpec:
-    """Return an agent file's content whose runs record what models receive."""
+    """Return an agent file's content with `record_requests` set, so that runs record what models receive."""
     return spec.model_copy(update={"config": {**spec.config, "record_requests": True}})

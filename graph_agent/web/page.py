@@ -1,4 +1,4 @@
-"""Assembles the page as one HTML file, whose Content-Security-Policy permits only its own script and style."""
+"""Assembles the page as one HTML file whose Content-Security-Policy permits only its own script and style."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ _MODULES = (
     "actions.js",
     "app.js",
 )
-"""Scripts of the page; each imports only modules before it."""
+"""Scripts of the page; each imports only scripts before it."""
 _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
-"""A comment on a line of its own, which the page does not send."""
+"""Matches a comment on a line of its own, which is removed from the page."""
 _INDENTATION = re.compile(r"^ +|^\n", re.MULTILINE)
-"""Leading spaces and empty lines, which the page does not send."""
+"""Matches leading spaces and empty lines, which are removed from the page."""
 _LINE_ENDS = re.compile(r"(?<=[;{>])\n|\n(?=[<})])")
-"""Line ends that neither a statement nor the text of a template needs, which the page does not send."""
+"""Matches line ends that neither a statement nor a template's text needs, which are removed from the page."""
 _OPERATORS = re.compile(r" (=>|[!=]==|&&|\|\||[-+]?=|\?\?|[<>]=) ")
-"""Operators, which the page sends without the spaces around them; no text that it shows has one."""
+"""Matches operators with spaces around them, which are removed from the page; no text that it shows has one."""
 _PROGRAMS = "actions.js"
-"""The module whose templates are programs in Python, so that its white space is sent."""
+"""The script whose templates are Python programs, so that its white space is kept."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page, and its policy."""
+    """The HTML of a page, and its policy."""
 
     html: str
     policy: str
-    """The value of its `Content-Security-Policy` header."""
+    """Value of the `Content-Security-Policy` header."""
 
 
 def page(config: Mapping[str, Any]) -> Page:
-    """Return the page.
+    """Return the page that shows the sessions of an agent.
 
     Args:
-        config: `name` and `description` of the agent. A page that shows one exported session has `export`:
-            `{"session", "events", "now"}`, with the events oldest first and the time of the export in milliseconds.
+        config: `name` and `description` of the agent. A page for one exported session also has `export`, the result of
+            `export_of`.
     """
     script, style = _script(), _static("page.css")
     directives = [
@@ -87,17 +87,27 @@ def page(config: Mapping[str, Any]) -> Page:
 
 
 def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: str, description: str = "") -> str:
-    """Return one HTML file that shows a session up to its newest event; it needs no server and no network.
+    """Return one HTML file that shows a session up to its newest event, without a server or a network.
 
     Args:
-        events: Its history, oldest event first.
+        session_id: Id of the session.
+        events: The session's events, oldest first. Providers' words in errors are removed.
         name: Name of the agent.
+        description: Purpose of the agent.
     """
     return page({"name": name, "description": description, "export": export_of(session_id, events)}).html
 
 
 def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the key `export` of a page's config; the history is as for `exported_page`."""
+    """Return the data of one session for a page: `{"session", "events", "now"}`.
+
+    `now` is the time of the newest event in milliseconds, because what is unfinished is shown as lasting until then;
+    without a timed event it is the current time.
+
+    Args:
+        session_id: Id of the session.
+        events: The session's events, oldest first. Providers' words in errors are removed.
+    """
     shown = [public_value(each) for each in events]
     # What is unfinished lasts until the newest event; whether it continued is unknown.
     newest = next((each["ts"] for each in reversed(shown) if "ts" in each), None)
@@ -106,13 +116,13 @@ def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str,
 
 
 def json_in_html(value: Any) -> str:
-    """Return a value as JSON for a script element of an HTML document."""
+    """Return a value as JSON text that can stand inside a script element of an HTML document."""
     # Only `<` could end the element; JSON may escape every character.
     return json.dumps(value, separators=(",", ":")).translate(_MARKUP)
 
 
 def source_hash(text: str) -> str:
-    """Return the source expression of an inline script or style, for a Content-Security-Policy."""
+    """Return the expression that permits an inline script or style in a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -123,14 +133,14 @@ def _static(name: str) -> str:
 
 @cache
 def _script() -> str:
-    """Join the modules to one script, because a page of `file:` cannot import modules; each keeps its own scope."""
+    """Join the scripts to one, because a page opened from a file cannot import modules; each keeps its own scope."""
     parts = ['"use strict";const modules={};']
     parts += [f"modules[{json.dumps(name)}]=(()=>{{{_as_function(name)}}})();" for name in _MODULES]
     return "\n".join(parts)
 
 
 def _as_function(name: str) -> str:
-    """Return a module as the body of a function that returns its exports."""
+    """Return a script as the body of a function that returns its exports."""
     text = _COMMENT.sub("", _static(name))
     if name != _PROGRAMS:
         text = _INDENTATION.sub("", text)
