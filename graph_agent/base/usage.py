@@ -129,7 +129,7 @@ class TimedRequest:
 
 @dataclass(slots=True)
 class ExtraUsage:
-    """What happened during one request besides the reply that it returned."""
+    """What happened during one request, apart from the reply that it returned."""
 
     replies: list[AIMessage] = field(default_factory=list)
     """Replies that are counted nowhere else, with their usage."""

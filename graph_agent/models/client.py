@@ -128,7 +128,7 @@ class ModelClient:
         self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
-        """Replace the offered tools, in place, and discard what was cached for the former ones.
+        """Replace the offered tools, in place, and discard the caches of the former ones.
 
         Raises `ConfigError` if two tool names, of present or former tools, have the same alias.
         """

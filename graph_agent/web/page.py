@@ -101,7 +101,7 @@ def exported_page(session_id: str, events: Iterable[Mapping[str, Any]], name: st
 def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the data of one session for a page: `{"session", "events", "now"}`.
 
-    `now` is the time of the newest event in milliseconds, because what is unfinished is shown as lasting until then;
+    `now` is the time of the newest event in milliseconds, because unfinished calls are shown as lasting until then;
     without a timed event it is the current time.
 
     Args:
@@ -109,7 +109,7 @@ def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str,
         events: The session's events, oldest first. Providers' words in errors are removed.
     """
     shown = [public_value(each) for each in events]
-    # What is unfinished lasts until the newest event; whether it continued is unknown.
+    # Unfinished calls last until the newest event; whether they continued is unknown.
     newest = next((each["ts"] for each in reversed(shown) if "ts" in each), None)
     now = datetime.now(UTC) if newest is None else datetime.fromisoformat(newest)
     return {"session": session_id, "events": shown, "now": round(now.timestamp() * 1000)}
