@@ -119,6 +119,7 @@ class DelegateSpec(BaseModel):
         except ValidationError as error:
             raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
         description = self.description or None
+        # Again, because the class imports the SDK only when it is constructed.
         with needs_extra(f"delegate {self.name!r}", "server"):
             try:
                 url = expand(self.url)

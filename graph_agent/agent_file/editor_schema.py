@@ -92,6 +92,7 @@ def agent_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     schema = _schema_of(AgentSpec, definitions)
     keys = schema["properties"]
+    # Set by the loader, and never in a file.
     del keys["path"]
     single, endpoint, several = keys["model"]["anyOf"]
     single |= _MODEL
@@ -153,6 +154,7 @@ def _config(definitions: dict[str, Any]) -> dict[str, Any]:
     fields["fallback_models"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/ModelEndpoint"}]}
     for alias, name in CONFIG_ALIASES.items():
         fields[alias] = {**fields[name], "description": f"Alias of `{name}`."}
+    # A file must not set one field under both of its names.
     both = [{"not": {"required": [alias, name]}} for alias, name in CONFIG_ALIASES.items()]
     return {
         "additionalProperties": False,

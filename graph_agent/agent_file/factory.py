@@ -145,6 +145,7 @@ async def open_parts(spec: AgentSpec, model: MockChatModel | None = None) -> Asy
     Raises:
         ConfigError: One of the other parts cannot be built.
     """
+    # Servers and secrets may be missing where a file is only checked.
     bare = spec.model_copy(update={"mcp_servers": {}, "credentials": {}})
     async with AsyncExitStack() as stack:
         yield await _open(bare, "", _Shared(stack, None, {}, model or MockChatModel(responses=["OK"])), [])
@@ -198,6 +199,7 @@ async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path
         if delegate.agent is None:
             continue
         with located(f"Agent file {spec.path}: delegates.{at}"):
+            # Without the environment, whose variables replace keys of the outer file only.
             other = load_spec(spec.folder / delegate.agent, environment={})
             if other.path in above:
                 chain = " → ".join(path.name for path in [*above[above.index(other.path) :], other.path])
@@ -258,6 +260,7 @@ def _approve_located(spec: AgentSpec) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
+        # Both keys end in one setting, so that its error does not name the key.
         rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve or []
         if not str(error).startswith("approve: ") or any(repr(rule) in str(error) for rule in rules):
             raise
@@ -459,6 +462,7 @@ def served(path: str | Path) -> ServedAgent:
 
 @functools.cache
 def _served(path: Path) -> ServedAgent:
+    # Cached, because each factory would start MCP servers of its own.
     return ServedAgent(load_spec(path))
 
 
@@ -517,6 +521,7 @@ class _AgentThread:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"{spec.name}-agent", daemon=True)
         self._thread.start()
+        # A daemon thread is stopped at exit without closing what it has opened.
         atexit.register(self.close)
 
     @property

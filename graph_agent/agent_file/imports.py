@@ -118,6 +118,7 @@ def _module(name: str, folder: Path) -> ModuleType:
     if not _is_local(name, folder):
         return importlib.import_module(name)
     path = folder / f"{name}.py"
+    # A module that the program has imported itself must not run twice.
     for loaded in list(sys.modules.values()):
         if getattr(loaded, "__file__", None) == str(path):
             return loaded
@@ -128,6 +129,7 @@ def _module(name: str, folder: Path) -> ModuleType:
         raise ModuleNotFoundError(f"{path} cannot be loaded", name=name)
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
+    # The module may import others of its folder.
     sys.path.insert(0, str(folder))
     try:
         spec.loader.exec_module(module)

@@ -234,6 +234,7 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
         raise ConfigError(f"Agent file {path}: {error}.") from None
     record_file(path, "the file of this agent")
     record_file(path.parent / ".env", "the environment of this agent")
+    # Modules in this folder take precedence over installed ones.
     record_import_folder(path.parent)
     content = parse_yaml(text, f"Agent file {path}")
     if not isinstance(content, dict):
@@ -241,6 +242,7 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
     if "path" in content:
         known = did_you_mean("path", AgentSpec.model_fields.keys() - {"path"})
         raise ConfigError(f"Agent file {path}: unknown field 'path'; {known}")
+    # Checked first, because the errors of the validation below would show a secret written here.
     check_sources(content.get("credentials") or {}, f"Agent file {path}")
     content = {**content, **keys_from(environment)}
     of_loop = loop_fields_from(environment)

@@ -135,7 +135,7 @@ def calls_of(message: AIMessage) -> list[Call]:
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
-    """Convert calls to LangChain's form."""
+    """Convert calls to LangChain's `ToolCall`s; their further keys, such as `fault`, are left out."""
     return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
 
 

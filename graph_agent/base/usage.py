@@ -365,7 +365,7 @@ def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
 
 
 def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """Return the budget that is used up, including the reserve for the answer, and its value; None if none is."""
+    """Return the budget that is used up, with no reserve left for the answer, and its value; None if none is."""
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s
     if settings.max_tokens_total is not None and spent.tokens >= settings.max_tokens_total:
@@ -452,7 +452,7 @@ class LimitMetError(Exception):
 
 
 def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, int] | None:
-    """Return the limit that forbids another plan, and its value; None if there is none.
+    """Return the limit of steps or of model turns that forbids another plan, and its value; None if there is none.
 
     Args:
         step: Number of plans of this input so far.

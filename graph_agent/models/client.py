@@ -212,6 +212,7 @@ class ModelClient:
             form = self._form(phase, settings, attempt.rules, mode, schema)
             bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
             rendered = self._rendered(safe, attempt.rules, mode, self._example_answers(phase, settings, form, schema))
+            # A reply whose schema is not enforced may not fit it, and must not be shown before it is checked.
             silent = quiet or (schema is not None and form is None)
             by_schema = form is not None and self._has_calls_in_text(phase, mode, schema)
             decoder = AnswerDecoder(self._stop(settings)) if by_schema and schema is None else None
@@ -423,6 +424,7 @@ class ModelClient:
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, attempt: Attempt, *, mode: Mode, form: ResponseFormat | None = None
     ) -> Binding:
+        # Rules that the endpoint may still refuse are not cached.
         if attempt.is_changed:
             return self._bind(phase, settings, form, attempt.rules, mode=mode)
         key = (phase, mode, settings.model_options(), repr(form), self.endpoint.version)

@@ -56,6 +56,7 @@ async def ask_until_whole(
     for _ in range(min(_DISCARDED_RETRIES, settings.model_retries)):
         if not has_discarded_call(reply) or (watch is not None and watch.seen):
             break
+        # It is not returned, so its usage would otherwise be lost.
         record_replies([reply])
         reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
     for _ in range(MOST_PAUSES if joins_pauses else 0):

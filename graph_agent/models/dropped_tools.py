@@ -57,7 +57,7 @@ def _arguments(properties: Any) -> Iterator[str]:
 
 
 def input_tokens(usage: UsageMetadata) -> int:
-    """Return the input tokens of a request from the usage of its reply, including tokens read from a cache.
+    """Return the input tokens of a request from the usage of its reply, including those read from or put in a cache.
 
     Most servers include cached tokens in the input. A server that reports more cached than input tokens does not, so
     they are added.

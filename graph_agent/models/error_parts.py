@@ -42,6 +42,7 @@ _WORDLESS = re.compile(r"(?:Error code: )?\d{3}(?: status code)?(?: - (?:\{\}|No
 def causes_of(exc: BaseException) -> Iterator[BaseException]:
     """Yield the exception, its explicit causes and the members of exception groups, outermost first, at most 6."""
     waiting = [exc]
+    # Bounded, because the causes of an exception may form a circle.
     for _ in range(_CAUSES):
         if not waiting:
             return
@@ -118,7 +119,10 @@ def _collect_codes(body: Any, found: list[str], depth: int) -> None:
 
 
 def text_of(exc: BaseException) -> str:
-    """Return all texts of an exception and its causes, including their bodies, one a line, for pattern matching."""
+    """Return class names, messages, codes and bodies of an exception and its causes, one a line, for pattern matching.
+
+    Each is cut to 20,000 characters.
+    """
     texts: list[str] = []
     for error in causes_of(exc):
         texts += [type(error).__name__, _str(error), str(getattr(error, "code", None) or "")]
@@ -130,7 +134,7 @@ def text_of(exc: BaseException) -> str:
 def message_of(exc: BaseException) -> str:
     """Return the provider's message without its JSON envelope. A connection error includes the text of its cause.
 
-    Empty if the exception has no text.
+    For an exception group with several exceptions it is `exception_text`. Empty if the exception has no text.
     """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))

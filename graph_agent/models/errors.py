@@ -103,6 +103,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
         return "other"
     if isinstance(exc, NotImplementedError):
         return "tools_rejected"
+    # Words come first, because a status has several meanings: 429 is a quota or a rate limit.
     status, text, classes = status_of(exc), text_of(exc), class_names(exc)
     by_words = classify_words(status, text, codes_of(exc))
     if by_words is not None:

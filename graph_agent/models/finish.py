@@ -76,7 +76,7 @@ _ONLY_COMPLETE = {"google_genai": re.compile("(?:stop|finish_reason_unspecified)
 def cut_off(reply: AIMessage) -> CutOff | None:
     """Return the cause of a cut-off reply; None if the reply is complete or its end is unknown.
 
-    A reply is also cut off if the arguments of a call end inside a value, regardless of the finish reason.
+    A reply is also cut off (`interrupted`) if the arguments of a call end inside a value, whatever its finish reason.
     """
     for reason in _reasons(reply.response_metadata):
         if (kind := _kind_of(reason, str(reply.response_metadata.get("model_provider")))) is not None:

@@ -42,6 +42,7 @@ class MessageGate:
 
     def __call__(self, entry: Entry) -> None:
         """Send an entry if its text may be shown already; otherwise hold it back."""
+        # Most entries may be shown at once, and are not queued.
         text = _text_of(entry)
         if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
             self._at += len(text)

@@ -143,6 +143,7 @@ class ModelPool:
             # In a thread: importing a provider's package and building its client may block.
             ready = await asyncio.to_thread(self._build, given, field, settings)
             with self._lock:
+                # Two runs may have built the same model at once; both use the first one.
                 ready = self._run_models.setdefault(key, ready)
                 if len(self._run_models) > _KEPT:
                     del self._run_models[next(iter(self._run_models))]

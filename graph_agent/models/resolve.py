@@ -44,8 +44,9 @@ def resolve_model(model: ModelSpec) -> BaseChatModel:
         A chat model. An `openai:` model is built without the client's own retries, because the loop retries.
 
     Raises:
-        ConfigError: A name without a provider, a provider that is unknown or not installed, a missing key, or a
-            sequence in which no model can be built.
+        ConfigError: A value of another type; a name without a provider or with an address; a provider that is unknown
+            or not installed, or that accepts no address or headers; a missing key; or a sequence in which no model can
+            be built, with the reason for each.
     """
     if isinstance(model, BaseChatModel):
         return model

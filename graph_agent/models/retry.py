@@ -290,6 +290,7 @@ async def ask(
                 reply = await _cancellable(sent)
             reply = limit.read(limit.with_free_id(reply))
             limit.timed.end(reply)
+            # Remembered only now: the whole reply proves that streaming was the cause.
             if is_stream_refused:
                 remember_unstreamed(given)
             return reply
@@ -299,6 +300,7 @@ async def ask(
         except Exception as error:
             limit.timed.end(None, classify_model_error(error))
             if not watch.seen and may_refuse_stream(runnable, options, error):
+                # Not counted as an attempt, because the model has not failed.
                 is_stream_refused, runnable = True, unstreamed(runnable)
                 unobserved = unobserved_model(runnable, options, config)
                 continue
@@ -375,7 +377,10 @@ class _Attempt(TokenTimeout):
         return reply.model_copy(update={"id": self._free_id}) if self._is_taken(reply.id) else reply
 
     def read(self, reply: AIMessage) -> AIMessage:
-        """Return the complete reply with exactly the calls that were sent; mark one that ended inside a call."""
+        """Return the complete reply with exactly the calls that were sent, or with all of them as invalid calls.
+
+        A reply whose stream ended inside a call, or may have, is marked in its metadata; see `mark_incomplete`.
+        """
         readers = dict.fromkeys([self._reader, *self._readers.values()])
         arguments = [raw for reader in readers for raw in reader.calls.arguments]
         reply = mark_incomplete(reply, arguments, streamed=self.streamed)

@@ -95,11 +95,7 @@ class ScriptedChatModel(BaseChatModel):
         return self._script.requests
 
     def assert_spent(self) -> None:
-        """Check that every reply was returned.
-
-        Raises:
-            ScriptError: naming the steps that were not.
-        """
+        """Raise `ScriptError`, with the steps that are left, unless every reply was returned at least once."""
         self._script.assert_spent()
 
     def bind_tools(
@@ -110,10 +106,10 @@ class ScriptedChatModel(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Bind tools in OpenAI's form, so that `requests` shows them as a provider would receive them.
+        """Bind tools, converted to OpenAI's form, so that `requests` has them as a provider would receive them.
 
         Raises:
-            ValueError: if an item is not a tool.
+            ValueError: An item is not a tool.
         """
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
@@ -325,7 +321,7 @@ _EXAMPLE = """["No more actions.", "Hello!"]"""
 
 
 class MockChatModel(ScriptedChatModel):
-    """The scripted model of `DEBUG_MOCK_RESPONSES`; `create_graph_agent` does not replace it by another."""
+    """The scripted model made from `DEBUG_MOCK_RESPONSES`; `create_graph_agent` replaces no such model by another."""
 
 
 def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatModel | None:
@@ -381,7 +377,7 @@ _SHOWN_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRequest:
-    """One request as received by the model, for inspection in tests."""
+    """One request as the model received it, for assertions in tests."""
 
     messages: list[BaseMessage]
     """The assembled prompt, in order."""
@@ -422,7 +418,7 @@ class Script:
         self.requests: list[ScriptedRequest] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Script:
-        """Return itself: deep copies of a model share the position."""
+        """Return the same object, so that deep copies of a model share the position in the script."""
         return self
 
     def take(self, request: ScriptedRequest) -> AIMessage:
@@ -474,11 +470,7 @@ class Script:
         return ends and newest[:-1] == first and newest[-1].type == "human"
 
     def assert_spent(self) -> None:
-        """Check that every step was returned at least once.
-
-        Raises:
-            ScriptError: naming the steps that were not.
-        """
+        """Raise `ScriptError`, with the steps that are left, unless every step was returned at least once."""
         with self._lock:
             asked = self._asked
         left = self._steps[asked:]
@@ -528,7 +520,7 @@ def read_step(response: Reply, number: int) -> AIMessage:
 
 
 def _envelope(response: Any) -> Mapping[str, Any] | None:
-    """Return a reply as `{"tool_calls", "content"}`; None for text and for any other value."""
+    """Return a reply as a dict with `tool_calls` and, if given, `content`; None for text and any other value."""
     if isinstance(response, str):
         found = read_object(response) or {}
         return found if isinstance(found.get("tool_calls"), list) else None

@@ -239,7 +239,7 @@ class StreamWatch(AsyncCallbackHandler):
         return gate_message_stream(config, self._gate)
 
     def gated_stream(self, stream: MessageStream) -> MessageStream:
-        """Return a message stream with a gate, if there is a filter."""
+        """Return a message stream whose entries pass through this watch's filter; `stream` itself without a filter."""
         return stream if self._new_visibility is None else stream.gated(self._gate)
 
     def _gate(self, send: Callable[[Any], None], seen: set[int | str]) -> MessageGate:
@@ -254,7 +254,10 @@ class StreamWatch(AsyncCallbackHandler):
         self.begin()
 
     def begin(self) -> None:
-        """Discard the text of a failed attempt that no reader has seen; does nothing after text was shown."""
+        """Start a new reply: discard the text of a failed attempt that no reader has seen.
+
+        Does nothing without a filter, or after text of the reply was shown.
+        """
         if self.seen or self._new_visibility is None:
             return
         self._visibility = self._new_visibility()
@@ -327,12 +330,16 @@ class StreamWatch(AsyncCallbackHandler):
             gate.show(begin, begin + self._shown_length)
 
     async def receive_whole(self, reply: str, id_: str | None) -> None:
-        """Show a reply that was not streamed. Does nothing here; `ReplyForwarder` overrides it."""
+        """Show a reply that was not streamed, with the id of its message.
+
+        Does nothing here; `ReplyForwarder` overrides it.
+        """
 
     def settle(self, reply: AIMessage) -> AIMessage:
         """Return a reply that middleware may have changed; under a new id if its text no longer has the text shown.
 
-        In that case `drop` is called, because the changed reply is a new message for the reader.
+        In that case `drop` is called, because the changed reply is a new message for the reader. Otherwise the same
+        object is returned.
         """
         if not (shown := self.text) or shown in reply.text:
             return reply
@@ -340,9 +347,9 @@ class StreamWatch(AsyncCallbackHandler):
         return reply.model_copy(update={"id": str(uuid4())})
 
     def drop(self) -> list[str]:
-        """Move the shown text to `replaced` and reset the watch; return `replaced`.
+        """Move the text shown to `replaced`, reset the watch and make it quiet; return `replaced`, the texts so far.
 
-        The message that replaces the text is not streamed.
+        Chunks that wait in the message stream are dropped, and the message that replaces the text is not streamed.
         """
         if shown := self.text:
             self.replaced.append(shown)
@@ -492,7 +499,7 @@ class ReasoningReader(AsyncCallbackHandler):
             await self._emit(text)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Emit the reasoning of a recorded run's reply, unless it was streamed."""
+        """Emit the reasoning of a recorded run's reply, unless any of it was streamed."""
         if run_id not in self._own or run_id in self._streamed:
             return
         for generation in response.generations[0]:

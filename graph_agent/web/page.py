@@ -83,6 +83,7 @@ def page(config: Mapping[str, Any]) -> Page:
         f'<title>{name}</title><link rel="icon" href="data:,"><style>{style}</style></head><body><div id="page"></div>'
         f'<script type="application/json" id="config">{data}</script><script>{script}</script></body></html>\n'
     )
+    # Browsers ignore `frame-ancestors` in a meta element, so only the header has it.
     return Page(html, f"{policy}; frame-ancestors 'none'")
 
 

@@ -390,7 +390,7 @@ _MOST_REPEATED = 200
 
 
 class _UnobservedNode(RunnableSeq):
-    """A node and its writers, run without LangChain's callbacks while no handler receives them.
+    """A node and its writers that run without LangChain's callbacks while no handler would receive them.
 
     LangGraph otherwise starts and ends a chain run for each node, with a callback manager for each of its writers.
     """
@@ -467,7 +467,7 @@ UpdateRouter = Callable[[Any, RunnableConfig], Sequence[Send | str] | str | None
 
 
 class _UpdateBranch(BranchSpec):
-    """A conditional edge that routes by the node's return value if that suffices.
+    """A conditional edge that decides by the node's return value, and reads the state only if that does not suffice.
 
     To read the state after a node, LangGraph copies every channel.
     """

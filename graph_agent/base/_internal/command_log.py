@@ -23,7 +23,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LogStream(Protocol):
-    """A destination of log records."""
+    """A stream that log records are written to, such as `sys.stderr`."""
 
     def write(self, text: str, /) -> int:
         """Write a record."""

@@ -24,7 +24,10 @@ class WorkBudget:
     """A budget in steps, each about half a microsecond, that bounds the work of parsing one text."""
 
     def __init__(self, size: int) -> None:
-        """Allow one step per character of a text of ``size``, several times what calls need, plus a constant."""
+        """Allow ``size`` steps for a text of that length, several times what calls need, plus 200,000.
+
+        The budget of json_repair is separate, and the same for every text.
+        """
         self.limit = size + 200_000
         self.spent = 0
         self.repair_left = REPAIR_SQUARE

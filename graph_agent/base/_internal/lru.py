@@ -33,6 +33,7 @@ class BoundedCache(Generic[K, V]):
             if key in self._entries:
                 value = self._entries[key] = self._entries.pop(key)
                 return value
+        # Outside the lock, because `make` may take long, or use this cache itself.
         value = make()
         with self._guard:
             self._entries.pop(key, None)

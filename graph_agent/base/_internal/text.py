@@ -196,15 +196,18 @@ def printable_lines(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Like `printable`, and each invisible or unusual space is an escape too, for a person who decides on the text.
+    r"""Return a text as by `printable`, with invisible characters and unusual spaces escaped too, for a reviewer.
 
-    So a joiner (`\u200d`), a mark of the direction, a tag character or a no-break space cannot hide in it.
+    So a joiner (`\u200d`), a direction mark, a tag character or a no-break space cannot hide in it.
     """
     return _NOT_ASCII.sub(_escape_hidden, _INVISIBLE.sub(_escape, text))
 
 
 def visible_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON, or text, in which the characters that `visible` escapes are escapes, which read back as `value`."""
+    """Return a value as JSON in which all characters that `visible` would escape are JSON escapes.
+
+    Parsing it gives `value` again; values that are not JSON become their `str`.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _NOT_ASCII.sub(_escape_hidden_in_json, _INVISIBLE.sub(_escape_in_json, text))
 

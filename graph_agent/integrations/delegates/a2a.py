@@ -63,7 +63,7 @@ def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
 
 
 def _fits(request: _Request) -> bool:
-    """Whether a request's lists have the same length, and each call has an id of its own and an allowed decision."""
+    """Whether a request has calls, each config allows a decision, and ids, if any, are distinct and complete."""
     actions, ids = request["action_requests"], request.get("call_ids")
     if not actions or not all(config["allowed_decisions"] for config in request["review_configs"]):
         return False
@@ -248,6 +248,7 @@ class RemoteAgent:
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()
         except Exception as error:  # noqa: BLE001 - any failure of a remote agent is the result of that call only
+            # The agent may have moved, so the next delegation reads its card again.
             self._card = None
             self._attempted_at = None
             logger.warning("The agent %r failed: %s", self.name, self._safe_text(error))

@@ -69,7 +69,7 @@ class UsageCounter(AsyncCallbackHandler):
     """Callback handler that adds up the usage of all model calls of a run.
 
     Args:
-        prices: Model name → price; empty for none.
+        prices: Model name → price; empty if prices are unknown.
         estimates: Whether to estimate usage that a provider does not report.
     """
 
@@ -166,6 +166,7 @@ class DelegatedGraph:
         given: Command[Any] | None = None
         if not await self.has_continued(task):
             state = await self._state(task)
+            # The question was asked at this checkpoint; a newer one means that it has been answered.
             if state.config["configurable"].get("checkpoint_id") != task.get("checkpoint_id"):
                 return DelegationResult(_ANSWERED_ELSEWHERE.format(name=self.name), "error")
             requests = _requests(state)
@@ -485,6 +486,7 @@ class BackgroundRuns:
         async def run() -> None:
             try:
                 with nullcontext() if observer is None else observer.extract(trace):
+                    # With the call's id as input id, so that a repeated start runs the task only once.
                     await session.run(given, context=context, input_id=id_)
                 _failures.pop(session_id, None)
             except Exception as error:  # noqa: BLE001 - the delegating session reads the state, and continues the task

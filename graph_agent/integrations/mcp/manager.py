@@ -154,6 +154,7 @@ class _Opening:
         self.tools[:], conflicts = self._distinct()
         if conflicts:
             raise conflicts[0]
+        # A server that has failed may still start later, and then adds its tools.
         self.tools.lists_change = any(server.changes_tools for server in self.servers) or bool(self.tools.failed)
         self.tools._opening = self
         return self.tools
@@ -164,6 +165,7 @@ class _Opening:
         for conflict in conflicts:
             logger.warning("%s The second one is ignored.", conflict)
         self.tools.version += 1
+        # A server that did not start may be opened later by `states()`.
         self.tools.failed.pop(server.config.name, None)
         logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
 

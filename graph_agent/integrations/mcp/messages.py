@@ -107,7 +107,7 @@ def replacement_for(error: UnreadableError) -> SessionMessage | None:
 
 
 def request_id_in(raw: bytes) -> types.RequestId | None:
-    """Return the value of the top-level key `id` in JSON that may be damaged or incomplete; None if it is not found."""
+    """Return the top-level `id` in JSON that may be damaged or incomplete; None if the first 65,536 bytes have none."""
     depth, key, previous = 0, b"", b""
     for token in _TOKEN.finditer(raw, 0, _HEAD):
         text = token[0]

@@ -174,6 +174,7 @@ class FileOAuth(OAuthClientProvider):
         if (version := self._file.version()) != self._version:
             self._initialized = False
             self._version = version
+        # Driven by hand, because an async generator cannot delegate with `yield from`.
         flow = super().async_auth_flow(request)
         try:
             step = await flow.__anext__()
@@ -202,6 +203,7 @@ class FileOAuth(OAuthClientProvider):
             )
 
     async def _show(self, url: str) -> None:
+        # Stored for later processes, which refresh tokens without a discovery.
         if self.context.oauth_metadata is not None:
             self._file.write(metadata=self.context.oauth_metadata.model_dump(mode="json", exclude_none=True))
         if not self._settings.asks:
@@ -256,6 +258,7 @@ class FileOAuth(OAuthClientProvider):
         return values["code"], values.get("state")
 
     def _redirect_uri(self) -> str:
+        # A registered client is redirected to its registered address only.
         stored = _parsed(OAuthClientInformationFull, self._file.read().get("client"))
         if stored is not None and stored.redirect_uris:
             return str(stored.redirect_uris[0])

@@ -57,6 +57,8 @@ class Server:
         self.roots = config.roots
         self._on_tools = on_tools
         self._elicit = elicit
+        # Captured once: the server's own requests must not be handled in the context of the call that happens to
+        # reconnect.
         self._context = copy_context()
         self._connection: ServerConnection | None = None
         self._connections: set[ServerConnection] = set()
@@ -128,6 +130,7 @@ class Server:
                 loss = error.loss
             if loss.session_gone:
                 self._retire(connection, loss.reason)
+            # A session that still works would refuse the same request again.
             may_repeat = loss.session_gone and (repeatable or not loss.may_have_run)
             if first_loss is not None or not may_repeat or self._closed:
                 may_have_run = loss.may_have_run and not reads
@@ -198,6 +201,7 @@ class Server:
     def _new_connection(self) -> ServerConnection:
         connection = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
         connection.roots = self.roots
+        # Earlier connections are kept until they are closed, so that `close` waits for them.
         self._connections = {connection, *(old for old in self._connections if not old.closed)}
         connection.ended.add_done_callback(lambda ended: self._on_ended(connection, ended.result()))
         return connection

@@ -268,17 +268,20 @@ class ServerConnection:
     async def request(self, work: Callable[[ClientSession], Awaitable[T]], call: Call | None = None) -> T:
         """Run `work`, which sends one request after the other, and return its result; cancelling notifies the server.
 
-        Raises `LostCallError` if no answer will arrive, and the errors of `work`.
-
         Args:
             work: Receives the session.
             call: Records the requests; None for a new one.
+
+        Raises:
+            LostCallError: The session has ended, or no answer will arrive.
+            Exception: The errors of `work`.
         """
         session, call = self._session, call or Call()
         if session is None or self.ended.done():
             raise LostCallError(Loss(self._reason(), may_have_run=False))
         self._calls.add(call)
         token = current_call.set(call)
+        # The task copies the context when it is created, so that exactly its requests belong to the call.
         answer = asyncio.ensure_future(work(session))
         current_call.reset(token)
         try:
@@ -301,7 +304,7 @@ class ServerConnection:
         self._end_when_drained()
 
     async def close(self) -> None:
-        """End the session and wait until it is closed; it is cancelled after ten seconds."""
+        """End the session, failing its calls, and wait until it is closed; it is cancelled after ten seconds."""
         self._end("it was closed")
         if not self.opened.done():
             self._abandon("it was closed")
@@ -329,6 +332,7 @@ class ServerConnection:
             logger.debug("MCP server %r: the session was cancelled", self._config.name)
         except Exception as error:
             logger.debug("MCP server %r: the session failed", self._config.name, exc_info=True)
+            # A request that belongs to no call is one that opens the session.
             if not self.opened.done():
                 reason = self._reason() if self.ended.done() else root_cause(error)
                 self._fail(reason, await asyncio.to_thread(self._log.read_to_end))

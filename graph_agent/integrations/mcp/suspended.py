@@ -180,19 +180,19 @@ class SuspendedCalls:
         self._calls[call.key] = call
 
     def leave(self, call: SuspendedCall) -> None:
-        """Keep a call that waits for an answer, and start its timer."""
+        """Keep a call that waits for an answer, drop its progress, and start its timer."""
         call.on_progress = None
         call.expires = asyncio.get_running_loop().call_later(self._keep_s, self._expire, call)
 
     def end(self, call: SuspendedCall) -> None:
-        """Remove a call, and cancel it if it still runs."""
+        """Remove a call, and cancel it if it runs; after the last one, the Store is no longer read for answers."""
         call.cancel()
         self._calls.pop(call.key, None)
         if not self._calls and self._watching is not None:
             self._watching.cancel()
 
     def close(self) -> None:
-        """End all calls."""
+        """Cancel and remove all calls, including those that are continued for other processes."""
         for task in self._handed:
             task.cancel()
         for call in [*self._calls.values()]:
@@ -224,6 +224,7 @@ class SuspendedCalls:
         work = asyncio.ensure_future(call.continue_for(note.content["question"], note.content["answer"]))
         found: dict[str, Any] = {}
         try:
+            # A sign of life is sent well before the other process would give up.
             while not (await asyncio.wait({work}, timeout=_SILENT_S / 3))[0]:
                 if note.key not in {each.key for each in await inbox.read(_BOX)}:
                     return  # the run of the other process was stopped
@@ -271,6 +272,7 @@ async def answer_elsewhere(inbox: StoreInbox, key: str, question: str, answer: A
         while time.monotonic() < until:
             for reply in [each for each in await inbox.read(_BOX) if each.content.get("to") == note.key]:
                 await inbox.forget(_BOX, [reply.key])
+                # A note with nothing but `to` is a sign of life.
                 if len(reply.content) > 1:
                     found: dict[str, Any] = reply.content
                     return found
@@ -374,6 +376,8 @@ class Questions:
                     return self._running[0] if len(self._running) == 1 else None
                 if len(idle) == 1:
                     return idle[0]
+                # Now every idle call has a question. Within one session it does not matter to which call a question is
+                # assigned.
                 if len(idle) <= len(self._unassigned):
                     if len({call.session_id for call in idle}) > 1 or any(not call.session_id for call in idle):
                         logger.warning("A question was refused, because it may belong to calls of several sessions")

@@ -171,7 +171,11 @@ class WatchedClient:
         await self._client.__aexit__(kind, error, trace)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Send a request. A POST never raises and never returns an error status; a loss is reported instead."""
+        """Send a request; report it to the watch if its reply is lost.
+
+        A POST never raises and never returns an error status, and the DELETE that ends a session never raises; a GET
+        raises httpx's errors.
+        """
         if request.method == "POST":
             return await self._post(request, options)
         if request.method == "DELETE":
@@ -267,13 +271,16 @@ class _WatchedStream(httpx.AsyncByteStream):
 
 
 def _id_of(request: httpx.Request) -> RequestId | None:
-    """Return the JSON-RPC id; None for a notification or an answer to the server."""
+    """Return the JSON-RPC id of a request; None for a notification, or for a reply to the server."""
     message = json.loads(request.content)
     return message.get("id") if "method" in message else None
 
 
 async def _rejection(response: httpx.Response) -> Loss:
-    """Classify an error response: 4xx means that the call did not run, 404 that the session is unknown."""
+    """Return the loss that an error response means; reads and closes the response.
+
+    A 4xx status other than 408 means that the call did not run, and an unknown session (404) that the session is gone.
+    """
     status = response.status_code
     try:
         body = " ".join((await response.aread())[:300].decode(errors="replace").split())

@@ -74,6 +74,7 @@ def was_approved() -> bool:
             asked = next((each["arguments"] for each in entry["calls"] if each["id"] == call["id"]), asked)
         elif is_own(entry, "approval_decision") and entry["id"] == call["id"]:
             approved = {"approve": asked, "edit": entry.get("arguments")}.get(entry["decision"])
+    # What runs must be exactly what was approved.
     return approved is not None and canonical_arguments(approved) == canonical_arguments(call["arguments"])
 
 

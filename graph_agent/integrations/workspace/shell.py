@@ -147,6 +147,7 @@ class CommandRunner:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
+                # In a process group of its own, which can be killed as a whole.
                 start_new_session=True,
             )
         )

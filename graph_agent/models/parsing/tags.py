@@ -352,7 +352,7 @@ class Fence(NamedTuple):
 
     @property
     def is_call(self) -> bool:
-        """Whether the block's language means calls."""
+        """Whether the block's language means calls or a delegation."""
         return self.is_delegation or _CALLS.fullmatch(self.language) is not None
 
     def closes(self, opened: Fence) -> bool:

@@ -1,4 +1,4 @@
-"""Loads the prompts: jinja2 templates in YAML files, individually overridable, validated at construction."""
+"""Loads prompts: Jinja templates in YAML files, which can be replaced one by one and are validated at construction."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ VARIABLES: dict[str, frozenset[str]] = {
     "edited_calls": frozenset({"edits"}),
     "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
-"""Prompt name → variables that the prompt may use."""
+"""Name of a prompt → variables that its template may use."""
 
 
 class PromptTemplate:
-    """A compiled and validated template.
+    """A compiled Jinja template whose variables are checked at construction; it runs in Jinja's sandbox.
 
     Args:
-        variables: The variables it may use.
-        where: Its name in errors, e.g. a file name.
+        text: The template.
+        variables: Names of the variables that it may use.
+        where: Name of the template in errors, e.g. its file.
 
     Raises:
-        ConfigError: On a syntax error, or a variable that is not in `variables`.
+        ConfigError: The template has a syntax error, or uses a variable that is not in `variables`.
     """
 
     def __init__(self, text: str, variables: frozenset[str], where: str) -> None:
@@ -56,18 +57,21 @@ class PromptTemplate:
         self._template: Template = _environment().from_string(text)
 
     def render(self, **values: Any) -> str:
-        """Render the template, without surrounding white space."""
+        """Return the text for these values of the variables, without surrounding white space.
+
+        Raises Jinja's `UndefinedError` if the value of a used variable is missing.
+        """
         return self._template.render(**values).strip()
 
 
 class Prompts:
-    """The prompts of one agent: the defaults with overrides.
+    """The prompts of one agent: those of this package, some of them replaced.
 
     Args:
-        overrides: Prompt name → template text.
+        overrides: Name of a prompt → template that replaces it; None to replace none.
 
     Raises:
-        ConfigError: On an unknown prompt name or an invalid template.
+        ConfigError: A name is unknown, or a template is not a text or invalid.
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
@@ -87,12 +91,16 @@ class Prompts:
         }
 
     def render(self, prompt: str, **values: Any) -> str:
-        """Render one prompt, a key of `VARIABLES`, with a value for each of its variables."""
+        """Return the text of a prompt, given a value for each of its variables in `VARIABLES`."""
         return self._templates[prompt].render(**values)
 
 
 def read_prompt_file(path: Path) -> str:
-    """Read the `template`, the only key, from a prompt's YAML file; raise `ConfigError` if that fails."""
+    """Return the template in a prompt's YAML file, whose only key is `template`.
+
+    Records the file as one that the agent's tools must not change. Raises `ConfigError` if it cannot be read or has
+    another form.
+    """
     record_file(path, "a prompt of this agent")
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Reads the system prompt from its source: text, or a function that is called for each request."""
+"""Reads the system prompt from its source, and builds the description of tools in it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,22 @@ logger = get_logger("graph_agent.prompts.system_prompt")
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 Content: TypeAlias = str | list[str | dict[Any, Any]]
-"""Text, or content blocks."""
+"""Content of a message: text, or content blocks."""
 
 
 def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Content | Callable[[], Content]:
-    """Return the system prompt, or a function that provides that of each request.
+    """Return the system prompt's content, or a function that returns it for each request.
 
-    It is text, a `SystemMessage`, or a function that returns one, without parameters or with one, which receives the
-    running node's state. Raises `ConfigError` for anything else, or if the function fails or returns no text.
+    That function calls the user's function; it logs an exception of it, and raises `ConfigError`, as it does for a
+    value that is neither text nor a `SystemMessage`.
+
+    Args:
+        given: Text, a `SystemMessage`, or a plain function that returns one of them. The function has no required
+            parameter, or one, which receives the running node's state.
+        state: Returns the running node's state.
+
+    Raises:
+        ConfigError: `given` is none of these.
     """
     if (fixed := _content(given)) is not None:
         return fixed
@@ -57,7 +65,10 @@ def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = di
 
 
 def joined(sections: Sequence[Content]) -> Content:
-    """Return the sections of a system prompt as one content, without empty ones; blocks stay as they are."""
+    """Join the sections of a system prompt, leaving out empty ones; the result is text unless a section has blocks.
+
+    Sections of text are separated by a blank line.
+    """
     given = [section for section in sections if section]
     if all(isinstance(section, str) for section in given):
         return "\n\n".join(section for section in given if isinstance(section, str))
@@ -66,7 +77,7 @@ def joined(sections: Sequence[Content]) -> Content:
 
 
 def _content(given: object) -> Content | None:
-    """Return the content of text or a `SystemMessage`; None for another object."""
+    """Return the content of a text or a `SystemMessage`; None for any other object."""
     if isinstance(given, SystemMessage):
         return given.content
     return given if isinstance(given, str) else None
@@ -89,7 +100,13 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, plan: bool) -> str:
-    """Render the descriptions of tools, called in structured plans with `plan`; empty without tools."""
+    """Return the description of tools for the system prompt; empty without tools.
+
+    Args:
+        prompts: The agent's prompts, of which `text_tools` is rendered.
+        schemas: The tools, in OpenAI's function format.
+        plan: Whether the tools are called in structured plans, rather than in text.
+    """
     if not schemas:
         return ""
     # A caller's function may lack these keys.
@@ -98,7 +115,7 @@ def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, pla
 
 
 def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M]:
-    """Replace the descriptions of tools, if they occur, in the system prompt of a request."""
+    """Return a request with the text `before` in its system prompt replaced by `after`; all else is unchanged."""
     return [
         _replace_in(message, before, after) if isinstance(message, SystemMessage) else message for message in messages
     ]

@@ -68,7 +68,10 @@ class AnswerDecoder:
         """Decoded text that may be the beginning of a stop sequence."""
 
     def __call__(self, text: str) -> str:
-        """Add the next part of the reply; return the text that is decoded by it, empty if none."""
+        """Add the next part of the reply; return the text that is decoded by it, empty if none.
+
+        What may be part of an escape or of a stop sequence is held back. Nothing is returned after the answer's end.
+        """
         self.is_fed = True
         self._undecoded += text
         if not self._begun:
@@ -100,7 +103,7 @@ class AnswerDecoder:
             self.is_prose = not self._undecoded.lstrip().startswith(("{", "<", "`"))
 
     def _decoded(self) -> str:
-        """Decode and remove the complete part of the JSON string."""
+        """Decode the complete part of the JSON string and remove it from the input; a closing quote ends the answer."""
         parts: list[str] = []
         text, at = self._undecoded, 0
         while found := _SPECIAL.search(text, at):

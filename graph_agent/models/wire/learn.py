@@ -348,6 +348,7 @@ def endpoint_of(model: BaseChatModel, settings: Mapping[str, Any]) -> Endpoint:
     key = (kind, base_url(model), model_name(model), _key_of(model), repr(sorted(settings.items())))
     with _guard:
         if len(_endpoints) >= _MOST:
+            # Simpler than evicting in an order: what is lost here is learned again.
             _endpoints.clear()
         return _endpoints.setdefault(key, Endpoint(rules, settings, base_url(model)))
 

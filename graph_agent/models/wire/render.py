@@ -60,7 +60,8 @@ def render(
 ) -> list[BaseMessage]:
     """Convert a request's messages to the form that an endpoint accepts; the given messages are not changed.
 
-    The same messages and rules always give the same result, because prompt caches depend on it.
+    Names, ids, content, media, reasoning and the order of roles are converted where the rules require it. The same
+    messages and rules always give the same result, because prompt caches depend on it.
 
     Args:
         messages: System prompt and history, under the tools' own names.
@@ -121,6 +122,7 @@ def call_id_for(form: CallIds, id_: str) -> str:
     """Return a call id in the required form; an id that does not fit is replaced by a hash of it."""
     if form == "any" or (form == "plain" and _PLAIN.fullmatch(id_)) or (form == "nine" and _NINE.fullmatch(id_)):
         return id_
+    # A hash, because the same history must always give the same request.
     number = int.from_bytes(hashlib.sha256(id_.encode("utf-8", "surrogatepass")).digest()[:16])
     digits = []
     for _ in range(9 if form == "nine" else 20):
@@ -203,7 +205,10 @@ _OWN_FIELDS = frozenset(
 def _result(
     message: ToolMessage, rules: WireRules, alias: Callable[[str], str], names: dict[str, str]
 ) -> tuple[ToolMessage, list[Any]]:
-    """Return a tool result as the endpoint accepts it, and the media to send in a user message after the results."""
+    """Return a tool result as the endpoint accepts it, and the media to send in a user message after the results.
+
+    Media that the endpoint accepts nowhere are replaced by a text that describes them.
+    """
     update: dict[str, Any] = {}
     moved: list[Any] = []
     if message.name and (name := alias(message.name)) != message.name:
@@ -268,7 +273,10 @@ def _speaker(message: BaseMessage, accepted: bool) -> dict[str, Any]:
 
 
 def _in_order(messages: list[BaseMessage], rules: WireRules) -> list[BaseMessage]:
-    """Merge user messages into the message before them where the endpoint refuses that order of roles."""
+    """Merge user messages into the message before them where the endpoint refuses that order of roles.
+
+    A user message with blocks after a tool result is not merged; an assistant message is put between them.
+    """
     ordered: list[BaseMessage] = []
     for message in messages:
         before = ordered[-1] if ordered else None
