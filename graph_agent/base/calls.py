@@ -181,7 +181,8 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
 
     Inside a tool, call it without arguments:
     ```python
-    @tool async def charge(amount: int) -> str:
+    @tool
+    async def charge(amount: int) -> str:
         return await payments.post(amount, idempotency_key=idempotency_key())
     ```
 

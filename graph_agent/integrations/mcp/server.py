@@ -66,7 +66,10 @@ class Server:
         self._closed = False
 
     async def open(self) -> list[types.Tool]:
-        """Open the first session and return the server's tools; raise `McpServerError` if that fails."""
+        """Open the first session, set `tools` and `capabilities`, and return the server's tools.
+
+        Raises `McpServerError` if the server does not start.
+        """
         connection = await self._usable_connection()
         self.tools, self.capabilities = connection.tools, connection.capabilities
         self.changes_tools = connection.changes_tools and not self.config.pin_tools

@@ -66,7 +66,7 @@ def is_switched_on() -> bool:
 
 
 def instrument_from_env() -> None:
-    """Trace all agents of this process; without a global provider, export by OTLP over HTTP.
+    """Trace all agents of this process; without a global provider, set one that exports by OTLP over HTTP.
 
     OpenTelemetry's own variables configure the exporter, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 

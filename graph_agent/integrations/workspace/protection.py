@@ -36,7 +36,10 @@ Identity = tuple[int, int]
 
 
 def is_git_name(name: str) -> bool:
-    """Whether a file system may treat a name as `.git`, because it ignores case or characters without width."""
+    """Whether a file system may treat a name as `.git`.
+
+    It may ignore case or characters without width, or the name may be the short form `git~1` on Windows.
+    """
     if not name.isascii():
         name = "".join(char for char in name if unicodedata.category(char) != "Cf")
     return name.casefold() in (".git", "git~1")

@@ -139,7 +139,10 @@ def _any_of(choices: list[Schema]) -> Schema:
 def _arguments(
     tools: Sequence[Mapping[str, Any]], definitions: Schema, *, references: bool = False
 ) -> Iterator[tuple[str, Schema]]:
-    """Yield each tool's name and the schema of its arguments; add the schemas that it refers to to `definitions`."""
+    """Yield each tool's name and the schema of its arguments; add the schemas that it refers to to `definitions`.
+
+    With `references`, each value may also be a reference of a structured plan.
+    """
     for tool in tools:
         function = tool["function"]
         given = function.get("parameters")
