@@ -64,7 +64,10 @@ class OfferedTools:
         return reply if calls == reply.tool_calls else reply.model_copy(update={"tool_calls": calls})
 
     def _function(self, given: dict[str, Any], rules: WireRules) -> dict[str, Any] | None:
-        """Return a tool's function as it is offered; warn and return None if no object satisfies its parameters."""
+        """Return a tool's function as it is offered, and record its renamed arguments for `restored`.
+
+        Returns None, with a logged and recorded warning, if no object satisfies the tool's parameters.
+        """
         named = {**given, "name": self._to_alias(given["name"])}
         if rules.root_combinators and rules.free_keys:
             return named

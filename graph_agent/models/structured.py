@@ -198,7 +198,10 @@ class StructuredPlanner:
         return "tool" if self._takes_tools and "tool" not in self._refused else "text"
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
-        """If the error concerns the temperature or the method, stop using that and return True; else return False."""
+        """If the error concerns the temperature or the method, stop using that and return True; else return False.
+
+        `zero_temperature` is whether the request had the default temperature of 0.
+        """
         if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
             simpler = method != "text"
         elif classify_model_error(error) != "other":
@@ -326,17 +329,18 @@ class SchemaMode:
         return not with_tools and self._is_openai and not rules.is_known and not uses_responses_api(self._model, {})
 
     def is_sent_for_plans(self, setting: StructuredOutput, rules: WireRules) -> bool:
-        """Whether the JSON schema of structured plans is sent.
+        """Whether the JSON schema of structured plans is sent; never to an endpoint that requires OpenAI's strict form.
 
-        Unless configured, only clients of OpenAI's API get it.
+        Unless the setting is `schema`, only clients of OpenAI's API get it.
         """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self._is_openai or setting == "schema")
 
     def is_sent_for_calls(self, setting: StructuredOutput, rules: WireRules) -> bool:
-        """Whether the JSON schema of calls in text is sent. Unless configured, only servers that may be local get it.
+        """Whether the JSON schema of calls in text is sent; never to an endpoint that requires OpenAI's strict form.
 
-        Hosted providers refuse alternatives at the root of a schema.
+        Unless the setting is `schema`, only servers that may be local get it: hosted providers refuse alternatives at
+        the root of a schema.
         """
         is_sent = self.is_sent(setting, rules) and not rules.strict_schema
         return is_sent and (self.makes_grammar(rules) or setting == "schema")

@@ -81,32 +81,33 @@ async def open_mcp_tools(
     on_elicitation: ElicitationHandler | None = None,
     auth: httpx.Auth | Mapping[str, httpx.Auth] | None = None,
 ) -> AsyncIterator[McpTools]:
-    """Open every server once, concurrently, and keep their tools available inside the block.
+    """Open all servers at once, and keep their tools available inside the block; yields the list of tools.
 
-    `connections` maps server names to connections as in langchain-mcp-adapters: `transport` is `stdio` (`command`,
-    `args`, `env`, `cwd`), `streamable_http` or `sse` (`url`, `headers`, `timeout` in seconds, …). Additional keys:
-    `connect_timeout_s`, the seconds for a server to start (default 30); `tool_prefix`, text before the names of its
-    tools (`True` for `"<server>_"`, default none); `pin_tools`, to ignore later tool changes (default False);
-    `required`, to fail without the server (default False); `max_message_bytes` (default 16 MiB); and
-    `stray_output`, `"error"` or `"ignore"` for lines of a stdio server that are not messages (default `"error"`).
+    A server that fails to start is logged as a WARNING and added to `.failed`; the tools of the others are available.
+    `.states()` opens it again, which `/ready` of a server awaits. A server that dies later is reopened by the next
+    call. A lost call is retried once if it certainly did not run, or if its tool is marked as read-only or idempotent;
+    otherwise it raises `McpCallError`. Tools can be called from other event loops and threads while the loop that
+    opened them runs.
 
-    A stdio server's environment consists of PATH, HOME and similar basics and the connection's `env`, in which
-    `${NAME}` is replaced. The command `python` means the running interpreter. The server's stderr is logged at DEBUG by
+    A stdio server's environment is PATH, HOME and similar basics, and the connection's `env`, in which `${NAME}` is
+    replaced. The command `python` means the running interpreter. The server's stderr is logged at DEBUG by
     `graph_agent.mcp`.
 
-    A server that fails to start is logged as a WARNING and added to `.failed`; the other servers' tools are available.
-    `.states()` opens it again, which `/ready` of a server awaits.
-    A server that dies later is reopened by the next call. A lost call is retried once if it certainly did not run or if
-    the tool is marked read-only or idempotent; otherwise it raises `McpCallError`, which states that the call may have
-    taken effect. Tools can be called from other event loops and threads while the loop that opened them runs.
+    Args:
+        connections: Server name → connection as in langchain-mcp-adapters: `transport` is `stdio` (`command`, `args`,
+            `env`, `cwd`), `streamable_http` or `sse` (`url`, `headers`, `timeout` in seconds, …). Additional keys:
+            `connect_timeout_s`, the seconds for a server to start (default 30); `tool_prefix`, text before the names of
+            its tools (`True` for `"<server>_"`, default none); `pin_tools`, to ignore later tool changes (default
+            False); `required`, to fail without the server (default False); `max_message_bytes` (default 16 MiB); and
+            `stray_output`, `"error"` or `"ignore"` for lines of a stdio server that are not messages (default
+            `"error"`). The guide `docs/guides/mcp.md` has the others.
+        on_elicitation: Answers a server's question during a call: `async (context, params) -> ElicitResult`, with an
+            optional third parameter `CallbackContext`. By default a question is an interrupt of the agent.
+        auth: For HTTP servers whose connection has none: one for all of them, or server name → `httpx.Auth`.
 
-    A server's question to a person during a call is an interrupt of the agent; see `elicitation` and
-    `answer_timeout_s` in `docs/guides/mcp.md`. `on_elicitation` answers in its place: `async (context, params) ->
-    ElicitResult`, with an optional third parameter, `CallbackContext`.
-    `auth` applies to every HTTP server, or, as a mapping, to the servers it names.
-
-    Raises `ConfigError` for an invalid connection, before any server starts, and for two tools with the same name, and
-    `McpServerError` for a `required` server that fails to start.
+    Raises:
+        ConfigError: A connection is invalid, before any server starts, or two tools have the same name.
+        McpServerError: A `required` server does not start.
     """
     opening = _Opening()
     for config in check_connections(connections, auth):
