@@ -121,6 +121,7 @@ def loop_fields_from(environment: Mapping[str, str]) -> dict[str, Any]:
         name = fields[variable]
         found[name] = parse_yaml(text, variable)
         try:
+            # Each on its own, so that the error names its variable.
             LoopConfig(**{name: found[name]})
         except ConfigError as error:
             raise ConfigError(f"{variable}={text}: {error}") from None

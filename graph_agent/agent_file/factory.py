@@ -365,6 +365,7 @@ def _candidate(given: str | ModelEndpoint, spec: AgentSpec) -> BaseChatModel:
     endpoint = endpoint_in(name) if isinstance(given, str) else given
     if endpoint is not None:
         return resolve_model(endpoint)
+    # `module:factory` and `provider:name` have the same form, so a module is looked for first.
     factory = load_attribute(name, spec.folder, missing_ok=True)
     if factory is None:
         return resolve_model(name)

@@ -68,6 +68,7 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
     found: Any = module
     for attribute in attributes:
         if not hasattr(found, attribute):
+            # A module in the folder is meant, so that a missing attribute is an error.
             if missing_ok and not _is_local(module_name, folder):
                 return None
             known = did_you_mean(attribute, [name for name in dir(found) if not name.startswith("_")])

@@ -284,6 +284,7 @@ def with_keys(spec: AgentSpec, keys: Mapping[str, str], where: str) -> AgentSpec
     Raises:
         ConfigError: A key is unknown or a value is invalid.
     """
+    # Only the keys that the file has, so that defaults stay defaults.
     content = spec.model_dump(exclude_unset=True)
     known = {*AgentSpec.model_fields, *LoopConfig.model_fields} - {"path"}
     for name, text in keys.items():

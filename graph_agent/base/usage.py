@@ -418,6 +418,7 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
         str(reply.response_metadata.get("model_name") or reply.response_metadata.get("model") or ""), prices
     )
     cached = used.get("input_token_details", {}).get("cache_read", 0) if price.cached_input is not None else 0
+    # Cached tokens are a part of the input tokens.
     fresh = used["input_tokens"] - cached
     return (fresh * price.input + cached * (price.cached_input or 0.0) + used["output_tokens"] * price.output) / 1e6
 

@@ -143,6 +143,7 @@ def may_download_images(model: BaseChatModel | ModelEndpoint | str) -> bool:
     """
     if isinstance(model, str | ModelEndpoint):
         provider = (model if isinstance(model, str) else model.model).partition(":")[0].strip()
+        # The name of a module has dots, that of a provider has none.
         is_factory = "." in provider
         return not is_factory and provider not in _PASS_ON
     packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]

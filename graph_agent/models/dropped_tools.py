@@ -79,6 +79,7 @@ def drops_tools(reported: int, prompt: Sequence[str], tools: int) -> bool:
         tools: The result of `fewest_tokens_of_tools`.
     """
     around = _MESSAGE * (len(prompt) + 1)
+    # Most requests end here, before any words are counted.
     if reported >= sum(map(len, prompt)) // _CHARS_PER_TOKEN + around + tools:
         return False
     fewest = sum(map(fewest_tokens, prompt))

@@ -135,6 +135,7 @@ class PrefixedChatModel(BaseChatModel):
             except Exception as error:  # noqa: BLE001 - as above
                 timed.end(None, classify_model_error(error))
                 if started:
+                    # The reader has a part of the reply, which another model cannot continue.
                     self.failure = error
                     return
                 if may_refuse_stream(model_call.runnable, model_call.options, error):

@@ -203,8 +203,17 @@ async def request_unobserved(
 ) -> AIMessage:
     """Send one request as `model.ainvoke` would, including its cache and rate limiter, without callback dispatch.
 
-    Each token restarts `limit`. If a stream or a forwarding `watch` reads the reply, each token also passes through
-    them. A reply with the id of a message of the request receives a new id. Raises what the model raises.
+    A reply with the id of a message of the request receives a new id.
+
+    Args:
+        unobserved: The model and the receivers of its stream.
+        request: The messages.
+        options: Keyword arguments of the call.
+        limit: Restarted by each token; gives the reply its id.
+        watch: Records each token if a stream reads the reply, or if the watch forwards it to a reader.
+
+    Raises:
+        Exception: The model's error.
     """
     model, manager, streams = unobserved
     is_read = bool(streams) or isinstance(watch, StreamTap)

@@ -88,6 +88,7 @@ class TokenTimeout(AsyncCallbackHandler):
         try:
             yield
         except asyncio.CancelledError as error:
+            # A further cancellation, from outside, takes precedence over the limit.
             if self._expired and task.cancelling() <= before + 1:
                 raise ModelTimeoutError(self._exceeded_limit()) from error
             raise

@@ -261,6 +261,7 @@ class StructuredPlanner:
         try:
             schema = plan_schema(self.schema, offered if len(offered) <= MOST_TOOLS else (), bounded=bounded)
         except RecursionError:
+            # Tools that are nested too deeply are described by the prompt alone.
             schema = self.schema
         self._built = [*self._built[1 - _KEPT_SCHEMAS :], (offered, bounded, schema)]
         return schema

@@ -110,6 +110,7 @@ def read_by_schema(
     if (answer := answer_of_object(after_reasoning(text))) is not None:
         return with_text(reply, cut_at_stop(answer, stop)), True
     if (value := _object(text)) is not None and value.get("tool_calls") == []:
+        # An empty list of calls means the same.
         text = SENTINEL
     return with_text(reply, text), False
 

@@ -71,6 +71,7 @@ def may_retry(error: BaseException, attempt: int, retries: int) -> bool:
     if retries == 0 or classify_model_error(error) != "transient" or forbids_retry(error):
         return False
     fallback, ends = _alternative.get()
+    # A fallback answers sooner than a server that is still loading.
     loading = is_loading(error) and not fallback
     if attempt >= (len(_LOADING_WAITS_S) if loading else retries):
         return False

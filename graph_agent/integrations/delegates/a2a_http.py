@@ -77,6 +77,7 @@ class _Guarded(httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport(verify=_ssl_context() if encrypted else False, trust_env=False)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        # Checked here, because a redirect is sent as a request of its own.
         if origin_of(request.url) not in self._origins:
             raise RefusedReplyError(f"it redirects to another host, {request.url.host!r}, which was not configured")
         if telemetry.observer is not None:

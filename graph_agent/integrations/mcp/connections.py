@@ -135,6 +135,7 @@ def _check(name: Any, connection: Any) -> ServerConfig:
     for key in connection:
         if key not in known:
             _refuse(name, f"unknown key {key!r} for transport {transport!r}; {did_you_mean(str(key), known)}")
+    # An empty value in YAML counts as absent.
     options = {key: value for key, value in connection.items() if key not in COMMON_KEYS and value is not None}
     if transport == "stdio":
         _check_stdio(name, options)
@@ -248,6 +249,7 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
         if not isinstance(value, httpx.Auth):
             raise ConfigError(f"auth[{name!r}] must be an httpx.Auth; got {type(cast('object', value)).__name__}.")
     return [
+        # The connection's own `auth` takes precedence.
         server.model_copy(update={"options": {"auth": auth_by_name[server.name], **server.options}})
         if server.name in auth_by_name
         else server

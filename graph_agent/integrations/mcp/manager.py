@@ -201,6 +201,7 @@ class _Opening:
         for server in self.servers:
             for name, tool in server.tools.items():
                 converted = self._converted.get((server.config.name, name))
+                # Unchanged tools are not converted again, because that resolves all references of a schema.
                 if converted is None or converted[0] != tool:
                     converted = tool, to_langchain_tool(server, tool, self._bridge, self.tools)
                     self._converted[server.config.name, name] = converted

@@ -72,6 +72,7 @@ def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
     if raw is None:
         raw = _input_of(error)
     shown = raw[:_SHOWN].decode(errors="replace") + ("…" if len(raw) > _SHOWN else "")
+    # Output of the server's own code, e.g. of `print`.
     if not raw.lstrip().startswith((b"{", b"[")):
         return UnreadableError(f"it sent a line that is no JSON-RPC message: {shown!r}", stray=True)
     return UnreadableError(f"its reply is malformed ({_fault(error)}): {shown!r}", request_id_in(raw))

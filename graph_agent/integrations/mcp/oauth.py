@@ -94,6 +94,7 @@ class TokenFile:
 
     def write(self, **changes: Any) -> None:
         """Replace some values in the file, atomically: a concurrent reader gets either all old or all new ones."""
+        # Read again, because another process may have written other values.
         values = {"server_url": self._server_url, **self.read(), **changes}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # mkstemp makes a file of mode 0600.

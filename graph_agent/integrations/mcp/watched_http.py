@@ -200,6 +200,7 @@ class WatchedClient:
         return self._watch(response, request_id)
 
     async def _get(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        # The transport resumes a response by the id of the last event that it has received.
         request_id = self._resuming.pop(request.headers.get("last-event-id", ""), None)
         if request_id is None:
             response = await self._client.send(request, **options)
@@ -226,6 +227,7 @@ class WatchedClient:
             logger.debug("A message to an MCP server was lost: %s", loss.reason)
         else:
             self._watching.on_loss(request_id, loss)
+        # Accepted, without a body: the transport neither raises nor waits for more.
         return httpx.Response(202, request=request)
 
     def _watch(self, response: httpx.Response, request_id: RequestId | None) -> httpx.Response:

@@ -171,6 +171,7 @@ class OtelObserver:
             run.input_tokens += tokens[names.INPUT_TOKENS]
             run.output_tokens += tokens[names.OUTPUT_TOKENS]
         started_ns = int(request.started.timestamp() * 1e9)
+        # Begun in the past, because the figures of a request are known only at its end.
         span = self._start(names.CHAT, request.model, about, kind=SpanKind.CLIENT, start_ns=started_ns)
         if span is None:
             return

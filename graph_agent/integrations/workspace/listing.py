@@ -51,6 +51,7 @@ class Listing:
             if below and base.count("/") >= MOST_DEPTH:
                 self.is_cut = True
             else:
+                # Reversed, because the last one is taken first.
                 pending += sorted(below, reverse=True)
             if time.monotonic() > self._ends:
                 self.is_late = True

@@ -103,6 +103,7 @@ def _git_places(root: Path) -> dict[str, Identity]:
                 elif entry.is_dir(follow_symlinks=False):
                     below.append(entry.path)
         if _is_bare(names):
+            # What is inside a bare repository belongs to it, and is not searched.
             found |= _identity(folder)
         else:
             pending += below

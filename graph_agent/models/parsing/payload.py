@@ -325,7 +325,7 @@ def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
 
 
 def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int, bool]:
-    """Parse the key-value pairs at ``start``; also return the index after them, and whether the text ends in one."""
+    """Parse the key-value pairs at ``start``; return them, the index after them, whether the text ends in a value."""
     pairs: dict[str, Any] = {}
     position, partial = start, False
     while (pair := ARGUMENT_PAIR.match(page.text, position)) is not None:

@@ -159,6 +159,7 @@ def _bare_arguments(
         return None
     others = item.keys() - {name_key, argument_key} - _OTHER_KEYS
     if argument_key is None:
+        # Without arguments, only a known name makes an object a call.
         return {} if known and not others and context.complete else None
     if others & _NO_CALL or (others and not known) or _is_schema(argument_key, item[argument_key]):
         return None

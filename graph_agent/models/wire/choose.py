@@ -92,6 +92,7 @@ def _default_url(packages: list[str]) -> str:
 def _provider_at(url: str) -> str | None:
     parts = urlsplit(url)
     host = parts.hostname or ""
+    # On this machine only the port identifies a server.
     if host in _LOCAL:
         try:
             return PORTS.get(parts.port or 0)

@@ -156,6 +156,11 @@ def echoed_values(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapp
     """Return the arguments of a call whose values are copied from the example of its tool: argument → value.
 
     Only invented texts count, not those that the schema contains, such as a default. Empty if nothing was copied.
+
+    Args:
+        tools: The offered tools, from which the examples were made.
+        name: Name of the called tool.
+        arguments: Arguments of the call.
     """
     return {
         argument: value
@@ -172,6 +177,7 @@ _Example = dict[str, tuple[Any, bool]]
 def _examples(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], _Example]]:
     """Yield the function and the example of each tool, at most six; a single tool has two examples."""
     values = _Values()
+    # Two examples of a single tool show which of its values vary.
     for tool in [*tools, *tools] if len(tools) == 1 else tools[:_MOST_TOOLS]:
         yield tool["function"], values.arguments(tool["function"].get("parameters"))
 

@@ -70,6 +70,7 @@ def _convert(
     def flush() -> None:
         if results:
             text, media = format_results(results), [block for each in results for block in _media(*each)]
+            # Media stay blocks, because they cannot be written as text.
             content: Any = [{"type": "text", "text": text}, *media] if media else text
             written.append(HumanMessage(content, id=results[0][0].id))
             results.clear()

@@ -236,9 +236,11 @@ class _Reduction:
         if pointer not in self._keys:
             key, number = f"{self._name}_{pointer.rpartition('/')[2] or 'root'}", 1
             key = re.sub(r"[^A-Za-z0-9_-]", "_", key)
+            # Several tools may have definitions of the same name.
             while (unique := key if number == 1 else f"{key}_{number}") in self._definitions:
                 number += 1
             self._keys[pointer] = unique
+            # Reserved first, because the part may refer to itself.
             self._definitions[unique] = {}
             self._definitions[unique] = self._reduce(part, 0, is_root=pointer == "#")
         return {"$ref": f"#/$defs/{self._keys[pointer]}"}

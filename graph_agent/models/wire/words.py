@@ -342,6 +342,7 @@ def classify_words(status: int | None, text: str, codes: Collection[str] = ()) -
         text: The error's text and its body.
         codes: The codes and types in the error's body, in lower case.
     """
+    # The key is wrong, whatever the words are.
     if status == 401:
         return None
     if status not in _NOT_ABOUT_TOOLS and has_words("tools_rejected", text):
