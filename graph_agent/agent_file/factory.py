@@ -190,9 +190,9 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
-    """Open the delegates that are agent files; return index in `delegates` → agent.
+    """Open the delegates that are agent files; return index in `delegates` → agent. They have no database of their own.
 
-    They have no database of their own.
+    Raises `ConfigError` if agent files delegate to each other in a circle.
     """
     opened = {}
     for at, delegate in enumerate(spec.delegates):
@@ -406,7 +406,10 @@ def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str
 
 
 def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
+    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there.
+
+    Records the server's files, so that the agent's tools do not change them.
+    """
     if isinstance(roots := raw.get("roots"), list):
         raw = {**raw, "roots": [str(spec.folder / root) if isinstance(root, str) else root for root in roots]}
     if raw.get("transport") != "stdio":
@@ -423,7 +426,10 @@ def _located(name: str, raw: Mapping[str, Any], spec: AgentSpec, environment: Ma
 
 
 def _with_variables(server: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an HTTP connection with the environment variables in its URL, headers and OAuth settings replaced."""
+    """Return an HTTP connection with the environment variables in its URL, headers and OAuth settings replaced.
+
+    Raises `ConfigError` if one is not set.
+    """
     connection = dict(raw)
     try:
         if isinstance(url := raw.get("url"), str):

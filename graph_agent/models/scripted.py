@@ -397,8 +397,12 @@ class ScriptedRequest:
 class Script:
     """The steps and the position of one scripted model; safe to share between threads and event loops.
 
+    Args:
+        responses: The replies, as for `ScriptedChatModel`.
+        cycle: Whether to begin again after the last one.
+
     Raises:
-        ConfigError: at construction, if a step cannot be parsed, or an empty script is cycled.
+        ConfigError: A step cannot be parsed, or an empty script is cycled.
     """
 
     def __init__(self, responses: Sequence[Reply], *, cycle: bool) -> None:
@@ -424,13 +428,12 @@ class Script:
     def take(self, request: ScriptedRequest) -> AIMessage:
         """Record `request` and return a fresh copy of the next step.
 
-        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later passes
-        of a cycle, call ids get the pass as a suffix (`call_1-2`), so that they are unique too.
-
-        The only reply of a script is returned again if the next request composes the answer.
+        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later passes of
+        a cycle, call ids get the pass as a suffix (`call_1-2`), so that they are unique too. The only reply of a script
+        is returned again if the next request composes the answer.
 
         Raises:
-            ScriptError: if every step was returned and the script does not cycle.
+            ScriptError: Every step was returned and the script does not cycle.
         """
         with self._lock:
             index = self._asked
@@ -493,10 +496,11 @@ def read_step(response: Reply, number: int) -> AIMessage:
     tool call, as in a provider's client.
 
     Args:
-        number: its position in the script, from 1, for the error message.
+        response: The entry.
+        number: Its position in the script, from 1, for the error message.
 
     Raises:
-        ConfigError: for an entry of another type, and for a call without a name.
+        ConfigError: An entry of another type, or a call without a name.
     """
     if isinstance(response, AIMessageChunk):
         return cast("AIMessage", message_chunk_to_message(response)).model_copy(deep=True)

@@ -251,7 +251,7 @@ class StreamWatch(AsyncCallbackHandler):
     async def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
     ) -> None:
-        """Start a new reply; see `begin`."""
+        """Start a new reply as `begin` does; LangChain's callback for the start of a request."""
         self.begin()
 
     def begin(self) -> None:
@@ -273,7 +273,7 @@ class StreamWatch(AsyncCallbackHandler):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **_: Any,
     ) -> None:
-        """Record one token, and pass the text that may now be shown to `forward`."""
+        """Record one token, and pass the text that may now be shown to `forward`; LangChain's callback for a token."""
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
         elif new := self.receive(chunk.message):

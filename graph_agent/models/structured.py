@@ -365,7 +365,7 @@ class SchemaMode:
         return schema_options(self._model, form, given) or {}
 
     def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
-        """Whether an error refuses the form of a schema; the form is then not used again."""
+        """Whether an error refuses the form of a schema; the form is then not used again, which is logged."""
         if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(text_of(error)):
             return False
         remaining = self._remaining(schema)

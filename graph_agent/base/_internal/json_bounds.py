@@ -54,9 +54,10 @@ class JsonMeter:
         self._ended = False
 
     def feed(self, piece: bytes) -> None:
-        """Count the next bytes of the text; raise `JsonBoundsError` if it exceeds a bound or has a NUL byte.
+        """Count the next bytes of the text.
 
-        JSON in UTF-8 never has a NUL byte; parsers recognize UTF-16 and UTF-32 by it.
+        Raises `TooManyValuesError` for too many values, and `JsonBoundsError` for too deep nesting, a number that is
+        too long, or a NUL byte. JSON in UTF-8 never has a NUL byte; parsers recognize UTF-16 and UTF-32 by it.
         """
         if self._ended:
             return

@@ -215,7 +215,10 @@ def _is_provider_strategy(given: Any) -> bool:
 
 
 def _unwrapped(given: Any) -> tuple[Any, Any]:
-    """Return the schema of a strategy and its `handle_errors`; anything else unchanged, with True."""
+    """Return the schema of a strategy and its `handle_errors`; anything else unchanged, with True.
+
+    Raises `ConfigError` for a strategy with `tool_message_content`, which has no use here.
+    """
     # Without its module loaded, there is no strategy.
     strategies = sys.modules.get(_STRATEGIES)
     if strategies is None or not isinstance(given, strategies.ToolStrategy):
@@ -234,7 +237,10 @@ def _unwrapped(given: Any) -> tuple[Any, Any]:
 
 
 def _tagged_schema(adapters: dict[str, TypeAdapter[Any]]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the field that names the class, and the JSON schema of an answer of one of several classes."""
+    """Return the name of the field that names the class, and the JSON schema of an answer of one of several classes.
+
+    Raises `ConfigError` if one of the classes has no fields.
+    """
     schemas, shared = TypeAdapter.json_schemas([(name, "validation", adapter) for name, adapter in adapters.items()])
     definitions: dict[str, Any] = shared.get("$defs", {})
     found = {name: schemas[name, "validation"] for name in adapters}

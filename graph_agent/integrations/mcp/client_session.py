@@ -55,7 +55,10 @@ class Session(ClientSession):
             logger.debug("An answer to an MCP server's request could not be sent: %r", error)
 
     async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
-        """Validate a result's structured content as the SDK does, but in a thread and in bounded time."""
+        """Validate a result's structured content as the SDK does, but in a thread and in bounded time.
+
+        As in the SDK, raises `RuntimeError` if it does not fit the tool's output schema.
+        """
         schema = self._tool_output_schemas.get(name)
         if schema is None:
             return

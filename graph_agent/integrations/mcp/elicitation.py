@@ -200,7 +200,10 @@ async def _call(
     meta: dict[str, Any] | None,
     suspended: SuspendedCall,
 ) -> types.CallToolResult:
-    """Call a tool; if the server refuses until the user has opened an address, ask the user and call again."""
+    """Call a tool; if the server refuses until the user has opened an address, ask the user and call again.
+
+    Raises `ToolException` if the user does not open it, or if the server refuses more than 5 times.
+    """
     refusals = 0
     while True:
         try:

@@ -437,7 +437,11 @@ class ServerConnection:
             await self._session.send_roots_list_changed()
 
     def _on_unreadable(self, error: UnreadableError) -> None:
-        """Fail all running calls, because the message may be the reply to any of them."""
+        """Log the message and fail all running calls, because it may be the reply to any of them.
+
+        After a line that was not meant as a message, they fail only after a second, or not at all if the connection
+        ignores it.
+        """
         logger.warning("MCP server %r: %s", self._config.name, error.reason)
         if not self.opened.done():
             self._stray = error.reason

@@ -278,7 +278,7 @@ class Folder:
             raise PathError(f"{path} is protected: it is {what}. A person may approve this, with an approval rule.")
 
     def _parts_of(self, path: str, given: str) -> list[str]:
-        """Return the parts of a path; an absolute one must be below the root. `given` is the path in the error."""
+        """Return the parts of a path; raise `PathError`, which names `given`, for an absolute one outside the root."""
         if path.startswith("/"):
             root = f"{self.root}/"
             if not f"{path}/".startswith(root):

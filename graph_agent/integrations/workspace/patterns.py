@@ -99,7 +99,7 @@ def _end_of(line: str) -> int:
 
 
 def _translated(pattern: str, below: bool) -> str:
-    """Return the regular expression for a pattern, whose exclamation mark has been removed."""
+    """Return the regular expression for a pattern without `!` at its start; raise `PatternError` if invalid."""
     is_folder = pattern.endswith("/")
     pattern = pattern.removesuffix("/")
     if not pattern:
@@ -143,7 +143,7 @@ def _name(part: list[str]) -> str:
 
 
 def _tokens(part: str) -> list[str]:
-    """Return the regular expressions for the characters of a pattern; `_STAR` for a star."""
+    """Return regular expressions for a pattern's characters, `_STAR` for a star; raise `PatternError` if invalid."""
     tokens = list[str]()
     at = 0
     while at < len(part):
@@ -167,7 +167,10 @@ def _tokens(part: str) -> list[str]:
 
 
 def _set(part: str, at: int) -> tuple[str, int]:
-    """Return the regular expression for a set whose `[` precedes index `at`, and the index after the set."""
+    """Return the regular expression for a set whose `[` precedes index `at`, and the index after the set.
+
+    Raises `PatternError` if the set is not closed or names an unknown class.
+    """
     is_negated = part[at : at + 1] in ("!", "^")
     at += is_negated
     first = at
@@ -193,7 +196,7 @@ def _set(part: str, at: int) -> tuple[str, int]:
 
 
 def _member(part: str, at: int) -> tuple[str, int]:
-    """Return a character of a set, and the index after it."""
+    """Return a character of a set, and the index after it; raise `PatternError` at the end of the pattern."""
     at += part[at : at + 1] == "\\"
     if at >= len(part):
         raise PatternError("it has a bracket without an end")

@@ -158,7 +158,10 @@ class Guard:
         return arguments
 
     def set_aside_new(self) -> list[str]:
-        """Rename files that the command must not have created; return their new paths, empty if there are none."""
+        """Rename files that the command must not have created; return their new paths, empty if there are none.
+
+        If the folder has become too large to search for git's files, these are not renamed, with a warning.
+        """
         known = set(self._git.values())
         try:
             new = [_sign_of(path) for path, each in _git_places(self._root).items() if each not in known]
