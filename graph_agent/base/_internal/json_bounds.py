@@ -74,7 +74,10 @@ class JsonMeter:
             )
 
     def _outside_strings(self, piece: bytes) -> bytes:
-        """Return the bytes of a piece that are outside strings; of each string, one quotation mark is kept."""
+        """Return the bytes of a piece that are outside strings; of each string, one quotation mark is kept.
+
+        Records whether the piece ends inside a string, and holds back a backslash at its end for the next piece.
+        """
         # An even run of backslashes escapes itself; an odd run escapes the next character.
         backslashes = len(piece) - len(piece.rstrip(b"\\"))
         self._escape = b"\\" if backslashes % 2 else b""

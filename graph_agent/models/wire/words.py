@@ -321,7 +321,9 @@ def has_words(words: Words, text: str) -> bool:
 
 
 def is_quota(status: int | None, text: str) -> bool:
-    """Whether an error's text names a quota that is exhausted for longer than a minute, unlike a rate limit.
+    """Whether an error means a quota that is exhausted for longer than a minute, unlike a rate limit.
+
+    False for the statuses 404, 422 and from 500, whatever the text.
 
     Args:
         status: The HTTP status; None without one.
