@@ -44,7 +44,8 @@ async def generate_reply(
         options: Keyword arguments of the call.
         manager: Receives the tokens of a streamed reply.
         is_text: Whether the content of every message is a string.
-        on_chunk: Receives each chunk of the reply, which is then always streamed; the manager receives no tokens.
+        on_chunk: Makes a reply always streamed, and receives each chunk in place of `manager`. Ignored for a model with
+            a cache, a rate limiter, or a generation of its own.
 
     Raises:
         Exception: The model's error.

@@ -99,7 +99,10 @@ def _end_of(line: str) -> int:
 
 
 def _translated(pattern: str, below: bool) -> str:
-    """Return the regular expression for a pattern without `!` at its start; raise `PatternError` if invalid."""
+    """Return the regular expression for a pattern without `!` at its start; raise `PatternError` if invalid.
+
+    With `below`, it also matches everything below a folder that the pattern matches.
+    """
     is_folder = pattern.endswith("/")
     pattern = pattern.removesuffix("/")
     if not pattern:

@@ -124,7 +124,10 @@ class CallAssembler:
         return True
 
     def _home_of(self, id_: str, name: str, given: Any, text: str) -> _Call | None:
-        """Return the call that a fragment continues; None if it begins a new call or belongs to none."""
+        """Return the call that a fragment continues; None if it begins a new call or belongs to none.
+
+        Records on calls whether the assignment was inferred, and which later calls it may belong to instead.
+        """
         last = self._calls[-1] if self._calls else None
         near = last if given is None else self._newest_at.get(given)
         if (known := self._newest_with.get(id_) if id_ else None) is not None:
@@ -165,7 +168,10 @@ class CallAssembler:
         return call
 
     def _adopted(self, call: _Call, key: Literal["id", "name"], value: str) -> str | None:
-        """Set the id or name of a call that has none, and return it; None if it had one or `value` is empty."""
+        """Set the id or name of a call that has none, and return it; None if it had one or `value` is empty.
+
+        `key` is `id` or `name`.
+        """
         if not value or getattr(call, key):
             return None
         setattr(call, key, value)

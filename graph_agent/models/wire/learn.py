@@ -293,7 +293,8 @@ class Attempt:
     ) -> bool:
         """Change `rules` as an error suggests; return False if it suggests nothing, or after four changes.
 
-        Errors other than refusals of the request's form, by their HTTP status, suggest nothing.
+        An error with a status that does not mean a refused form suggests nothing. Nor does an error of a model without
+        a known client package, except for a `TypeError`.
 
         Args:
             error: The error of the request.
