@@ -274,7 +274,7 @@ def cut_off_reply(
 def estimated_usage(
     request: Sequence[BaseMessage], reply: BaseMessage, tools: Sequence[dict[str, Any]] | None = None
 ) -> UsageMetadata:
-    """Estimate the tokens of a request and its reply, at about four characters a token."""
+    """Estimate the tokens of a request, its `tools` included, and of its reply, at about four characters a token."""
     asked = estimated_tokens(request, tools=list(tools) if tools else None)
     answered = estimated_tokens([reply])
     return UsageMetadata(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)

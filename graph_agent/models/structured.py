@@ -254,7 +254,10 @@ class StructuredPlanner:
         return named or choice_of(self.model, "any")
 
     def _plan_schema(self, offered: Sequence[dict[str, Any]], *, bounded: bool = False) -> dict[str, Any]:
-        """Return the JSON schema of plans that call these tools; without the tools' arguments if they are too many."""
+        """Return the JSON schema of plans that call these tools; without the tools' arguments if they are too many.
+
+        With ``bounded``, texts and lists that a small model could continue without end are limited. Cached.
+        """
         for tools, is_bounded, schema in self._built:
             if tools is offered and is_bounded == bounded:
                 return schema
@@ -386,7 +389,7 @@ class SchemaMode:
 
 
 def reply_form(schema: dict[str, Any], name: str = "reply") -> ResponseFormat:
-    """Return the response format of a schema that is not sent in strict form."""
+    """Return the response format that sends a schema under a name, not in strict form."""
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
 
 

@@ -78,7 +78,10 @@ def load_yaml(text: str, *, texts: bool = False) -> Any:
 
 
 def parse_yaml(text: str, where: str, *, texts: bool = False) -> Any:
-    """Parse one YAML document as `load_yaml` does; raise `ConfigError` that begins with `where` and the position."""
+    """Parse one YAML document as `load_yaml` does for the same arguments.
+
+    Raises `ConfigError`, which begins with `where` and the position, in place of `yaml.YAMLError`.
+    """
     try:
         return load_yaml(text, texts=texts)
     except yaml.MarkedYAMLError as error:
@@ -96,7 +99,7 @@ _REFERENCE = re.compile(r"\$\{(?P<name>\w++)(?::-(?P<default>[^}]*+))?(?P<end>\}
 
 
 def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return a text with each `${NAME}` or `${NAME:-default}` replaced by the variable's value.
+    """Return a text with each `${NAME}` or `${NAME:-default}` replaced by the value in `environment`.
 
     A variable that is empty counts as unset if the reference has a default. Raises `ValueError`, whose message has the
     reference and not the text, for a variable that is not set and has no default.
@@ -109,7 +112,7 @@ def expand(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def expand_known(text: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
-    """Replace the references `${NAME}` and `${NAME:-default}` that have a value; the others are kept.
+    """Replace the references `${NAME}` and `${NAME:-default}` that have a value in `environment`; the others are kept.
 
     A variable that is empty counts as unset if the reference has a default.
 

@@ -487,7 +487,7 @@ def checked_context(given: Any, *, own: bool = True) -> Any:
 def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
     """Convert a run's context to an `AgentContext`; None if it is empty, invalid or of a foreign type.
 
-    LangGraph passes the context of a parent graph to the run of a subgraph unchanged, so it may be of any type.
+    LangGraph passes a parent graph's context unchanged, so it may be of any type; `schema` is made from a dict.
     """
     if isinstance(given, AgentContext):
         return given

@@ -192,7 +192,7 @@ class RemoteAgent:
                 await anyio.sleep(_LOOK_AGAIN_S)
 
     async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
-        """Read a task, or follow it to its end; None if the agent cannot be reached, which is logged."""
+        """Read a task, or follow it `until_end`; None if the agent cannot be reached, which is logged."""
         try:
             async with self._client() as (client, streams):
                 remote = FollowedTask(

@@ -318,7 +318,11 @@ class Questions:
         self._running.append(call)
 
     def end(self, call: AskingCall, *, answered: bool) -> None:
-        """Remove a call; its open questions become void, except those that may belong to another call."""
+        """Remove a call; its open questions become void.
+
+        If the server has answered the call (`answered`), a question whose call was guessed is assigned to another one
+        instead.
+        """
         self._running.remove(call)
         if not call.answered.done():
             call.answered.set_result(answered)

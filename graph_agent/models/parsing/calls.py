@@ -394,7 +394,7 @@ class TextCalls(NamedTuple):
 
 
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
-    """Return the calls, as ``parse_tool_calls`` does, and the remaining prose, stripped of surrounding white space.
+    """Return the calls, as ``parse_tool_calls`` does for the same arguments, and the remaining prose, stripped.
 
     A call is removed with its tags, and with its fence if a fenced block has nothing else. An envelope that is a whole
     message is replaced by its ``content``.
@@ -404,7 +404,7 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
 
 
 def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
-    """Parse a text like ``split_tool_calls``, and also return how the text ends."""
+    """Parse a text like ``split_tool_calls`` for the same arguments, and also return how the text ends."""
     if _ANY_OPENER.search(text) is None:
         return TextCalls([], text.strip(), visible=text.strip())
     scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))

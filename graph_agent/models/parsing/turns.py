@@ -187,7 +187,10 @@ class ProseEnd:
             self._at = found.end()
 
     def _begin(self, text: str, *, final: bool) -> bool:
-        """Skip reasoning and assistant headers; return False while more of them may follow."""
+        """Skip reasoning and assistant headers; return False while more of them may follow.
+
+        With ``final``, `text` is complete, so that nothing more may follow.
+        """
         leading = len(text) - len(without_leading(text)) if final else leading_length(text)
         if leading is None:
             return False
@@ -202,7 +205,7 @@ class ProseEnd:
         return True
 
     def _counts(self, text: str, found: re.Match[str], *, final: bool) -> bool | None:
-        """Whether a marker ends the reply; None while that is undecided."""
+        """Whether a marker ends the reply; None while that is undecided, which ``final`` (a complete text) excludes."""
         if "<|end|>" in (found["glued"], found["turn"]):
             following = text[found.end() : found.end() + len(_HARMONY_GOES_ON)]
             if following == _HARMONY_GOES_ON:
