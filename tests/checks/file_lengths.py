@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 419
 """Modules the package may have; lower it when modules join."""
-LINES = 88_534
+LINES = 88_506
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
