@@ -17,6 +17,7 @@ from graph_agent.storage.locks.registry import running_check
 from graph_agent.testing import read_recording
 from tests.support.agents import echo, kinds, says, thread
 from tests.support.cli import run_cli
+from tests.support.event_times import without_times
 from tests.support.killed_first_call import SESSION, killed
 from tests.support.postgres_server import on_postgres
 
@@ -25,10 +26,6 @@ BEGUN = ["user_message", "status"]
 
 def agent(saver: Any, *replies: str, plans: bool = True) -> Any:
     return create_graph_agent(ScriptedChatModel(list(replies)), tools=[echo] if plans else [], checkpointer=saver)
-
-
-def without_times(events: list[Any]) -> list[Any]:
-    return [{name: value for name, value in event.items() if name not in ("ts", "queued_s")} for event in events]
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["first input", "second input"])

@@ -21,6 +21,7 @@ from tests.interfaces.server.process import PARROT, Served, eventually, serving
 from tests.support.a2a_client import a2a_client
 from tests.support.agui import interrupts, post, resume
 from tests.support.dev_server import dev_process
+from tests.support.event_times import without_times
 
 # Another `langgraph dev` of this group has ended before.
 pytestmark = pytest.mark.xdist_group("langgraph_dev")
@@ -135,7 +136,7 @@ async def test_one_conversation_through_every_protocol_is_one_event_log(server: 
         [role for role, _ in logged],
         logged[2],
         decisions,
-        streamed,
+        without_times(streamed),
         [each["type"] for each in values["events"]],
         conversation(shown[-2]["messages"], "role"),
         conversation(values["messages"], "type"),
@@ -147,7 +148,7 @@ async def test_one_conversation_through_every_protocol_is_one_event_log(server: 
         ["user", "tool", "user", "tool", "assistant", "user", "assistant"],
         ("user", "Please be brief."),
         [("then1-0", "approve")],
-        log,
+        without_times(log),
         [each["type"] for each in log],
         logged,
         logged,
