@@ -15,24 +15,10 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.base.history_notes import NOTE_HEAD, NOTE_MARK, SUMMARY, is_kept_note, is_note, summary_note
 from graph_agent.base.types import HIDDEN_ID_PREFIX
 from graph_agent.core.tools.truncation import cuts_for, with_cuts
 
-NOTE_MARK = "graph_agent_note"
-"""Key in `additional_kwargs` of a note, which is a message of neither user nor model.
-
-Only a note that begins an input, as a compacted conversation does, is stored.
-
-The value is `_SUMMARY` for a model's summary, which later notes contain in full, and `KEPT` for kept results, which are
-added to each shortened conversation anew; else True.
-"""
-_SUMMARY = "summary"
-KEPT = "kept"
-
-_HEAD = (
-    "[A note, not the user's words: the beginning of this conversation is left out, because the whole is longer than "
-    "you can read. What was in it, in short, the newest last:"
-)
 _NOTE_CHARS = 3_000
 _MESSAGE_CHARS = 400
 _RESULT_CHARS = 160
@@ -106,7 +92,7 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
     """
     whole = estimated_tokens(messages)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
-    note = min((len(_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
+    note = min((len(NOTE_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
     if (kept_from := find_cut(messages, target - note)) is None:
         return None
     shorter = compacted_view(messages, kept_from)
@@ -151,21 +137,6 @@ def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
             if index == 0 or not isinstance(messages[index - 1], ToolMessage):
                 break
     return found
-
-
-def summary_note(text: str) -> HumanMessage:
-    """Return the note that holds a model's summary, in the form of every note."""
-    return HumanMessage(f"{_HEAD}\n{text}]", additional_kwargs={NOTE_MARK: _SUMMARY})
-
-
-def is_note(message: BaseMessage) -> bool:
-    """Whether a message of a request is a note in place of removed messages."""
-    return bool(message.additional_kwargs.get(NOTE_MARK))
-
-
-def is_kept_note(message: BaseMessage) -> bool:
-    """Whether a message of a request is the note with kept results."""
-    return message.additional_kwargs.get(NOTE_MARK) == KEPT
 
 
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
@@ -274,7 +245,7 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
     A model's summary among them is kept in full.
     """
     summarized = list[str]()
-    if dropped[0][0].additional_kwargs.get(NOTE_MARK) == _SUMMARY:
+    if dropped[0][0].additional_kwargs.get(NOTE_MARK) == SUMMARY:
         summarized, dropped = _lines(dropped[0]), dropped[1:]
     room = min(_NOTE_CHARS, sum(len(message.text) for group in dropped for message in group) // 4)
     summary: list[str] = []
@@ -289,8 +260,8 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
         summary[:0] = lines
     if omitted:
         summary.insert(0, f"- {omitted} earlier messages")
-    kind = _SUMMARY if summarized else True
-    return HumanMessage("\n".join([_HEAD, *summarized, *summary]) + "]", additional_kwargs={NOTE_MARK: kind})
+    kind = SUMMARY if summarized else True
+    return HumanMessage("\n".join([NOTE_HEAD, *summarized, *summary]) + "]", additional_kwargs={NOTE_MARK: kind})
 
 
 def _lines(group: Group) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
-from graph_agent.core.planning.compaction import KEPT, NOTE_MARK, is_note
+from graph_agent.base.history_notes import KEPT, NOTE_MARK, is_note
 from graph_agent.core.state.messages import KEPT_AS
 
 _HEAD = "[A note, not the user's words: results from the part that is left out, which still hold."

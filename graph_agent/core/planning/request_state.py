@@ -19,6 +19,7 @@ from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.history_notes import is_kept_note
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.model_error_text import FALLBACK_SENTENCE
 from graph_agent.base.settings.config import LoopConfig, Planner, Price
@@ -27,7 +28,7 @@ from graph_agent.base.usage import TimedRequest, usage_of
 from graph_agent.core.deps import AgentDeps
 from graph_agent.core.hooks.protocol import HookAction, HookRequest
 from graph_agent.core.hooks.request_messages import with_text, with_texts
-from graph_agent.core.planning.compaction import compacted_view, is_kept_note, shorten, summarized_view
+from graph_agent.core.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.core.planning.kept_results import KeptResults, with_kept_results
 from graph_agent.core.planning.reply import REPLACED
 from graph_agent.core.state.events import ModelCallRecord, Purpose, StoredEvent, event

@@ -15,9 +15,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from graph_agent.base._internal.failure_log import get_logger, log_traceback
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.base.errors import UserError
+from graph_agent.base.history_notes import is_kept_note, is_note
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError, usage_of
-from graph_agent.core.planning.compaction import find_cut, is_kept_note, is_note, newest_input
+from graph_agent.core.planning.compaction import find_cut, newest_input
 from graph_agent.core.planning.request_state import RequestState, plan_request
 from graph_agent.core.planning.requests import ModelRequests
 from graph_agent.core.state.events import StoredEvent, event

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from graph_agent.core.planning.compaction import NOTE_MARK, compact, compacted_view
+from graph_agent.base.history_notes import NOTE_MARK
+from graph_agent.core.planning.compaction import compact, compacted_view
 
 SYSTEM = SystemMessage("Be brief.", id="system")
 UNHURRIED = settings(suppress_health_check=[HealthCheck.too_slow])

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from pydantic import SecretStr
 
 from graph_agent import AgentContext, LoopHook, ScriptedChatModel, create_graph_agent
-from graph_agent.interfaces.server.responses.compaction import StoppedByHookError, summarize_conversation
+from graph_agent.session.conversation import NoSummaryError, summarize_conversation
 
 CONVERSATION: list[AnyMessage] = [
     HumanMessage("Write to ana@example.com.", id="1"),
@@ -69,7 +69,7 @@ async def test_a_hook_that_ends_an_input_ends_a_summary() -> None:
         return {"jump_to": "end", "messages": [AIMessage("No.")]}
 
     model = ScriptedChatModel([])
-    with pytest.raises(StoppedByHookError):
+    with pytest.raises(NoSummaryError, match="stopped"):
         await summarize(model, [stops])
 
     assert model.requests == []

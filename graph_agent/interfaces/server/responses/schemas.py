@@ -13,8 +13,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from graph_agent.base._internal.text import text_of, to_json_safe
+from graph_agent.base.history_notes import summary_note
 from graph_agent.base.settings.config import ReasoningEffort
-from graph_agent.core.planning.compaction import summary_note
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 

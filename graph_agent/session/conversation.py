@@ -1,0 +1,149 @@
+"""Asks the agent's model for the summary of a conversation, and estimates the tokens of a request, without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from langchain_core.messages import AnyMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+
+from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.base.errors import HookError
+from graph_agent.base.model_error_text import ModelErrorKind
+from graph_agent.base.settings.config import AgentContext, coerce_context, effective_config, set_fields
+from graph_agent.base.types import Usage
+from graph_agent.core.deps import AgentDeps, deps_of_run
+from graph_agent.core.hooks.copies import hook_error
+from graph_agent.core.hooks.pipeline import MiddlewareNode
+from graph_agent.core.planning.hooked_requests import prepare
+from graph_agent.core.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
+from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.summary import NoSummaryError as EmptySummaryError
+from graph_agent.core.planning.summary import request_summary, use_summary
+from graph_agent.core.state.schema import INITIAL_LOOP, loop_of_new_input
+from graph_agent.core.tools.invoke import belongs_to_run
+from graph_agent.models.errors import classify_model_error
+
+_WINDOW_SHARE = 0.75
+"""Share of the model's context window that the conversation may fill in the request for the summary."""
+_LEAST_TOKENS = 5_000
+"""Tokens for which the summary has room, at least; a short conversation may need a long summary."""
+
+
+class NoSummaryError(Exception):
+    """A conversation could not be summarized.
+
+    Args:
+        kind: `stopped` if a hook ended the request before the model, `hook` if a hook with `on_error = "fail"` or a
+            middleware failed, `empty_answer` if the reply has no text or refuses; else the kind of the provider's
+            error, which is the `__cause__`.
+    """
+
+    def __init__(self, kind: ModelErrorKind | Literal["stopped", "hook", "empty_answer"]) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+async def summarize_conversation(
+    deps: AgentDeps, messages: Sequence[AnyMessage], instructions: str | None, context: AgentContext
+) -> tuple[str, Usage]:
+    """Have the agent's model summarize a conversation; return the summary, and the usage of all model calls.
+
+    The hooks before the model see the messages, each call directly followed by its results; loop hooks rewrite the tool
+    results, and middleware wraps the request.
+
+    Raises `NoSummaryError` if a hook or the provider prevents the summary, or the reply has no text.
+    """
+    own, found = deps.toolbox.own, list[tuple[str, Usage]]()
+
+    async def summarize(state: dict[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        given = coerce_context(runtime.context, deps.context_schema)
+        settings = effective_config(deps.config, given, deps.context_schema)
+        chain = await deps.models.chain(settings)
+        planner = planner_of("", settings, deps.agentic_loop)
+        active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
+        requests = ModelRequests(active, lambda *_: None)
+        await prepare(requests, (), may_summarize=False)
+        tokens = max(estimated_tokens(active.history), _LEAST_TOKENS)
+        if active.window is not None:
+            tokens = min(tokens, int(active.window * _WINDOW_SHARE))
+        text = await request_summary(requests, active.history, tokens, instructions)
+        found.append((text, requests.usage))
+        return {}
+
+    # A graph, so that hooks and middleware have a state and a runtime, as in a run.
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(
+        own.state_schema, context_schema=deps.context_schema, input_schema=own.input_schema
+    )
+    last = START
+    for hook in (*deps.hook_set.before_agent, *deps.hook_set.before_model) if deps.hook_set else ():
+        graph.add_node(hook.node, _node_of(hook), input_schema=own.hook_schema)
+        graph.add_edge(last, hook.node)
+        last = hook.node
+    graph.add_node("summarize", summarize, input_schema=own.state_schema)
+    graph.add_edge(last, "summarize")
+    try:
+        await graph.compile().ainvoke({"messages": list(messages)}, context=context)
+    except NoSummaryError:
+        raise
+    except EmptySummaryError:
+        raise NoSummaryError("empty_answer") from None
+    except HookError as error:
+        raise NoSummaryError("hook") from error
+    except Exception as error:  # a provider may raise anything
+        raise NoSummaryError(classify_model_error(error)) from error
+    return found[0]
+
+
+def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
+    async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        try:
+            update = await hook.run(state, config)
+        except Exception as error:
+            if belongs_to_run(error):
+                raise
+            raise hook_error(hook.node, error) from error
+        if update.pop("jump_to", None):
+            raise NoSummaryError("stopped")
+        return update
+
+    return run
+
+
+async def estimate_request(
+    deps: AgentDeps,
+    state: Mapping[str, Any],
+    messages: Sequence[AnyMessage],
+    context: Mapping[str, Any],
+    session_id: str,
+) -> int:
+    """Estimate the tokens of an input's first request, with the counter that budgets and compaction use.
+
+    The request has the system prompt, the tools, and the history with the current summary. It is counted before hooks
+    and middleware, and before a summary or a compaction that the input itself would cause.
+
+    `messages` are all of the session and the input, `state` is empty for a new session. Raises `ConfigError` if the
+    agent's system prompt is a function that fails outside a run.
+    """
+    deps = deps_of_run(deps, Runtime(context=context))
+    await deps.prepare()
+    own = coerce_context(context, deps.context_schema)
+    loop = loop_of_new_input(state.get("loop", {}), set_fields(own) if own is not None else {})
+    settings = effective_config(
+        deps.config, context, deps.context_schema, loop.get("config_overrides"), loop.get("approve", ())
+    )
+    planner, chain = planner_of(session_id, settings, deps.agentic_loop), await deps.models.chain(settings)
+    active = RequestState(deps, chain, settings, messages, loop, planner, PreparedHistory())
+    use_summary(active, state.get("events", ()))
+    request: list[AnyMessage] = list(
+        plan_request(active.deps, active.prepared_history, settings, active.mode, active.planner)
+    )
+    if not deps.plans:
+        request += closing(active.deps, active.mode)
+    # In the other modes, the system prompt describes the tools.
+    tools: list[BaseTool | dict[str, Any]] = [*active.deps.client.schemas] if active.mode == "native" else []
+    return estimated_tokens(request, tools=tools or None)
