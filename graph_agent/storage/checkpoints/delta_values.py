@@ -1,4 +1,8 @@
-"""Rebuilds the messages and events of a checkpoint from its ancestors' writes, without a compiled graph."""
+"""Rebuilds the messages and events of a checkpoint without a compiled graph.
+
+Both are stored in delta channels: LangGraph stores only what each step wrote to such a channel, and the value is
+rebuilt from the writes of the checkpoint's ancestors.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,26 @@ from graph_agent.core.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.core.state.events import append_events
 
 CHANNELS: Mapping[str, DeltaChannel[Any]] = {"messages": MessagesChannel(), "events": GrowingDelta(append_events)}
-"""The delta channels of an agent's state."""
+"""Name → delta channel of an agent's state, as an agent's graph defines it."""
 
 At = tuple[str, str]
-"""A thread and a checkpoint namespace."""
+"""The id of a thread and a checkpoint namespace; the namespace is empty for the root graph."""
 
 
 async def delta_values(
     saver: BaseCheckpointSaver[Any], at: At, checkpoint_id: str, channels: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the values at a checkpoint of delta channels in `CHANNELS` that have no stored value in it.
+    """Rebuild delta channels of one checkpoint, and return channel name → value.
 
-    Raises `DamagedSessionError` if a part of the history is missing.
+    Args:
+        saver: The saver that stores the checkpoint; it is only read.
+        at: The thread and namespace of the checkpoint.
+        checkpoint_id: The id of the checkpoint. The writes of its ancestors are applied, not its own pending writes.
+        channels: Names of keys in `CHANNELS` without a value of their own in the checkpoint; another name is a
+            `KeyError`.
+
+    Raises:
+        DamagedSessionError: If a part of the history is missing, or the checkpoint was removed.
     """
     names = sorted(channels)
     histories = await saver.aget_delta_channel_history(config=config_at(at, checkpoint_id), channels=names)
@@ -33,5 +45,7 @@ async def delta_values(
 
 
 def config_at(at: At, checkpoint_id: str) -> RunnableConfig:
-    """Return the config that addresses a checkpoint."""
+    """Return the config that addresses a checkpoint: `{"configurable": {"thread_id": …, "checkpoint_ns": …,
+    "checkpoint_id": …}}`.
+    """
     return {"configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}}

@@ -3,6 +3,10 @@
 A checkpoint's metadata has the number; version 0.1.0 stored none. A version that only adds fields keeps the number: an
 older process ignores them, so both can serve one database during a rolling upgrade. A version whose checkpoints an
 older one would misread increases it.
+
+A session is one LangGraph thread. Its messages and events are in delta channels: LangGraph stores only what each step
+wrote, and a history is what the value of such a channel is rebuilt from: the last full copy of the value (the seed),
+and the writes after it.
 """
 
 from __future__ import annotations
@@ -32,19 +36,22 @@ FORMAT = 3
 FORMAT_KEY = "graph_agent_format"
 """Key of the number in a checkpoint's metadata."""
 JOINED: Final = "graph_agent_joined"
-"""Key in the metadata of a checkpoint that holds the writes of removed descendants, and the task id of these writes.
+"""Key in the metadata of a checkpoint that pruning made to hold the writes of the checkpoints that it removed.
 
-A history is rebuilt from it, but a run that continued it would also have what happened later. It is therefore not
-listed, and it is read only with a config of `part_of_history`.
+It is also the task id of these writes. A history is rebuilt from such a checkpoint, but a run that continued it would
+also have what happened later. It is therefore not listed, and it is read only with a config of `part_of_history`.
 """
 _PATCHED = "_guards_reads"
+"""Name of the attribute that marks a saver as patched by `guard_reads`."""
 _REMEMBERED = 1000
-"""Checkpoints whose lengths and parent are remembered until their history is read: pruning may change them later."""
+"""Maximum checkpoints whose lengths and parent are remembered between the read of a checkpoint and that of its history.
+"""
 _MOST_READS = 5
-"""Times that a history is read again while prunings make it short."""
+"""Maximum further reads of a history that is not whole because a pruning removes checkpoints at the same time."""
 _FIELDS = frozenset({"id", "ts", "channel_values", "channel_versions"})
+"""Keys that each checkpoint of LangGraph has."""
 _VALUES = frozenset({"status", "loop"})
-"""Channels of an agent that have a value from their first write on."""
+"""Channels of an agent's state that have a value from their first write on."""
 _RENAMED = {
     "ask": "next_node",
     "asked": "awaiting_approval",
@@ -54,32 +61,46 @@ _RENAMED = {
     "reply": "reply_id",
     "taken": "consumed_notes",
 }
-"""Keys of the loop state in version 0.2.0 → their present names."""
+"""Key of the loop state (the channel `loop`) in version 0.2.0 → its present name."""
 _WAVE_FINISHED = {"arrived": "wave_finished"}
-"""The channel whose name has changed since version 0.2.0."""
+"""Channel in version 0.2.0 → its present name."""
 _TASKS = "__pregel_tasks"
-"""Channel of the tasks that LangGraph's `Send` makes."""
+"""LangGraph's channel of the tasks that nodes create with `Send`."""
 _KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id")
+"""Keys of `configurable` that address a checkpoint, in the order of `_Address`."""
 _NAMES = {"thread_id": "session_id"}
-"""Names of keys in messages, where they differ."""
+"""Key of `_KEYS` → its name in error messages, where the two differ."""
 _Address = tuple[str, str, str]
-"""A thread, a checkpoint namespace, and a checkpoint's id; an empty id for the newest."""
+"""A thread's id, a checkpoint namespace, and a checkpoint's id, which is empty for the newest checkpoint."""
 _Read = tuple[str, Any]
-"""What a read needs next: a checkpoint, `checked` or as `stored`, the `history`, or `work` that another thread does."""
+"""What a read asks its driver for: a kind and its argument.
+
+`checked` and a config: the checkpoint, with all checks. `stored` and a config: the checkpoint as the saver returns it.
+`history` and None: the history from the saver. `work` and a function: what the function returns, which takes time.
+"""
 
 
 _own_lists: ContextVar[tuple[str, Mapping[str, list[Any]]] | None] = ContextVar("graph_agent_own_lists", default=None)
+"""The lists of the current run for reads in its context: a checkpoint's id, and channel → list; None if there are none.
+"""
 
 
 def has_tasks(checkpoint: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint of a graph with named edges has tasks to run, so that its input has not ended."""
+    """Whether a checkpoint has nodes to run next, so that the input that stored it has not ended.
+
+    The checkpoint is a mapping in LangGraph's form, of a graph whose edges are named (not of the functional API).
+    """
     values = checkpoint["channel_values"]
     # The channel of an edge has a value only until the node behind it has run.
     return bool(values.get(_TASKS)) or any(name.startswith(("branch:", "__start__")) for name in values)
 
 
 def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
-    """Check that this version can read a checkpoint; raise `NewerFormatError` if it cannot."""
+    """Raise `NewerFormatError` if a newer version of this package stored a checkpoint, by its metadata.
+
+    Metadata without a format number, of version 0.1.0 or of another graph, passes. The error names the session
+    `thread_id`.
+    """
     found = metadata.get(FORMAT_KEY, 1)
     if found > FORMAT:
         raise NewerFormatError(
@@ -89,15 +110,25 @@ def check_format(metadata: Mapping[str, Any], thread_id: str) -> None:
 
 
 def with_format(metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """Return the metadata of a checkpoint with the format number of this version."""
+    """Return a copy of a checkpoint's metadata with the format number of this version."""
     return cast("CheckpointMetadata", {**metadata, FORMAT_KEY: FORMAT})
 
 
 def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver to refuse checkpoints of a newer format and damaged ones, also in the list of one thread, and ids
-    that no database can store, and to keep long histories (see `HistoryCache`).
+    """Patch the read methods of a saver, in place, to check and upgrade the checkpoints that they return.
 
-    Checkpoints of other graphs have no number.
+    `get_tuple`, `list`, `get_delta_channel_history` and their asynchronous forms then:
+
+    - raise `NewerFormatError` for a checkpoint of a newer format, and `DamagedSessionError` for an incomplete one or a
+      history that is shorter than recorded; a list of all threads (config None) makes no checks, so that one session
+      cannot block it
+    - raise `InputError` for an id with a lone surrogate, which no database can store
+    - return the names that this version gives to channels and to keys of the loop state
+    - omit checkpoints that only hold a part of a history (`JOINED`), unless the config is one of `part_of_history`
+    - read a history again if a pruning removes checkpoints during the read
+    - keep long histories in memory (see `HistoryCache`)
+
+    A second call has no effect. Checkpoints of other graphs have no format number, and pass.
     """
     if getattr(saver, _PATCHED, False):
         return
@@ -107,11 +138,17 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
     cache = _LazyCache()
 
     def check(found: CheckpointTuple | None, *, parts: Any = True) -> CheckpointTuple | None:
+        """Check a checkpoint, remember its parent and lengths, and return it with present names.
+
+        Returns None if the saver found none, and, without `parts`, for a checkpoint that only holds a part of a
+        history. Raises `NewerFormatError` or `DamagedSessionError`.
+        """
         if found is None or (not parts and JOINED in found.metadata):
             return None
         at = _address(found.config)
         check_format(found.metadata, at[0])
         check_values(found.checkpoint, found.metadata, at[0])
+        # Needed later: a pruning may remove the parent or change the metadata before the history is read.
         if len(known) > _REMEMBERED:
             known.clear()
         bare: Any = {"id": found.checkpoint["id"]}
@@ -119,15 +156,21 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         return upgraded(found)
 
     def reading(config: RunnableConfig) -> CheckpointTuple | None:
+        """Return what the saver's `get_tuple` returns, checked and with present names."""
         with readable(config):
             return check(get_tuple(config), parts=config["configurable"].get(JOINED))
 
     async def areading(config: RunnableConfig) -> CheckpointTuple | None:
+        """Return what the saver's `aget_tuple` returns, checked and with present names."""
         with readable(config):
             return check(await aget_tuple(config), parts=config["configurable"].get(JOINED))
 
     # A listing of all threads is not refused for the sake of one.
     def listing(config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        """Yield what the saver's `list` yields, without parts of histories; checked if the list is of one thread.
+
+        `options` are the keyword arguments of `list`. A limit counts the yielded checkpoints only.
+        """
         page: _Page | None = _Page(config, options)
         with readable(config, options.get("before")):
             while page is not None:
@@ -137,6 +180,10 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                 page = page.next()
 
     async def alisting(config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        """Yield what the saver's `alist` yields, without parts of histories; checked if the list is of one thread.
+
+        `options` are the keyword arguments of `alist`. A limit counts the yielded checkpoints only.
+        """
         page: _Page | None = _Page(config, options)
         with readable(config, options.get("before")):
             while page is not None:
@@ -146,7 +193,13 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                 page = page.next()
 
     def read(at: _Address, channels: Sequence[str]) -> Generator[_Read, Any, Mapping[str, DeltaChannelHistory]]:
-        """Read a history, and again while it is not whole: a pruning between two statements makes a read short."""
+        """Read the history of a checkpoint, and read it again while it is incomplete, up to `_MOST_READS` times more.
+
+        A generator without I/O, so that the blocking and the asynchronous method share it: it yields each `_Read`, and
+        is sent the result. Returns channel → seed and writes. The writes compare the number of rebuilt entries with the
+        recorded one when they are applied, and raise `DamagedSessionError` if there are fewer. Raises
+        `CheckpointRemovedError` if the checkpoint with the id `at[2]` does not exist.
+        """
         before: Mapping[str, int] | None = None
         for attempt in count():
             copied: Mapping[str, Any] = {}
@@ -172,6 +225,10 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
         return cast("Mapping[str, DeltaChannelHistory]", (yield "history", None))
 
     def search(at: _Address, target: CheckpointTuple, channels: Sequence[str]) -> Generator[_Read, Any, Any]:
+        """Look for a kept history of an ancestor; None if the whole history must be read.
+
+        Yields a `stored` read for each checkpoint on the way, like `read`.
+        """
         ids = cache.histories.find(target, channels)
         try:
             id_ = next(ids)
@@ -181,6 +238,7 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
             return done.value
 
     def reading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        """Return a history as `get_delta_channel_history` does; perform each read of `read` with blocking calls."""
         steps, result = read(_address(config), channels), cast("Any", None)
         with readable(config):
             while True:
@@ -199,6 +257,11 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
                         result = what()
 
     async def areading_history(*, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        """Return a history as `aget_delta_channel_history` does; perform each read of `read` with awaited calls.
+
+        Work on long histories runs in a thread. Within `with_own_lists`, the given lists are returned, and nothing is
+        read.
+        """
         at = _address(config)
         if (own := _own_lists.get()) is not None and own[0] == at[2] and own[1].keys() >= {*channels}:
             return {name: {"seed": own[1][name], "writes": []} for name in channels}
@@ -230,24 +293,32 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
 
 
 class _Page:
-    """Checkpoints that a saver lists, without those that only hold a part of the history."""
+    """One request to list checkpoints, of which those that only hold a part of a history are omitted.
+
+    With a limit, the omitted ones make the request too short; `next` returns the request for the rest. `config` is None
+    for all threads; `options` are the keyword arguments of the saver's `list`.
+    """
 
     def __init__(self, config: RunnableConfig | None, options: dict[str, Any]) -> None:
         self._config = config
         self.options = options
-        """The arguments of the saver's list."""
+        """The keyword arguments of the saver's `list`."""
         self._listed = self._shown = 0
         self._last: RunnableConfig | None = None
 
     def shows(self, found: CheckpointTuple) -> bool:
-        """Count a listed checkpoint, and return whether it is one that a run can continue."""
+        """Count a listed checkpoint, and return whether it is shown, i.e. not only a part of a history."""
         self._listed, self._last = self._listed + 1, found.config
         is_shown = JOINED not in found.metadata
         self._shown += is_shown
         return is_shown
 
     def next(self) -> _Page | None:
-        """Return the page for what the limit still permits; None if nothing is left to list."""
+        """Return the request for the checkpoints that the limit still permits; None if there is no limit, or nothing is
+        left.
+
+        Also None for a list of all threads, which is not continued.
+        """
         limit = self.options.get("limit")
         if limit is None or self._listed < limit or self._shown == limit or self._config is None:
             return None
@@ -255,15 +326,18 @@ class _Page:
 
 
 def part_of_history(config: RunnableConfig) -> RunnableConfig:
-    """Return the config with which a checkpoint is read, also if it only holds a part of the history."""
+    """Return a copy of a config with which `guard_reads` also returns checkpoints that only hold a part of a
+    history.
+    """
     return {**config, "configurable": {**config["configurable"], JOINED: True}}
 
 
 @contextmanager
 def with_own_lists(lists: tuple[str, Mapping[str, list[Any]]] | None) -> Iterator[None]:
-    """Let asynchronous reads of a checkpoint that a run has stored return the run's own lists.
+    """Return a run's own lists for asynchronous reads of a history within the block, instead of reading the database.
 
-    `lists` are the checkpoint's id, and its lists by channel; None for no effect.
+    This holds for one checkpoint, which the run has stored itself, and only if the lists include all requested
+    channels. `lists` are the id of that checkpoint and channel → complete list; None changes nothing.
     """
     reset = _own_lists.set(lists)
     try:
@@ -273,11 +347,11 @@ def with_own_lists(lists: tuple[str, Mapping[str, list[Any]]] | None) -> Iterato
 
 
 class _LazyCache:
-    """Makes the `HistoryCache` of a saver when a history is first read, as it imports LangGraph."""
+    """Creates the `HistoryCache` of a saver at the first read of a history, since that module imports LangGraph."""
 
     @cached_property
     def histories(self) -> HistoryCache:
-        """The cache."""
+        """The cache, created at the first access."""
         from graph_agent.storage.checkpoints.history_cache import HistoryCache
 
         return HistoryCache()
@@ -285,10 +359,16 @@ class _LazyCache:
 
 @contextmanager
 def readable(config: RunnableConfig | None, before: RunnableConfig | None = None) -> Iterator[None]:
-    """Check the ids of a read, and name the session in an error about a stored value that cannot be decoded.
+    """Check the ids in the configs of a read, and convert decoding errors of the block.
 
-    `config` is None for all threads; `before` is where a list ends. Each such error becomes a `DamagedSessionError`; an
-    id with a lone surrogate is an `InputError`.
+    Args:
+        config: The config of the read; None for a list of all threads.
+        before: The config at which a list ends; None without one.
+
+    Raises:
+        InputError: If a thread id, namespace or checkpoint id has a lone surrogate, which no database can store.
+        DamagedSessionError: If the block raises an error about a stored value that cannot be decoded. It names the
+            session.
     """
     for at in (config, before):
         for key in _KEYS:
@@ -301,7 +381,11 @@ def readable(config: RunnableConfig | None, before: RunnableConfig | None = None
 
 
 def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -> None:
-    """Check that a checkpoint of an agent is complete; raise `DamagedSessionError` if it is not."""
+    """Raise `DamagedSessionError` if a checkpoint lacks a field of LangGraph's checkpoints or a value of an agent's
+    state.
+
+    Values are only required if the metadata has a format number. `thread_id` is for the error.
+    """
     if not isinstance(checkpoint, Mapping) or not checkpoint.keys() >= _FIELDS:
         raise damaged(thread_id, "a checkpoint is no mapping with the fields of one")
     if FORMAT_KEY in metadata and (
@@ -311,11 +395,13 @@ def check_values(checkpoint: Any, metadata: Mapping[str, Any], thread_id: str) -
 
 
 def upgraded(found: CheckpointTuple) -> CheckpointTuple:
-    """Return a checkpoint with the present names of the loop state's keys and of the channels.
+    """Return a checkpoint with the present names of channels and of the loop state's keys; the same object if none is
+    old.
 
-    Checkpoints of every format are checked: PostgreSQL stores the values of channels that have not changed
-    once, so a checkpoint of this version may have a value of an older one.
+    Its pending writes are renamed, too.
     """
+    # For checkpoints of every format: PostgreSQL stores the value of a channel once until it changes, so that a
+    # checkpoint of this version may have a value of an older one.
     values, writes = found.checkpoint["channel_values"], found.pending_writes or []
     old_writes = any(name in _WAVE_FINISHED or _is_old(name, value) for _, name, value in writes)
     old_channels = not _WAVE_FINISHED.keys().isdisjoint(found.checkpoint["channel_versions"])
@@ -332,21 +418,29 @@ def upgraded(found: CheckpointTuple) -> CheckpointTuple:
 
 
 def _is_old(name: str, value: Any) -> bool:
+    """Whether a value of the channel `name` is a loop state with keys of version 0.2.0."""
     return name == "loop" and isinstance(value, dict) and not _RENAMED.keys().isdisjoint(value)
 
 
 def _renamed(name: str, value: Any) -> Any:
+    """Return a value of the channel `name` with present keys if it is an old loop state; else the value itself."""
     return {_RENAMED.get(key, key): each for key, each in value.items()} if _is_old(name, value) else value
 
 
 def _with_new_names(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return channel → version with the present names of the channels."""
     return {_WAVE_FINISHED.get(name, name): version for name, version in versions.items()}
 
 
 def _config(at: _Address) -> RunnableConfig:
+    """Return the config that addresses a checkpoint."""
     return {"configurable": dict(zip(_KEYS, at, strict=True))}
 
 
 def _address(config: RunnableConfig) -> _Address:
+    """Return the address in a config; an absent namespace or checkpoint id is empty.
+
+    Raises `KeyError` if the config has no `thread_id`.
+    """
     at = config["configurable"]
     return str(at["thread_id"]), at.get("checkpoint_ns", ""), at.get("checkpoint_id") or ""

@@ -1,5 +1,8 @@
 """Keeps histories of delta channels that were read, so that a session's next input reads only the newer writes.
 
+LangGraph stores only what each step wrote to a delta channel. A history is what the value is rebuilt from: the last
+full copy (the seed), and the values written after it.
+
 A history is kept as pickled chunks: each read returns objects of its own, so no mutation of a message reaches another
 run, and the size is exact. It extends only by writes read from the database, never by the state of a run. A checkpoint
 with ancestors never changes, except that `import --replace` may store other content under the same ids. Imported
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     History = Mapping[str, DeltaChannelHistory]
 
 IMPORT_ID = "graph_agent_import"
-"""Key of the import's id in the metadata of an imported checkpoint."""
+"""Key in the metadata of an imported checkpoint, whose value is the id of the import."""
 MOST_BYTES = 128 * 2**20
 """Maximum bytes of all kept histories of one saver; the least recently used are dropped first."""
 FEWEST_ENTRIES = 200
@@ -38,22 +41,26 @@ _CHUNK = 2000
 """Entries from which a chunk is full; other threads wait while one is pickled, about 5 ms."""
 
 Chunks = tuple[bytes, ...]
+"""Pickled lists of values, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """Address, parent and origin of a checkpoint."""
+    """What the cache uses of a checkpoint: its address, its parent, and the import that stored it."""
 
     thread_id: str
     namespace: str
     id: str
     parent_id: str | None
+    """Id of the parent checkpoint; None for the first one of a thread."""
     import_id: str | None
     """Id of the import that stored it; None if a run did."""
 
     @classmethod
     def of(cls, found: CheckpointTuple) -> _Checkpoint:
-        """Return it for a checkpoint as a saver returns it."""
+        """Extract the fields from a checkpoint that a saver returned; only its config, id, parent and metadata are
+        used.
+        """
         at, parent = found.config["configurable"], (found.parent_config or {}).get("configurable", {})
         import_id = found.metadata.get(IMPORT_ID)
         return cls(
@@ -74,40 +81,48 @@ class _Channel:
     writes: Chunks
     """The values written after it, oldest first."""
     last: int
-    """Number of entries in the last chunk; 0 without chunks."""
+    """Number of entries in the last chunk of `writes`; 0 without chunks."""
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
+        """Bytes of all chunks."""
         return sum(map(len, (*(self.copy or ()), *self.writes)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The histories of some channels at a checkpoint."""
+    """The kept histories of some channels, up to and without the writes of one checkpoint."""
 
     id: str
+    """The id of that checkpoint."""
     import_id: str | None
+    """The import that stored the checkpoint; None if a run did."""
     channels: Mapping[str, _Channel]
+    """Channel → its pickled history."""
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
+        """Bytes of the histories of all channels."""
         return sum(channel.size for channel in self.channels.values())
 
 
 @dataclass(frozen=True, slots=True)
 class KnownHistory:
-    """A kept history, and the writes after it up to the checkpoint that is read."""
+    """A kept history of an ancestor, with the writes between it and the checkpoint that is read."""
 
     at: _Checkpoint
+    """The checkpoint that is read."""
     kept: _Kept
+    """The kept history."""
     newer: Mapping[str, Sequence[Any]]
-    """Channel → values written, oldest first."""
+    """Channel → values written after the kept history, oldest first."""
 
 
 class HistoryCache:
-    """The kept histories of one saver, `most_bytes` at most. Thread-safe."""
+    """The kept histories of one saver. Thread-safe.
+
+    When all are larger than `most_bytes` together, the least recently used are dropped.
+    """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -119,10 +134,15 @@ class HistoryCache:
     def find(
         self, target: CheckpointTuple, channels: Sequence[str]
     ) -> Generator[str, CheckpointTuple | None, KnownHistory | None]:
-        """Find the kept history of an ancestor, and the writes since; None if the whole history must be read.
+        """Find a kept history of an ancestor of a checkpoint, and the writes after it.
 
-        Yields ids of checkpoints of the same thread and namespace, to be loaded and sent; None if one does not exist.
-        Of the target, only id, address, parent and metadata are used.
+        A generator without I/O: it yields the id of each checkpoint to load, of the thread and namespace of the target,
+        and is sent that checkpoint, or None if it does not exist. It returns None if the whole history must be read:
+        nothing is kept, the kept history is of another branch or import, a newer full copy exists, or so many
+        checkpoints lie between that one complete read is faster.
+
+        `target` is the checkpoint whose history is read, `channels` are the names of its delta channels. Only its
+        config, id, parent and metadata are used.
         """
         at = _Checkpoint.of(target)
         with self._guard:
@@ -153,11 +173,16 @@ class HistoryCache:
         return None
 
     def restore(self, known: KnownHistory) -> History:
-        """Return a history of `find` as the saver returns it, and keep it with the newer writes."""
+        """Return the history of the checkpoint that `find` was called for, and keep it in place of the ancestor's.
+
+        It has the form in which a saver returns it, with empty task ids.
+        """
+        # Unpickling makes many objects that all live on: the garbage collector would traverse them again and again.
         with paused_collection():
             return self._restore(known)
 
     def _restore(self, known: KnownHistory) -> History:
+        """Unpickle the kept chunks, append the newer writes, and keep the result with the new writes pickled."""
         extended: dict[str, _Channel] = {}
         history: dict[str, DeltaChannelHistory] = {}
         for name, channel in known.kept.channels.items():
@@ -177,7 +202,9 @@ class HistoryCache:
 
     @staticmethod
     def count(history: History) -> dict[str, int]:
-        """Return the number of entries in the full copy and the writes of each channel."""
+        """Return channel → number of entries in the full copy and the writes; a list that was written counts its
+        elements.
+        """
         return {
             name: len(copied_list(each.get("seed")) or ())
             + sum(len(value) if isinstance(value, list) else 1 for _, _, value in each["writes"])
@@ -186,7 +213,12 @@ class HistoryCache:
 
     @classmethod
     def is_whole(cls, history: History, lengths: Mapping[str, int]) -> bool:
-        """Whether each channel has as many entries as were stored; a channel without a length is whole."""
+        """Whether each channel has as many entries as its checkpoint records; a channel without a recorded length is
+        whole.
+
+        `lengths` are channel → recorded number of entries. The messages are rebuilt if the numbers differ, which takes
+        time.
+        """
         for name, number in cls.count(history).items():
             if number == lengths.get(name, number):
                 continue
@@ -197,14 +229,17 @@ class HistoryCache:
 
     @staticmethod
     def is_long(history: History) -> bool:
-        """Whether a history is long enough to be kept."""
+        """Whether a history has at least `FEWEST_ENTRIES` writes and entries of full copies, so that it is worth
+        keeping.
+        """
         entries = sum(len(each["writes"]) + len(copied_list(each.get("seed")) or ()) for each in history.values())
         return entries >= FEWEST_ENTRIES
 
     def keep(self, target: CheckpointTuple, history: History) -> None:
-        """Keep a history that the saver has read completely.
+        """Keep a complete history that the saver has returned for the checkpoint `target`.
 
-        Values that cannot be pickled are not kept, nor is a history of an older checkpoint than the kept one.
+        Nothing is kept if the history of a newer checkpoint is kept already, if a value cannot be pickled, or if a full
+        copy is no list.
         """
         at = _Checkpoint.of(target)
         with self._guard:
@@ -226,6 +261,11 @@ class HistoryCache:
         self._put(at, _Kept(at.id, at.import_id, channels))
 
     def _put(self, at: _Checkpoint, new: _Kept) -> None:
+        """Store a kept history as the most recently used, and drop the least recently used ones above the limit of
+        bytes.
+
+        A history of a newer checkpoint that another thread has kept meanwhile stays instead.
+        """
         key = _key(at, new.channels)
         with self._guard:
             before = self._kept.pop(key, None)
@@ -239,11 +279,15 @@ class HistoryCache:
 
 
 def _key(at: _Checkpoint, channels: Iterable[str]) -> tuple[str, str, tuple[str, ...]]:
+    """Return the key of a kept history: one for each thread, namespace and set of channels, whatever the checkpoint."""
     return at.thread_id, at.namespace, tuple(sorted(channels))
 
 
 def _pickled(values: Sequence[Any]) -> tuple[Chunks, int]:
-    """Return values in chunks, and the number of entries in the last one; a write of pruning has many entries."""
+    """Return values as pickled chunks, and the number of entries in the last chunk, 0 for no values.
+
+    A value that is a list counts its elements: pruning stores many entries as one write.
+    """
     chunks: list[list[Any]] = []
     entries = 0
     for value in values:
@@ -256,5 +300,6 @@ def _pickled(values: Sequence[Any]) -> tuple[Chunks, int]:
 
 
 def _unpickled(chunk: bytes) -> list[Any]:
+    """Return the values of one chunk."""
     values: list[Any] = pickle.loads(chunk)  # made by this process, and never stored
     return values

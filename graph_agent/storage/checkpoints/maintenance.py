@@ -1,4 +1,7 @@
-"""Removes old checkpoints from a database of sessions."""
+"""Removes old checkpoints from a database of sessions.
+
+A session is one LangGraph thread. Trimming it, or pruning, removes all of its checkpoints but the first and the newest.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.registry import is_idle
 
 DEFAULT_IDLE = timedelta(days=30)
-"""Time since its newest checkpoint after which a session is trimmed by default."""
+"""Default time since the newest checkpoint of a session after which the session is trimmed."""
 USED = "of sessions that were used since"
+"""Reason in a report for the checkpoints of sessions that are not idle long enough."""
 _UUID6 = 6
 """The version of the ids that LangGraph gives to checkpoints, which begin with their time."""
 _EPOCH = datetime(1582, 10, 15, tzinfo=UTC)
@@ -35,7 +39,7 @@ class PruneReport:
     """The result of `prune`."""
 
     sessions: tuple[PrunedSession, ...]
-    """The sessions of which something was removed or that were skipped, in the order of their ids."""
+    """The sessions of which something was removed or that were skipped, in the order in which they were pruned."""
     reasons: Mapping[str, int]
     """Reason → number of checkpoints of all sessions that remain for it, most frequent first."""
     checkpoints: int
@@ -43,14 +47,16 @@ class PruneReport:
     writes: int
     """Stored writes removed with them."""
     bytes: int
-    """Bytes of stored data removed, less those of the moved history."""
+    """Bytes of stored data removed, less the bytes of messages and events that were moved to the remaining checkpoint.
+    """
     size_before: int
-    """Bytes that the database took on disk before."""
+    """Bytes of the database on disk before the pruning."""
     size_after: int
-    """Bytes that it takes now. Less is possible later: PostgreSQL reuses free space, and an SQLite file of an older
-    version is rewritten only if no run is under way."""
+    """Bytes of the database on disk now. It may shrink later: PostgreSQL reuses free space, and an SQLite file of an
+    older version is rewritten only if no run is in progress. With `dry_run` it equals `size_before`.
+    """
     dry_run: bool
-    """Whether nothing was removed."""
+    """Whether nothing was removed, and the report shows what would be."""
 
 
 async def prune(
@@ -68,8 +74,8 @@ async def prune(
     The state, the messages and the events of each session remain. Its other checkpoints are lost: the session cannot be
     read as it was then, nor continued from there, and branches other than the newest are gone. Inputs with an id of the
     last day remain with the checkpoints since, as a caller may send such an input again. A session is skipped if a run
-    of it is under way, or if its newest input has not ended, e.g. because it waits for an answer. A run that begins
-    meanwhile waits for the transaction that trims its session.
+    of it is in progress, or if its newest input has not ended, e.g. because it waits for an answer. A run that begins
+    during the pruning waits for the transaction that trims its session.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`; the tables may be those of LangGraph's own savers.
@@ -78,7 +84,7 @@ async def prune(
         older_than: No longer supported; `idle_for` replaces it.
         sessions: Ids of the sessions to trim; None for all.
         dry_run: Whether to return what would be removed, and change nothing.
-        folder: Same as for `open_saver`.
+        folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
         SessionLostError: If the connection is lost that excludes runs of a session; earlier sessions stay pruned.
@@ -114,6 +120,7 @@ async def prune(
 
 
 async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool:
+    """Whether no run of any of these sessions is in progress, as their locks show; stops at the first busy session."""
     for id_ in ids:
         if not await is_idle(saver, id_):
             return False
@@ -121,7 +128,12 @@ async def _are_idle(saver: BaseCheckpointSaver[Any], ids: Iterable[str]) -> bool
 
 
 def _idle_since(idle_for: timedelta | None, keep_last: int | None, older_than: timedelta | None) -> datetime:
-    """Return the time since which a session is not used if it is trimmed."""
+    """Convert the arguments of `prune` to a time (UTC): sessions with a newer checkpoint are not trimmed.
+
+    The arguments are those of `prune`; a time of zero gives the highest `datetime`. Raises `ConfigError` if
+    `older_than` is given, `keep_last` is not 1, both `keep_last` and `idle_for` are given, or a time is negative or too
+    long for a `datetime`.
+    """
     if older_than is not None:
         raise ConfigError(
             f"older_than={older_than}: the age of single checkpoints is no rule now; give idle_for, the time since "
@@ -146,13 +158,14 @@ def _idle_since(idle_for: timedelta | None, keep_last: int | None, older_than: t
 
 
 def _time_of(checkpoint_id: str) -> datetime | None:
-    """Return the time in a checkpoint's id; None for an id of another form."""
+    """Return the time (UTC) in the id of a checkpoint, a UUID of version 6; None for an id of another form."""
     try:
         id_ = UUID(checkpoint_id)
     except ValueError:
         return None
     if id_.version != _UUID6:
         return None
+    # The 60 bits of the time are in three parts of the id, the highest first, around the version number.
     ticks = (id_.int >> 96 << 28) | (id_.int >> 80 & 0xFFFF) << 12 | (id_.int >> 64 & 0xFFF)
     return _EPOCH + timedelta(microseconds=ticks // 10)
 
@@ -161,9 +174,15 @@ def _time_of(checkpoint_id: str) -> datetime | None:
 async def open_tables(
     url: str, folder: Path | None = None, *, create: bool = False
 ) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
-    """Open the tables of a database, created if `create` and it is a missing SQLite file, and a saver of it.
+    """Open the tables of a database of sessions, and a saver of the same database; close both on exit.
 
-    Raises `ConfigError` if the database does not exist, cannot be opened, or is one in memory.
+    Args:
+        url: `sqlite:///FILE` or `postgresql://…`.
+        folder: Folder to which a relative SQLite file refers; None for the current folder.
+        create: Whether to create a missing SQLite file.
+
+    Raises:
+        ConfigError: If the database does not exist (without `create`), cannot be opened, or is one in memory.
     """
     if url == MEMORY:
         raise ConfigError("db='memory:' ends with its process; use 'sqlite:///FILE' or 'postgresql://…'.")

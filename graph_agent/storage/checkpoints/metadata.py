@@ -5,7 +5,9 @@ begins with two underscores. A secret that a program passes there, to reach its 
 text, so these entries are removed. `config["metadata"]` is stored unchanged; LangGraph adds `run_id`, `task_id`,
 `assistant_id`, `graph_id` and `model` to it, if `configurable` has them.
 
-The format number and the mark of an input are added when a checkpoint is stored, so that all are committed together.
+The format number of the package and the mark of an input (the metadata of the id that its sender gave it) are added
+when a checkpoint is stored, so that all are committed together. Delegates and subgraphs are graphs inside a run, each
+with a checkpoint namespace of its own.
 """
 
 from __future__ import annotations
@@ -48,9 +50,11 @@ def _namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
 
 
 async def check_start(saver: BaseCheckpointSaver[Any], configurable: Mapping[str, Any]) -> None:
-    """Check a run or an update that starts from an older checkpoint, and make its ids higher than all existing ones.
+    """Prepare the checkpoint ids of a run or an update, and check the checkpoint that it starts from.
 
-    Raises `InputError` if the checkpoint does not exist, from which LangGraph would begin the session anew.
+    Ids of new checkpoints are made higher than all existing ones in the namespaces that the run does not load itself.
+    `configurable` is that of the run's config. Raises `InputError` if it names a checkpoint of the root namespace that
+    does not exist: LangGraph would begin the session anew.
     """
     thread_id, checkpoint_id = str(configurable.get("thread_id", "")), configurable.get("checkpoint_id")
     if checkpoint_id and not configurable.get("checkpoint_ns"):
@@ -60,6 +64,8 @@ async def check_start(saver: BaseCheckpointSaver[Any], configurable: Mapping[str
                 f"Session {thread_id!r} has no checkpoint {checkpoint_id!r}: `prune` may have removed it. Continue "
                 "from one of those that `get_state_history` lists; fork a session to keep one of its steps."
             )
+    # The newest checkpoint is the one with the highest id. A clock that was set back would else make a new checkpoint
+    # an old one.
     for namespace in _namespaces_to_check(configurable):
         newest = await load(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
         if newest is not None:
@@ -67,14 +73,17 @@ async def check_start(saver: BaseCheckpointSaver[Any], configurable: Mapping[str
 
 
 _ADDRESS = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"})
+"""Keys of `configurable` that address a checkpoint."""
 
 _METADATA_PATCHED = "_stores_run_metadata"
+"""Name of the attribute that marks a saver as patched by `patch_metadata`."""
 
 
 def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
-    """Patch a saver to store format number and input mark of agents' runs, and nothing of their `configurable`.
+    """Patch `put` and `aput` of a saver, in place, for the runs of agents.
 
-    Runs of other graphs are not affected.
+    A stored checkpoint then has the format number and the mark of its input in its metadata, and none of the program's
+    entries in `configurable`. Runs of other graphs are not affected. A second call has no effect.
     """
     if getattr(saver, _METADATA_PATCHED, False):
         return
@@ -83,12 +92,14 @@ def patch_metadata(saver: BaseCheckpointSaver[Any]) -> None:
     def storing(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
+        """Store a checkpoint like `put`, with the changed config and metadata."""
         config, metadata = _as_stored(config, metadata, checkpoint["id"])
         return put(config, checkpoint, metadata, new_versions)
 
     async def astoring(
         config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
+        """Store a checkpoint like `aput`, with the changed config and metadata."""
         config, metadata = _as_stored(config, metadata, checkpoint["id"])
         return await aput(config, checkpoint, metadata, new_versions)
 
@@ -103,9 +114,12 @@ def _as_stored(
 ) -> tuple[RunnableConfig, CheckpointMetadata]:
     """Return the config and the metadata with which a saver stores a checkpoint.
 
-    For an agent's run, the config has no value of the program, and the metadata has the format and the mark of the
-    run's input. Delegates and subgraphs have no mark. A run of a server adds the ids of the runs before it, and a run
-    in a saver without an index of input ids those of the inputs before it.
+    For a run of an agent, the config keeps of `configurable` only the address and the keys with two leading
+    underscores. The metadata gains the format number, the lengths of the growing lists, and in the root namespace the
+    mark of the run's input, the ids of the server's runs before it, and, once per run and only for a saver without an
+    index of input ids, the recent inputs. For another graph, only lengths are moved to a field of their own.
+
+    Also changes the run: it records its lists with this checkpoint's id, and that its recent inputs are stored.
     """
     configurable = config.get("configurable", {})
     entries, metadata = entries_of(metadata), with_lengths(metadata)

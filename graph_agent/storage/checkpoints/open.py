@@ -1,4 +1,8 @@
-"""Opens savers, Stores and plan caches by URL."""
+"""Opens savers, Stores and plan caches by URL.
+
+A saver is LangGraph's checkpointer, a Store its `BaseStore`, a plan cache LangGraph's node cache for the node that
+plans.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def strict_serializer() -> StrictSerializer:
-    """Return a serializer that restores the types in our checkpoints and refuses all others."""
+    """Return a serializer that restores the types in checkpoints of this package and refuses all others; it never
+    unpickles.
+    """
     # Imported here: it loads LangGraph, which reading the sessions of a file does not need.
     from graph_agent.storage.checkpoints.serializer import StrictSerializer
 
@@ -34,13 +40,17 @@ def strict_serializer() -> StrictSerializer:
 async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     """Open a saver by its URL, and close it on exit.
 
+    Its reads are checked (see `guard_reads`). A missing SQLite file is created now and its tables at the first use; the
+    tables in PostgreSQL are created now.
+
     Args:
         url: `sqlite:///FILE`, relative to `folder` or absolute; `postgresql://…` in libpq's syntax (needs the extra
-            `postgres`); or `memory:`.
-        folder: Base of relative paths; None for the current folder.
+            `postgres`); or `memory:`, which is lost on exit.
+        folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
         ConfigError: If the URL is of another kind, or the database cannot be opened.
+        ImportError: If the extra `postgres` is needed and not installed.
     """
     if url == MEMORY:
         from langgraph.checkpoint.memory import InMemorySaver
@@ -65,9 +75,11 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 @asynccontextmanager
 async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-    """Open a saver for listing sessions and reading histories; for SQLite, a `SqliteReader`, which loads quickly.
+    """Open a saver for listing sessions and reading histories, and close it on exit.
 
-    URL and errors as for `open_saver`; an SQLite file must exist.
+    For SQLite it is a `SqliteReader`, which loads without LangGraph, reads messages as dicts and cannot write; relative
+    files refer to the current folder, and the file must exist. For any other URL it is the saver of `open_saver`.
+    Raises `ConfigError` if the URL is of another kind, or the database cannot be opened.
     """
     if url == MEMORY or is_postgres(url):
         async with open_saver(url) as saver:
@@ -86,11 +98,13 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
     Processes steer and stop each other's sessions through the Store.
 
     Args:
-        url: Same as for `open_saver`; the Store uses the same database over separate connections.
-        folder: Same as for `open_saver`.
+        url: `sqlite:///FILE`, `postgresql://…` or `memory:`. The Store uses connections of its own to the database of
+            the saver with this URL.
+        folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
-        ConfigError: Same as for `open_saver`.
+        ConfigError: If the URL is of another kind, or the database cannot be opened.
+        ImportError: If the extra `postgres` is needed and not installed.
     """
     if url == MEMORY:
         from langgraph.store.memory import InMemoryStore
@@ -117,7 +131,7 @@ async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
     Args:
         url: `memory`, for the lifetime of the process; or `sqlite:///FILE`, which processes share.
-        folder: Same as for `open_saver`.
+        folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
         ConfigError: If the URL is of another kind, or the file cannot be opened.

@@ -1,4 +1,8 @@
-"""Implements and opens the saver and the Store in PostgreSQL; needs the extra `postgres`."""
+"""Implements and opens the saver and the Store in PostgreSQL; needs the extra `postgres`.
+
+Importing the module raises `ImportError` without the extra. Opening is refused with `ConfigError` if the database
+cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +86,7 @@ _LIMIT_PAUSES = (
     "SELECT set_config(name, %s, false) FROM pg_settings"
     " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
 )
+"""Ends a connection that sends nothing for a time; a server of an older version may lack one of the two settings."""
 _INVALID = (
     "SELECT format('REINDEX INDEX CONCURRENTLY %I.%I', current_schema(), i.relname) AS repair FROM pg_index x"
     " JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid"
@@ -90,19 +95,28 @@ _INVALID = (
 )
 """The statements that repair the indexes whose concurrent creation was killed; no query uses such an index."""
 _READ_COMMITTED = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""Sets the isolation level on which the check of a write relies (see `READS_COMMITTED`)."""
 _PAUSE_S = 0.05
 """Seconds between two attempts to acquire `_CREATE_LOCK`."""
 _STORE_PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
+"""The write of `SharedPostgresStore.aprobe`."""
 _UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
+"""Whether a namespace of the Store has an item."""
 
 Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 
 @asynccontextmanager
 async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
-    """Open a saver, create its tables if they are missing, and close it on exit; raise `ConfigError` if that fails."""
+    """Open the saver of a database, and close it on exit after its queued writes are committed.
+
+    Missing tables and indexes are created first. `url` is `postgresql://…`; `serde` converts the stored values. Raises
+    `ConfigError` if the database cannot be reached or used, and `psycopg_pool.PoolTimeout` later if a connection is not
+    available.
+    """
 
     async def make(connection: AsyncConnection[DictRow]) -> None:
+        """Create LangGraph's tables and the indexes of this package."""
         await AsyncPostgresSaver(connection, serde=serde).setup()
         await connection.execute(POSTGRES_INDEX)
         await connection.execute(POSTGRES_INPUT_INDEX)
@@ -118,7 +132,11 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
 
 @asynccontextmanager
 async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
-    """Open the Store of a database, create its tables if they are missing, and close it on exit; errors as above."""
+    """Open the Store of a database, and close it on exit after its queued operations have ended.
+
+    Missing tables are created first. `url` is `postgresql://…`. Raises `ConfigError` if the database cannot be reached
+    or used.
+    """
     await make_tables(url, lambda connection: AsyncPostgresStore(connection).setup())
     async with _pool(url, STORE_CONNECTIONS) as pool:
         store = SharedPostgresStore(pool)
@@ -129,29 +147,43 @@ async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
 
 
 class SharedPostgresStore(AsyncPostgresStore):
-    """The Store; cancellation does not interrupt its operations, and it accepts text with NUL characters."""
+    """LangGraph's Store over a pool of connections.
+
+    Cancellation does not interrupt its operations, and it accepts text with NUL characters, which it replaces by
+    U+FFFD.
+    """
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
         self._pool = pool
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether a namespace, not a prefix, has no items; one query, cheaper than a search. The caller shields it."""
+        """Whether a namespace has no items; items of longer namespaces do not count. One query, cheaper than a search.
+
+        A cancellation interrupts the query, so callers that share the connection shield it.
+        """
         async with self._pool.connection() as connection:
             return await (await connection.execute(_UNDER, [".".join(namespace)])).fetchone() is None
 
     async def aprobe(self) -> None:
         """Check with a write that is rolled back that the database accepts writes; raise `psycopg.Error` if not."""
         async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
+            # Random, since the database compresses large values, and a compressible probe would not fill a page.
             await connection.execute(_STORE_PROBE, ['"' + os.urandom(PROBE_BYTES // 2).hex() + '"'])
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations as one batch; a cancellation takes effect after the batch."""
+        """Execute operations as one batch, and return their results in order; a cancellation takes effect after the
+        batch.
+        """
         return await await_uninterrupted(super().abatch([_storable(op) for op in ops]))
 
 
 async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
-    """Create tables under a lock, since concurrent creation by two processes would fail; `ConfigError` if it fails."""
+    """Create tables with `make` over a new connection, while no other process does, and repair broken indexes.
+
+    Concurrent creation by two processes would fail, so one waits for the other. Raises `ConfigError`, which names the
+    URL without the password, if the database cannot be reached or refuses a statement.
+    """
     try:
         async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
             await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
@@ -169,7 +201,10 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
 
 @asynccontextmanager
 async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
+    """Open a pool of 1 to `size` connections, which are checked before each use, and close it on exit."""
+
     async def check(connection: AsyncConnection[DictRow]) -> None:
+        """Check a connection; if it is dead, check all idle connections of the pool, and raise."""
         try:
             await _check_connection(connection)
         except Error:
@@ -179,6 +214,7 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
             raise
 
     async def configure(connection: AsyncConnection[DictRow]) -> None:
+        """Set the isolation level of a new connection."""
         # The fence of a run relies on it (see `READS_COMMITTED`).
         await connection.execute(_READ_COMMITTED)
 
@@ -197,7 +233,7 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
 
 
 async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
-    """Check a pooled connection before use; a dead one, e.g. after a database restart, is replaced.
+    """Check a pooled connection before use; raise `psycopg.Error` if it is dead, so that the pool replaces it.
 
     A server that ends a connection sends data, so a query is needed only if there is data to read.
     """
@@ -209,20 +245,24 @@ async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Return the options of a connection, except those that the URL sets; `psycopg.ProgrammingError` for a bad URL."""
+    """Return the options of a connection, except those that the URL sets.
+
+    Raises `psycopg.ProgrammingError` if the URL is not in libpq's syntax.
+    """
     chosen = conninfo_to_dict(url)
     limits = {name: value for name, value in _LIMITS.items() if name not in chosen}
     return {"autocommit": True, "prepare_threshold": 0, **limits}
 
 
 def _storable(op: Op) -> Op:
-    """Replace NUL characters, which PostgreSQL cannot store, in an operation's value."""
+    """Return an operation with the NUL characters in its value replaced, since PostgreSQL cannot store them."""
     if isinstance(op, PutOp) and op.value is not None:
         return op._replace(value=_without_nul(op.value))
     return op
 
 
 def _without_nul(value: Any) -> Any:
+    """Return a value with each NUL character in its texts, keys included, replaced by U+FFFD."""
     if isinstance(value, str):
         return value.replace("\x00", "\ufffd")
     if isinstance(value, list):
@@ -236,13 +276,14 @@ _PROBE: LiteralString = (
     "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
     " VALUES ('/ready', '', '', '', 0, '', '', %s)"
 )
+"""The write of `SharedPostgresSaver.aprobe`."""
 
 
 class _NoLock(asyncio.Lock):
     """A lock that any number of tasks hold at the same time."""
 
     async def acquire(self) -> Literal[True]:
-        """Return at once."""
+        """Return True at once."""
         return True
 
     def release(self) -> None:
@@ -250,10 +291,13 @@ class _NoLock(asyncio.Lock):
 
 
 class SharedPostgresSaver(FencedPostgresSaver):
-    """The saver; a run's writes and the check that the run may write are one transaction.
+    """LangGraph's saver over a pool of connections, in which a run's writes and the check that the run may write are
+    one transaction.
 
-    A run that defers its writes commits several supersteps together (see `DeferredWrites`). A read returns after the
-    queued writes of its threads have ended. The pool's connections are in autocommit mode, with rows as mappings.
+    A run that defers its writes (`DeferredWrites`) commits several supersteps together, and shares transactions with
+    other runs. A read first waits for the queued writes of its thread. A queued write that fails is raised by the run's
+    next write or flush. The connections of the pool are in autocommit mode, with rows as mappings; `serde` converts the
+    stored values.
     """
 
     defers_writes = True
@@ -269,7 +313,11 @@ class SharedPostgresSaver(FencedPostgresSaver):
         self._shared = SharedTransactions(self._pipeline)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return a checkpoint; a run that resumes is recorded as its owner."""
+        """Return a checkpoint, by default the newest, after the queued writes of its thread; None if it does not exist.
+
+        The first read of a run records its base, and a run that resumes as the owner (see
+        `FencedPostgresSaver.aget_tuple`).
+        """
         await self._flush(at_of(config)[0])
         return await super().aget_tuple(config)
 
@@ -281,7 +329,14 @@ class SharedPostgresSaver(FencedPostgresSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """List checkpoints like LangGraph's saver, after the queued writes of their threads."""
+        """Yield checkpoints, newest first, after the queued writes of their threads.
+
+        Args:
+            config: The thread, and optionally the namespace and the checkpoint; None for all threads.
+            filter: Entries that the metadata must have; None for no condition.
+            before: Config of the checkpoint before which to list; None for no condition.
+            limit: Maximum number of checkpoints; None for no limit.
+        """
         await self._flush(at_of(config)[0] if config is not None else None)
         async for found in super().alist(config, filter=filter, before=before, limit=limit):
             yield found
@@ -289,7 +344,10 @@ class SharedPostgresSaver(FencedPostgresSaver):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the history like LangGraph's saver, after the queued writes of its thread."""
+        """Return the last full copy of each delta channel and the writes after it, as LangGraph's saver does.
+
+        The queued writes of the thread are committed first. A delta channel stores only what each step wrote.
+        """
         await self._flush(at_of(config)[0])
         return await super().aget_delta_channel_history(config=config, channels=channels)
 
@@ -300,7 +358,12 @@ class SharedPostgresSaver(FencedPostgresSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; a run that defers its writes may commit it later. Errors as in the base class."""
+        """Store a checkpoint, and return its config.
+
+        A run that defers its writes may commit it later; the call returns at once, unless the run needs this checkpoint
+        to be committed. Raises `SessionLostError` if the run has lost the session to another run, or the error of an
+        earlier deferred write of the run.
+        """
         deferred = self._deferred(config)
         if deferred is None:
             await self._flush(at_of(config)[0])
@@ -315,7 +378,11 @@ class SharedPostgresSaver(FencedPostgresSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store a task's writes; a run that defers its writes may commit them later. Errors as in the base class."""
+        """Store the writes of a task to the checkpoint in `config`.
+
+        A run that defers its writes commits them later, and the call returns at once. Raises `SessionLostError` if the
+        run has lost the session to another run, or the error of an earlier deferred write of the run.
+        """
         deferred = self._deferred(config)
         if deferred is None:
             await self._flush(at_of(config)[0])
@@ -327,7 +394,9 @@ class SharedPostgresSaver(FencedPostgresSaver):
         self._queue(config, deferred, recorder)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all checkpoints and writes of a thread."""
+        """Delete all checkpoints and writes of a thread, after its queued writes; nothing happens if it does not
+        exist.
+        """
         await self._flush(thread_id)
         await super().adelete_thread(thread_id)
 
@@ -339,6 +408,10 @@ class SharedPostgresSaver(FencedPostgresSaver):
     def _queue(
         self, config: RunnableConfig, deferred: DeferredWrites, recorded: Recorder, new_id: str | None = None
     ) -> None:
+        """Queue the recorded statements of a write; `new_id` is the id of a new checkpoint, None for a task's writes.
+
+        Raises the error of an earlier write of the run.
+        """
         queue = self._queues.get(deferred)
         if queue is None:
             fence = fence_of(config)
@@ -348,10 +421,15 @@ class SharedPostgresSaver(FencedPostgresSaver):
         queue.add(Write(*at_of(config), recorded.statements, new_id))
 
     def _forget(self, deferred: DeferredWrites) -> None:
+        """Drop the queue of a run, which is empty."""
         del self._queues[deferred]
 
     async def _commit(self, fence: CheckpointFence, batch: Sequence[Write]) -> None:
-        """Commit writes of a run in their order: one transaction for consecutive writes of one namespace."""
+        """Commit writes of a run in their order, with one transaction for consecutive writes to one namespace.
+
+        Transactions are shared with other runs where possible. Raises `SessionLostError` if another run has continued
+        the session; the earlier groups stay stored.
+        """
         for at, group in groupby(batch, key=lambda write: (write.thread_id, write.namespace)):
             writes = [*group]
             new_ids = [one.new_id for one in writes if one.new_id is not None]
@@ -362,6 +440,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
                 continue
 
             async def write(saver: FencedPostgresSaver, writes: Sequence[Write] = writes) -> None:
+                """Execute the group's statements in the transaction of the given saver."""
                 async with saver._cursor(pipeline=True) as cursor:
                     await execute(cursor, writes)
 
@@ -369,11 +448,15 @@ class SharedPostgresSaver(FencedPostgresSaver):
 
     @asynccontextmanager
     async def _pipeline(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        """Open a connection in pipeline mode, whose transaction is committed on exit."""
         async with self._connection() as connection, connection.pipeline():
             yield connection
 
     async def _flush(self, thread_id: str | None = None) -> None:
-        """Wait until the queued writes of a thread, or of all threads, have ended; on the saver's event loop only."""
+        """Wait until the queued writes of a thread, or of all threads, have ended.
+
+        Returns at once on another event loop than the saver's, since only that one has queued writes.
+        """
         if asyncio.get_running_loop() is not self.loop:
             return
         for queue in [*self._queues.values()]:
@@ -381,7 +464,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
                 await queue.flush()
 
     async def aclose(self) -> None:
-        """Commit the queued writes."""
+        """Wait until all queued writes are committed or have failed; the pool stays open."""
         await self._flush()
 
     async def aprobe(self) -> None:
@@ -392,11 +475,23 @@ class SharedPostgresSaver(FencedPostgresSaver):
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
+        """Return ids of threads, newest first by their first checkpoint.
+
+        Args:
+            group: Text that the ids must begin with, up to and with their first slash, followed by one more segment;
+                empty for ids without a slash, None for all.
+            after: Id of the thread after which the list begins; None for the beginning. `KeyError` if it does not
+                exist.
+            limit: Maximum number of ids; None for no limit.
+        """
         return await postgres_threads(self._pool, group, after, limit)
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
-        """Return the newest checkpoint of an input by its id (see `inputs.deduplicator`); None if there is none."""
+        """Return the newest checkpoint of the input with an id that its sender gave it, in any namespace; None if there
+        is none.
+
+        The queued writes of the thread are committed first.
+        """
         await self._flush(thread_id)
         newest = await postgres_input_checkpoint(self._pool, thread_id, input_id)
         if newest is None:
@@ -406,9 +501,12 @@ class SharedPostgresSaver(FencedPostgresSaver):
         )
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Trim threads, see `graph_agent.persistence.prune`; or `delete` them.
+        """Remove old checkpoints of threads; unknown threads are ignored.
 
-        Raises `SessionBusyError` if a thread was skipped, e.g. because a run of it is under way.
+        The strategy `keep_latest` trims each thread to its first and newest checkpoint (see
+        `graph_agent.persistence.prune`), `delete` removes it. Raises `SessionBusyError` if a thread was skipped, e.g.
+        because a run of it is in progress; the threads after it are not pruned. Raises `ValueError` for another
+        strategy.
         """
         # Imported here: few processes prune.
         from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables

@@ -1,7 +1,12 @@
 """Extends LangGraph's PostgreSQL saver to refuse a run's writes once another run has continued its session.
 
-The writes of runs are queued: a run commits several supersteps in one transaction.
-`fence_writes` turns a saver that a program or a server supplies into such a saver, in place.
+A session is one LangGraph thread. A run keeps a fence (`CheckpointFence`): the newest checkpoint when it began (its
+base) and those that it has stored since. A write is refused unless the newest checkpoint of the thread is one of these.
+A run that resumes from a checkpoint is recorded in the database as its owner, because two runs could resume from the
+same one.
+
+The writes of runs are queued: a run commits several supersteps in one transaction. `fence_writes` turns a saver that a
+program or a server supplies into such a saver, in place.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ from graph_agent.storage.checkpoints.fenced_writes import (
 )
 
 PAUSE_S = 10
-"""Seconds a write waits for another writer of its thread; then it disconnects a stalled writer and waits again."""
+"""Seconds a write waits for another writer of its thread; then it disconnects a stalled writer and waits once more."""
 
 # The lock is held until the transaction ends, so each write sees what the previous one of the thread has stored.
 _LOCK: LiteralString = "SELECT set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)"
@@ -88,8 +93,9 @@ T = TypeVar("T")
 def fence_writes(saver: BaseCheckpointSaver[Any]) -> None:
     """Make LangGraph's `AsyncPostgresSaver` refuse writes of runs whose session another run has continued.
 
-    Writes of other graphs are not affected. Other savers are left as they are, and so is one in pipeline mode, in which
-    a write cannot be a transaction of its own.
+    The class of the object is changed; its connection and settings remain. Writes of other graphs are not affected.
+    Other savers are left as they are, and so is one in pipeline mode, in which a write cannot be a transaction of its
+    own.
     """
     kind: Any = type(saver)
     if isinstance(saver, AsyncPostgresSaver) and not isinstance(saver, FencedPostgresSaver) and saver.pipe is None:
@@ -99,18 +105,28 @@ def fence_writes(saver: BaseCheckpointSaver[Any]) -> None:
 
 @functools.cache
 def _fenced(kind: type[AsyncPostgresSaver]) -> type[FencedPostgresSaver]:
+    """Return a subclass of a saver's class and of `FencedPostgresSaver`; the same one for each call."""
     return cast("type[FencedPostgresSaver]", type(kind.__name__, (FencedPostgresSaver, kind), {}))
 
 
 class FencedPostgresSaver(AsyncPostgresSaver):
-    """The saver; a run's write and the check that the run may write are one transaction."""
+    """LangGraph's saver, in which a run's write and the check that the run may write are one transaction.
+
+    Requests of other graphs go to the base class unchanged.
+    """
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Return the version of a channel after `current` (see `next_version`)."""
+        """Return the version of a channel that follows `current` (see `next_version`); `channel` is not used."""
         return next_version(current)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return a checkpoint; a run that resumes is recorded as its owner."""
+        """Return a checkpoint as LangGraph's saver does, by default the newest; None if it does not exist.
+
+        The first read of a run in a namespace also records the newest checkpoint in the run's fence, as its base. A run
+        that resumes (`fence.claims`) is then stored as the owner of that checkpoint, in the transaction of the read.
+        Ids of checkpoints created later in this process are higher than the one returned. Raises `SessionLostError` if
+        the fence expects another newest checkpoint.
+        """
         fence, at = fence_of(config), at_of(config)
         if fence is None or fence.has_loaded(*at):
             found = await super().aget_tuple(config)
@@ -139,12 +155,16 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint; raise `SessionLostError` if its run has lost the session to another run."""
+        """Store a checkpoint, and return its config as LangGraph's saver does.
+
+        Raises `SessionLostError` if the run has lost the session to another run; nothing is stored then.
+        """
         fence = fence_of(config)
         if fence is None:
             return await super().aput(config, checkpoint, metadata, new_versions)
 
         async def write(saver: FencedPostgresSaver) -> RunnableConfig:
+            """Store it over the given saver's connection."""
             return await super().aput(config, checkpoint, metadata, new_versions)
 
         return await self._write(fence, at_of(config), write, [checkpoint["id"]])
@@ -152,13 +172,17 @@ class FencedPostgresSaver(AsyncPostgresSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task; raise `SessionLostError` if its run has lost the session to another run."""
+        """Store the writes of a task to the checkpoint in `config`, as LangGraph's saver does.
+
+        Raises `SessionLostError` if the run has lost the session to another run; nothing is stored then.
+        """
         fence = fence_of(config)
         if fence is None:
             await super().aput_writes(config, writes, task_id, task_path)
             return
 
         async def write(saver: FencedPostgresSaver) -> None:
+            """Store the writes with the base class, over the given saver's connection."""
             await super().aput_writes(config, writes, task_id, task_path)
 
         await self._write(fence, at_of(config), write)
@@ -170,10 +194,13 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
         new_ids: Sequence[str] = (),
     ) -> T:
-        """Check that the run may write to a thread and namespace, and write, in one transaction.
+        """Check that the run may write to a thread and namespace, and write, in one transaction; return what `write`
+        returns.
 
-        `write` is called again if the first transaction failed. `new_ids` are ids of the checkpoints to store, in
-        order; empty for writes of an existing one. Raises `SessionLostError` if another run has continued the session.
+        `write` performs it with a saver whose statements are in the transaction; it is called again if a first, cheaper
+        transaction failed. `new_ids` are the ids of the checkpoints to store, in order, which the fence records as
+        committed; empty for writes to an existing checkpoint. Raises `SessionLostError` if another run has continued
+        the session; nothing is stored then.
         """
         result = await self._write_fenced(fence, at, write, new_ids)
         for new_id in new_ids:
@@ -187,7 +214,13 @@ class FencedPostgresSaver(AsyncPostgresSaver):
         write: Callable[[FencedPostgresSaver], Awaitable[T]],
         new_ids: Sequence[str],
     ) -> T:
+        """Perform `_write` without recording that it is committed.
+
+        A run with a committed checkpoint first tries one pipeline, in which SQL checks the newest checkpoint.
+        Otherwise, or if that fails, a transaction reads the newest checkpoint, and the fence decides.
+        """
         own = fence.own_newest(*at, new_ids)
+        # One round trip in place of several; nearly all writes take this way.
         if own and self.supports_pipeline:
             try:
                 async with self._connection() as connection, self._in_one_pipeline(connection) as saver:
@@ -206,6 +239,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
                 fence.check_untouched(*at, found["writes"])
 
             async def write_as_owner(saver: FencedPostgresSaver) -> T:
+                """Store the run as owner of the newest checkpoint if it claims it, then write."""
                 if claims and newest is not None:
                     await self._record_owner(connection, at, newest, fence.owner)
                 return await write(saver)
@@ -219,9 +253,11 @@ class FencedPostgresSaver(AsyncPostgresSaver):
 
     @asynccontextmanager
     async def _exclusive_transaction(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], DictRow | None]]:
-        """Open a transaction that excludes other writers of the same namespace.
+        """Open a transaction that excludes other writers of the same namespace; it is rolled back after an exception.
 
-        Yields the connection, and the newest checkpoint's id, recorded owner and number of writes, if there is one.
+        Yields the connection, and the newest checkpoint as a row with `checkpoint_id`, `owner` (empty if none) and the
+        number of its `writes`; None without one. A writer that holds the lock for `PAUSE_S` seconds while its client
+        stalls is disconnected. Raises `psycopg.errors.LockNotAvailable` if the lock is still held after as long again.
         """
         async with self._connection() as connection:
             try:
@@ -235,7 +271,10 @@ class FencedPostgresSaver(AsyncPostgresSaver):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """Acquire a connection; its transaction is committed on exit, or rolled back after an exception."""
+        """Acquire a connection; its transaction is committed on exit, or rolled back after an exception.
+
+        With a pool it is a connection of the pool; otherwise the saver's only one, which other tasks wait for.
+        """
         if isinstance(self.conn, AsyncConnectionPool):
             async with self.conn.connection() as connection:
                 yield connection
@@ -250,7 +289,7 @@ class FencedPostgresSaver(AsyncPostgresSaver):
             await self.conn.commit()
 
     def _over(self, connection: AsyncConnection[DictRow]) -> FencedPostgresSaver:
-        """Return a copy of this saver whose statements are a part of a connection's open transaction."""
+        """Return a copy of this saver whose statements are a part of the open transaction of a connection."""
         saver = copy.copy(self)
         saver.conn, saver.pipe, saver.lock = connection, cast("AsyncPipeline", _NoSync()), asyncio.Lock()
         return saver
@@ -262,6 +301,9 @@ class FencedPostgresSaver(AsyncPostgresSaver):
             yield self._over(connection)
 
     async def _record_owner(self, connection: AsyncConnection[DictRow], at: At, checkpoint_id: str, owner: str) -> None:
+        """Store a run as the owner of a checkpoint: a write with the task id `OWNER`, whose channel is the run's id
+        `owner`.
+        """
         row = (*at, checkpoint_id, OWNER, "", 0, owner, *self.serde.dumps_typed(None))
         await connection.execute(self.UPSERT_CHECKPOINT_WRITES_SQL, row)
 
@@ -274,12 +316,16 @@ class _NoSync:
 
 
 async def _row(connection: AsyncConnection[Any], query: LiteralString, values: Sequence[Any]) -> DictRow | None:
+    """Return the first row of a query as a mapping; None if there is none."""
     async with connection.cursor(row_factory=dict_row) as cursor:
         return await (await cursor.execute(query, values)).fetchone()
 
 
 async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None:
-    """Begin a transaction, wait for other writers, and read the newest checkpoint."""
+    """Begin a transaction, wait up to `PAUSE_S` seconds for the lock of a namespace, and read its newest checkpoint.
+
+    Returns the row of `_NEWEST_AND_WRITES`, if any. Raises `psycopg.errors.LockNotAvailable` after that time.
+    """
     # Parameters are inserted on the client, as the server accepts none with several statements.
     cursor = AsyncClientCursor(connection, row_factory=dict_row)
     await cursor.execute(_BEGIN, [f"{PAUSE_S}s", lock_key(at), *at, OWNER, *at])
@@ -289,18 +335,22 @@ async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None
 
 
 async def _end_stalled(connection: AsyncConnection[DictRow], at: At) -> None:
-    """End the connection of another writer whose client stalled during a write."""
+    """Disconnect the writer that holds the lock of a namespace if its client has sent nothing for `PAUSE_S` seconds.
+
+    Does nothing if the database refuses that, because the connection belongs to another role.
+    """
     with suppress(InsufficientPrivilege):  # the connection belongs to another role
         await connection.execute(_END_STALLED, [lock_key(at), PAUSE_S])
 
 
 def lock_key(at: At) -> int:
-    """Return the key of the advisory lock that a writer of a namespace holds."""
+    """Return the key of the advisory lock that a writer of a namespace holds: a signed number of 64 bits."""
     digest = hashlib.sha256("\0".join(at).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def _read(found: DictRow | None) -> tuple[str | None, str]:
+    """Return the id of the newest checkpoint in a row, and its owner, empty if none; `(None, "")` without a row."""
     return (found["checkpoint_id"], found["owner"]) if found is not None else (None, "")
 
 
@@ -325,8 +375,8 @@ _INSERT_ALL: LiteralString = (
 )
 _COLUMNS = {UPSERT_CHECKPOINT_BLOBS_SQL: 6, UPSERT_CHECKPOINTS_SQL: 6, INSERT_CHECKPOINT_WRITES_SQL: 9}
 """The statements that `_INSERT_ALL` replaces, with their numbers of parameters."""
-# Checks like `checkpoints.postgres_fence` for one namespace, but without waiting: a lock that another writer
-# holds, or a check that fails, aborts the transaction with a division by zero.
+# One lock for each namespace, without waiting: a lock that another writer holds, or a check that fails, aborts the
+# transaction with a division by zero. To wait here would delay the runs that share the transaction.
 _LOCK_ALL: LiteralString = (
     "SELECT set_config('lock_timeout', %s, true),"
     f" 1 / bool_and({READS_COMMITTED} AND pg_try_advisory_xact_lock(key))::int FROM unnest(%b::bigint[]) AS keys (key)"
@@ -349,15 +399,16 @@ _MOST_RUNS = 64
 
 
 class Recorder(StatementRecorder, PostgresSaver):
-    """LangGraph's saver, which records the statements of a write."""
+    """LangGraph's saver, which records the statements of a write instead of executing them."""
 
     def _cursor(self, *, pipeline: bool = False) -> Any:
+        """Return the recorder itself as the cursor."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write of a run."""
+    """A queued write of a run, of one checkpoint or of one task's values."""
 
     thread_id: str
     namespace: str
@@ -371,9 +422,10 @@ FencedRun = tuple[str, str, str, str, str]
 
 
 async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: Sequence[FencedRun] = ()) -> None:
-    """Execute the statements of writes; in the same statement, check their runs unless that was done.
+    """Execute the statements of writes over a binary cursor, as few statements with many rows; commit nothing.
 
     The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
+    The same statement checks `runs`, if any, and raises `psycopg.errors.DivisionByZero` if one of them may not write.
     """
     by_sql: dict[str, list[Any]] = {sql: [] for sql in _COLUMNS}
     for sql, rows in (statement for write in writes for statement in write.statements):
@@ -389,14 +441,16 @@ async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: S
 
 
 def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+    """Return rows as one list for each of `count` columns; the lists are empty without rows."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(count)]
 
 
 class WriteQueue:
-    """The queued writes of one run. A transaction starts when one is awaited, or after `MAX_DELAY_S`.
+    """The queued writes of one run, which transactions commit in order.
 
-    Writes that are queued during a transaction are committed by the next one, in order. The error of the `group`
-    refuses all later ones. `drained` is called when no write is left.
+    A transaction starts `MAX_DELAY_S` seconds after the first write, or at once if one is awaited. Writes that are
+    queued during a transaction are committed by the next one. `group` receives an error, after which no later write of
+    the run is committed. `commit` commits a batch or raises; `drained` is called when no write is left.
     """
 
     def __init__(
@@ -415,7 +469,7 @@ class WriteQueue:
         """The threads to which the run has written."""
 
     def add(self, write: Write) -> None:
-        """Queue a write; raise the error of an earlier write of the run."""
+        """Queue a write, and return at once. Raises the error of an earlier write of the run."""
         self._group.queue(self.flush)
         self._pending.append(write)
         self._added += 1
@@ -423,7 +477,7 @@ class WriteQueue:
         self._start_timer()
 
     async def flush(self) -> None:
-        """Wait until all writes that were queued before are committed or have failed."""
+        """Wait until all writes that were queued before are committed or have failed; errors are not raised here."""
         last = self._added
         while self._ended < last:
             # Not cancelled with its waiting caller.
@@ -431,14 +485,17 @@ class WriteQueue:
 
     @property
     def _running(self) -> asyncio.Task[None] | None:
+        """The task of the transaction in progress; None if there is none."""
         # A task that was cancelled before its first step has committed nothing.
         return self._task if self._task is not None and not self._task.done() else None
 
     def _start_timer(self) -> None:
+        """Start a transaction in `MAX_DELAY_S` seconds, unless one is in progress or due."""
         if self._running is None and self._timer is None:
             self._timer = self._loop.call_later(MAX_DELAY_S, self._begin)
 
     def _begin(self) -> asyncio.Task[None]:
+        """Start a transaction for the queued writes now, and return its task."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -446,6 +503,11 @@ class WriteQueue:
         return self._task
 
     async def _commit_pending(self) -> None:
+        """Commit the queued writes; record an error in the group. Calls `drained`, or starts the timer for newer
+        writes.
+
+        Only a cancellation is raised again.
+        """
         batch, self._pending = self._pending, []
         try:
             if self._group.error is None:
@@ -467,14 +529,17 @@ class WriteQueue:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of one run in a transaction of several runs: writes to one namespace."""
+    """The part of one run in a transaction of several runs: its writes to one namespace."""
 
     run: FencedRun
     writes: Sequence[Write]
 
 
 class SharedTransactions:
-    """Commits the writes of several runs in one transaction; those that arrive during it share the next one."""
+    """Commits the writes of several runs in one transaction; those that arrive during it share the next one.
+
+    `connect` opens a connection in pipeline mode, whose transaction is committed on exit.
+    """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection[DictRow]]]) -> None:
         self._connect = connect
@@ -485,8 +550,8 @@ class SharedTransactions:
     async def commit(self, share: Share) -> bool:
         """Commit a run's writes together with those of other runs; return whether they are committed.
 
-        If not, each run must commit alone, which finds the run that has failed. Raises `PoolTimeout` without a
-        database.
+        If not, nothing of the shared transaction is stored, and each run must commit alone, which finds the run that
+        has failed. Raises `PoolTimeout` if no connection is available.
         """
         committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((share, committed))
@@ -496,6 +561,7 @@ class SharedTransactions:
         return await committed
 
     async def _commit_waiting(self) -> None:
+        """Commit the waiting shares, up to `_MOST_RUNS` in a transaction, until none is left."""
         while self._waiting:
             self._joined, self._waiting = self._waiting[:_MOST_RUNS], self._waiting[_MOST_RUNS:]
             outcome = await self._execute([share for share, _ in self._joined])
@@ -506,6 +572,7 @@ class SharedTransactions:
         self._joined, self._task = [], None
 
     def _end(self, task: asyncio.Task[None]) -> None:
+        """Let the shares of a cancelled task commit alone; nothing is left after a task that ended by itself."""
         if self._task is not task:
             return
         # A program that cancels all tasks cancels this one, too, perhaps before it begins; then each run commits alone.
@@ -515,6 +582,8 @@ class SharedTransactions:
                 future.set_result(False)
 
     async def _execute(self, shares: Sequence[Share]) -> bool | PoolTimeout:
+        # Sorted: two processes that acquire the same locks in another order could wait for each other.
+        """Commit shares in one transaction; return False if it fails, and the error if no connection is available."""
         locks = sorted({lock_key((share.run[0], share.run[1])) for share in shares})
         writes = [write for share in shares for write in share.writes]
         try:

@@ -23,18 +23,20 @@ class StrictSerializer(JsonPlusSerializer):
     """
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Return the type and the stored form of a value, the same as LangGraph's.
+        """Return the type and the bytes of a value, the same as LangGraph's serializer.
 
-        Raises `ormsgpack.MsgpackEncodeError` if an object has no such form.
+        The type is `null` for None, `bytes` or `bytearray` for those, and otherwise `msgpack`. Raises
+        `ormsgpack.MsgpackEncodeError` if an object has no such form; it is never pickled.
         """
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
         return "msgpack", packed(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Return the stored value.
+        """Return the value of a type and bytes that `dumps_typed` or an older LangGraph returned.
 
-        Raises `NotImplementedError` for another data type, e.g. `pickle`, and `UnreadableValueError` if it is damaged.
+        Raises `NotImplementedError` for another type, such as `pickle`, and `UnreadableValueError` if the bytes are
+        damaged.
         """
         try:
             if data[0] == "json":
@@ -45,6 +47,7 @@ class StrictSerializer(JsonPlusSerializer):
 
 
 def _as_plain_data(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object as it is; log a warning if LangGraph's reader would construct an object from it."""
     if "lc" in value and value.get("type") == "constructor":
         logger.warning(
             "A checkpoint holds a constructor of %r. It is read as plain data; objects are not constructed from JSON.",

@@ -34,15 +34,16 @@ _FAILED_S = 30.0
 _PRIMARY = 0xFF
 """Mask of the primary result code in an error code; see https://www.sqlite.org/rescode.html."""
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+"""Primary result codes for a lock that another connection holds."""
 _REMOVED = (sqlite3.SQLITE_READONLY_DBMOVED, "SQLITE_READONLY_DBMOVED")
 """SQLite's own code, which it reports only without a write-ahead log."""
 
 _failed_waits: dict[str, tuple[float, float]] = {}
-"""File → time and length in seconds of the last wait that timed out; removed after a successful write."""
+"""File → time (monotonic) and length in seconds of the last wait that timed out; removed after a successful write."""
 
 
 class DatabaseLockedError(OperatorError, sqlite3.OperationalError):
-    """Another process keeps an SQLite database locked."""
+    """Raised when another process keeps an SQLite database locked for too long."""
 
     waited_s: float = 0.0
     """Seconds waited for the lock, by this connection or another one to the same file; 0 if SQLite refused at once
@@ -51,17 +52,23 @@ class DatabaseLockedError(OperatorError, sqlite3.OperationalError):
 
 
 class DatabaseRemovedError(OperatorError, sqlite3.OperationalError):
-    """The file of an open SQLite database was removed or replaced."""
+    """Raised when the file of an open SQLite database was removed or replaced."""
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether an SQLite error means that another connection holds a lock."""
+    """Whether an error of SQLite means that another connection holds a lock; False for any other exception."""
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.OperationalError) and code is not None and code & _PRIMARY in _LOCKED
 
 
 class LockWaitConnection(sqlite3.Connection):
-    """A connection that waits up to `BUSY_S` seconds, whatever `timeout` is, for locks; for `sqlite3.connect`."""
+    """A connection that waits up to `BUSY_S` seconds for locks of other connections; the `factory` of
+    `sqlite3.connect`.
+
+    After `_NOTICE_S` seconds of waiting, a warning is logged. `timeout` is accepted and not used; `options` are those
+    of `sqlite3.Connection`. Each statement and commit raises `DatabaseLockedError` if the lock is held for longer, and
+    `DatabaseRemovedError` if the file was removed or replaced.
+    """
 
     def __init__(self, database: str | Path, timeout: float = BUSY_S, **options: Any) -> None:
         super().__init__(database, timeout=_NOTICE_S, **options)
@@ -71,31 +78,33 @@ class LockWaitConnection(sqlite3.Connection):
         """Inode of the open file; None for a database that is no file."""
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor that waits in the same way."""
+        """Return a cursor whose statements wait for locks in the same way, or one of the given `factory`."""
         return super().cursor(factory or _WaitingCursor)
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        """Execute one statement."""
+        """Execute one statement with its parameters, and return the cursor."""
         return self.cursor().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any]) -> Any:
-        """Execute one statement for several parameter sets."""
+        """Execute one statement for each of several parameter sets, and return the cursor."""
         return self.cursor().executemany(sql, parameters)
 
     def executescript(self, sql_script: str) -> Any:
-        """Execute several statements."""
+        """Execute several statements without parameters, and return the cursor."""
         return self.cursor().executescript(sql_script)
 
     def commit(self) -> None:
         """Commit the transaction.
 
-        Raises `DatabaseLockedError` if another connection holds the lock for too long, or `DatabaseRemovedError`.
+        Raises `DatabaseLockedError` if another connection holds the lock for too long, and `DatabaseRemovedError` if
+        the file was removed or replaced.
         """
         self.check_file()
         self.wait_for(super().commit)
 
     def check_file(self) -> None:
-        """Raise `DatabaseRemovedError` if the file was removed or replaced: SQLite would write where nothing reads."""
+        """Raise `DatabaseRemovedError` if the file was removed or replaced since it was opened."""
+        # SQLite itself would write to the removed file without an error, and nothing would ever read that.
         if self._inode is None or _inode_of(self._path) == self._inode:
             return
         removed = DatabaseRemovedError(
@@ -106,7 +115,12 @@ class LockWaitConnection(sqlite3.Connection):
         raise removed
 
     def wait_for(self, statement: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Execute a statement once the file's lock is free; raise `DatabaseLockedError` if that takes too long."""
+        """Call `statement` with the arguments, and return its result; wait while another connection holds the lock.
+
+        Waits at most `BUSY_S` seconds, or `_RETRY_S` if a wait for the same file has timed out within the last
+        `_FAILED_S`. Raises `DatabaseLockedError` after that, or at once if SQLite refuses to wait or the statement has
+        changed rows already; any other error of the statement is raised unchanged.
+        """
         before, failed = self.total_changes, _failed_waits.get(self._file)
         recently_failed = failed is not None and time.monotonic() - failed[0] < _FAILED_S
         if recently_failed:
@@ -141,10 +155,12 @@ class LockWaitConnection(sqlite3.Connection):
             self._set_wait(_NOTICE_S)
 
     def _set_wait(self, seconds: float) -> None:
+        """Set the seconds that SQLite itself waits for a lock."""
         plain_cursor: sqlite3.Cursor = super().cursor()
         plain_cursor.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}").close()
 
     def _locked_error(self, error: sqlite3.OperationalError, waited: float) -> DatabaseLockedError:
+        """Return the error for a lock that was held for `waited` seconds, with the result code of SQLite's `error`."""
         locked = DatabaseLockedError(
             f"db='sqlite:///{self._file}': the database is locked: another process has a transaction open (waited "
             f"{waited:.0f} s). End that process or its transaction, and try again; `fuser {self._file}` shows which "
@@ -156,24 +172,30 @@ class LockWaitConnection(sqlite3.Connection):
 
 
 class _WaitingCursor(sqlite3.Cursor):
+    """A cursor that checks the file and waits for locks before each statement."""
+
     connection: LockWaitConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
+        """Execute one statement, and return the cursor; a rollback is permitted on a removed file, too."""
         if not sql.startswith("ROLLBACK"):
             self.connection.check_file()
         return self.connection.wait_for(super().execute, sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any]) -> Any:
+        """Execute one statement for each of several parameter sets, and return the cursor."""
         self.connection.check_file()
         # As a list, since a second attempt reads the parameters again.
         return self.connection.wait_for(super().executemany, sql, list(parameters))
 
     def executescript(self, sql_script: str) -> Any:
+        """Execute several statements, and return the cursor."""
         self.connection.check_file()
         return self.connection.wait_for(super().executescript, sql_script)
 
 
 def _inode_of(path: str) -> int | None:
+    """Return the inode of a file; None if it does not exist."""
     try:
         return os.stat(path).st_ino
     except OSError:
@@ -181,6 +203,7 @@ def _inode_of(path: str) -> int | None:
 
 
 _PAUSE_S = 0.02
+"""Seconds between two attempts to create tables."""
 _CONCURRENT_ERRORS = frozenset(
     # Includes SQL errors: a missing table or column may exist by now.
     (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR)
@@ -189,7 +212,7 @@ _CONCURRENT_ERRORS = frozenset(
 
 
 class Patience:
-    """Retry policy for creating tables while another process creates the same ones.
+    """Retry policy for creating tables while another process creates the same ones; it lasts `BUSY_S` seconds.
 
     Needed for the journal mode too: SQLite does not wait for locks when the mode is changed.
     """
@@ -198,7 +221,11 @@ class Patience:
         self._until = time.monotonic() + BUSY_S
 
     def pause_s(self, error: sqlite3.Error) -> float:
-        """Return the seconds to wait after an error; raise it after `BUSY_S`, or if no other process can cause it."""
+        """Return the seconds to wait after a failed attempt (`_PAUSE_S`).
+
+        Raises `error` instead if no other process can cause it, if it has waited for a lock already, or after `BUSY_S`
+        seconds.
+        """
         if isinstance(error, DatabaseLockedError) and error.waited_s:
             raise error
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -208,9 +235,10 @@ class Patience:
 
 
 def check_database(path: Path) -> None:
-    """Check that a file is a database or can be created as one.
+    """Check that a file is a database of sessions, or an empty one; a missing file is created.
 
-    Raises `ConfigError` if not, or if it has several names, and `DatabaseLockedError` if it stays locked.
+    Raises `ConfigError` if it is not, cannot be opened, or has several names (hard links), and `DatabaseLockedError` if
+    it stays locked.
     """
     check_names(path)
     try:

@@ -1,6 +1,7 @@
 """Reads sessions from an SQLite file as plain data, without LangGraph, whose import takes longer than the reading.
 
-The reader has the methods of a saver that `session.history` calls.
+The reader has the methods of a saver that `session.history` calls. A delta channel, such as an agent's messages, stores
+only what each step wrote: its value is rebuilt from the last full copy (the seed) and the writes after it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _PARENT = f"SELECT parent_checkpoint_id, type, checkpoint FROM checkpoints WHERE
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """One checkpoint; the fields are those of LangGraph's `CheckpointTuple`."""
+    """One checkpoint as plain data; the fields are those of LangGraph's `CheckpointTuple`."""
 
     config: RunnableConfig
     checkpoint: dict[str, Any]
@@ -52,21 +53,27 @@ class StoredCheckpoint:
 
 
 class SqliteReader:
-    """The reader. Objects, such as messages, are read as the dicts of their fields.
+    """Reads the checkpoints of an SQLite file; objects, such as messages, are read as the dicts of their fields.
 
-    Its asynchronous methods block the event loop while they read.
+    The methods have the names of an asynchronous saver, but block the event loop while they read. `connection` is an
+    open connection to `file`; the reader does not close it. A file without LangGraph's tables has no sessions.
     """
 
     def __init__(self, file: Path, connection: sqlite3.Connection) -> None:
         self.database = file
-        """The file."""
+        """The path of the file."""
         self._connection = connection
         self._has_tables = bool(connection.execute(_HAS_TABLES).fetchone()[0])
         has_paths = self._has_tables and connection.execute(_HAS_PATHS).fetchone()[0]
         self._order = f" ORDER BY {'task_path, ' if has_paths else ''}task_id, idx"
 
     async def aget_tuple(self, config: RunnableConfig) -> StoredCheckpoint | None:
-        """Return a checkpoint, by default the newest, if any; raise `NewerFormatError` for a newer version's."""
+        """Return the checkpoint with the id in `config`, or without one the newest of its thread; None if it does not
+        exist.
+
+        Raises `NewerFormatError` if a newer version of this package stored it, `DamagedSessionError` if it is
+        incomplete or a value cannot be decoded, and `InputError` for an id that no database can store.
+        """
         if not self._has_tables:
             return None
         at, checkpoint_id = _address(config)
@@ -90,7 +97,13 @@ class SqliteReader:
             )
 
     async def aget_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, Any]:
-        """Return, by channel, the `writes` before a checkpoint, oldest first, and the last full copy as `seed`."""
+        """Return the histories of delta channels: channel → `{"writes": […], "seed": …}`.
+
+        `writes` are tuples of task id, channel and value, oldest first, from the ancestors of the checkpoint in
+        `config`, which must have an id. `seed` is the last full copy, absent if there is none. Raises
+        `CheckpointRemovedError` if the checkpoint was removed since it was read, and `DamagedSessionError` if a value
+        cannot be decoded. A history that is shorter than recorded raises that error when it is replayed.
+        """
         at, target = _address(config)
         with readable(config), self._snapshot():
             row = self._connection.execute(_BY_ID, (*at, target)).fetchone()
@@ -109,7 +122,9 @@ class SqliteReader:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let several statements read the file as it is at the first one."""
+        """Let the statements of the block read the file as it is at the first one, in a transaction that is rolled
+        back.
+        """
         self._connection.execute("BEGIN")
         try:
             yield
@@ -119,19 +134,34 @@ class SqliteReader:
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """Return the threads' ids (see `graph_agent.session.history.list_threads`)."""
+        """Return ids of threads, newest first by their first checkpoint; empty for a file without tables.
+
+        Args:
+            group: Text that the ids must begin with, up to and with their first slash, followed by one more segment;
+                empty for ids without a slash, None for all.
+            after: Id of the thread after which the list begins; None for the beginning. `KeyError` if it does not
+                exist.
+            limit: Maximum number of ids; None for no limit.
+        """
         return await sqlite_threads(self.database, group, after, limit) if self._has_tables else []
 
     async def first_checkpoint(self, thread_id: str) -> StoredCheckpoint | None:
-        """Return the oldest checkpoint of a thread; None if there is no such thread."""
+        """Return the oldest checkpoint of a thread's root namespace; None if there is no such thread.
+
+        Raises `NewerFormatError` or `DamagedSessionError` if it cannot be read.
+        """
         at = (thread_id, "")
         (checkpoint_id,) = self._connection.execute(_FIRST, at).fetchone()
         return await self.aget_tuple(_config(at, checkpoint_id)) if checkpoint_id else None
 
     def _history(self, at: tuple[str, str], target: str, channel: str) -> dict[str, Any]:
+        """Return the history of one channel before the checkpoint `target`: its writes, oldest first, and the last full
+        copy.
+        """
         writes: list[list[tuple[str, str, Any]]] = []
         query = f"{_WRITES} AND channel = ?{self._order}"
         seen, checkpoint_id = {target}, self._connection.execute(_PARENT, (*at, target)).fetchone()[0]
+        # A damaged file may contain a circle of parents.
         while checkpoint_id and checkpoint_id not in seen:
             seen.add(checkpoint_id)
             row = self._connection.execute(_PARENT, (*at, checkpoint_id)).fetchone()
@@ -148,7 +178,11 @@ class SqliteReader:
 
 @contextmanager
 def open_sqlite_reader(path: Path) -> Iterator[SqliteReader]:
-    """Open the reader of a file, and close it on exit; `ConfigError` if it cannot be opened, or is no database."""
+    """Open the reader of a file, and close it on exit.
+
+    Raises `ConfigError` if the file cannot be opened or is not a database of sessions, and `DatabaseLockedError` if
+    another process keeps it locked.
+    """
     check_database(path)
     with closing(LockWaitConnection(path, check_same_thread=False)) as connection:
         connection.execute("PRAGMA query_only = ON")
@@ -156,6 +190,7 @@ def open_sqlite_reader(path: Path) -> Iterator[SqliteReader]:
 
 
 def _oldest_first(batches: list[list[tuple[str, str, Any]]]) -> list[tuple[str, str, Any]]:
+    """Join batches of writes, of which the newest is first, to one list with the oldest write first."""
     return [write for batch in reversed(batches) for write in batch]
 
 
@@ -166,11 +201,16 @@ def _address(config: RunnableConfig) -> tuple[tuple[str, str], str]:
 
 
 def _config(at: tuple[str, str], checkpoint_id: str) -> RunnableConfig:
+    """Return the config that addresses a checkpoint."""
     return {"configurable": {"thread_id": at[0], "checkpoint_ns": at[1], "checkpoint_id": checkpoint_id}}
 
 
 def _loads(kind: str, stored: bytes) -> Any:
-    """Return a stored value; None for a form that the savers of this package do not write."""
+    """Return a stored value; None for a form that the savers of this package do not write.
+
+    `kind` is the stored type, such as `msgpack`. Raises `UnreadableValueError` if msgpack is damaged, and
+    `json.JSONDecodeError` for damaged JSON.
+    """
     if kind == "json":
         return json.loads(stored)
     try:
@@ -180,11 +220,16 @@ def _loads(kind: str, stored: bytes) -> Any:
 
 
 def _unpack(stored: bytes) -> Any:
+    """Decode msgpack, with objects as their fields; `ValueError` if it is damaged."""
     return ormsgpack.unpackb(stored, ext_hook=_fields, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def _fields(code: int, stored: bytes) -> Any:
-    """Return the fields or arguments of an object, which LangGraph stores as `[module, class, arguments, …]`."""
+    """Return the fields or arguments of an object in msgpack, which LangGraph stores as `[module, class, arguments,
+    …]`.
+
+    A full copy of a delta channel (code `_SNAPSHOT`) is returned as its value, and so is anything of another form.
+    """
     value = _unpack(stored)
     return value[2] if code != _SNAPSHOT and isinstance(value, list) and len(value) > 2 else value
 
@@ -195,7 +240,11 @@ _PUT = "INSERT OR REPLACE INTO store (prefix, key, value) VALUES (?, ?, ?)"
 
 
 def put_item(file: Path, namespace: tuple[str, ...], key: str, value: Mapping[str, Any]) -> bool:
-    """Store an item of plain JSON; return False if the file has no Store yet, raise `sqlite3.Error` if it fails."""
+    """Store an item of plain JSON in the Store of a file, over a new connection; an existing one is replaced.
+
+    Returns False if the file has no Store yet. Raises `sqlite3.Error` if it cannot be stored, e.g. if another process
+    writes for `_WAIT_S` seconds.
+    """
     with closing(sqlite3.connect(file, timeout=_WAIT_S, isolation_level=None)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'store'").fetchone():
             return False

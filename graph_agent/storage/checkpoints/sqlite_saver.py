@@ -2,6 +2,10 @@
 
 LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one serializes a write
 at once, and executes it on a thread of its own: an operation is one job, and queued jobs share one commit.
+
+A session is one LangGraph thread. A run keeps a fence (`CheckpointFence`): the newest checkpoint when it began (its
+base) and those that it has stored since. A write is refused unless the newest checkpoint of the thread is one of these.
+A run that resumes from a checkpoint is recorded as its owner.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ _NEWEST = (
     " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = ?), '')"
     " FROM checkpoints c WHERE c.thread_id = ? AND c.checkpoint_ns = ? ORDER BY c.checkpoint_id DESC LIMIT 1"
 )
+"""Id and owner of the newest checkpoint of a namespace."""
 _COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
 _RECORD_OWNER = (
     "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
@@ -60,12 +65,15 @@ _PROBE = (
     "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
     " VALUES ('/ready', '', '', '', 0, '', '', ?)"
 )
+"""The write of `SharedSqliteSaver.aprobe`."""
 
 
 class SharedSqliteSaver(SqliteSaver):
-    """The saver; its thread performs each write in one transaction with the check that the run may write.
+    """LangGraph's saver, whose thread performs each write in one transaction with the check that the run may write.
 
-    Other processes may use the file, too; any thread may use the connection.
+    Other processes may use the file at the same time, and any thread may use the connection. The asynchronous methods
+    serve every event loop. `serde` converts the stored values. All methods raise `sqlite3.Error` if the file cannot be
+    used.
     """
 
     defers_writes = True
@@ -76,7 +84,7 @@ class SharedSqliteSaver(SqliteSaver):
     def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
         super().__init__(connection, serde=serde)
         self.database = file
-        """The file."""
+        """The path of the file."""
         self._has_index = False
         self._newest_in: dict[tuple[str, str], tuple[str | None, str]] = {}
         """The newest checkpoint and its owner by thread and namespace, as read in one transaction of the writer."""
@@ -84,7 +92,11 @@ class SharedSqliteSaver(SqliteSaver):
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
-        """Create missing tables."""
+        """Create missing tables and indexes; wait while another process creates them. Blocks, and is called on the
+        thread.
+
+        Raises `sqlite3.Error` if the file cannot be written.
+        """
         retry = Patience()
         while not self._has_index:
             try:
@@ -97,7 +109,10 @@ class SharedSqliteSaver(SqliteSaver):
 
     @contextmanager
     def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
-        """Yield a cursor; on the writer thread, whose jobs share a transaction, without a lock or a commit."""
+        """Yield a cursor with the lock held, and commit on exit if `transaction`.
+
+        On the writer thread, whose jobs share a transaction, neither the lock is acquired nor is anything committed.
+        """
         if not self._writer.is_writer_thread:
             with super().cursor(transaction) as cursor:
                 yield cursor
@@ -106,16 +121,26 @@ class SharedSqliteSaver(SqliteSaver):
             yield cursor
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Return the version of a channel after `current` (see `next_version`)."""
+        """Return the version of a channel that follows `current` (see `next_version`); `channel` is not used."""
         return next_version(current)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return a checkpoint; a run that resumes is recorded as its owner."""
+        """Return the checkpoint with the id in `config`, or without one the newest of its namespace; None if there is
+        none.
+
+        Blocks. The first read of a run in a namespace also records the newest checkpoint in the run's fence, as its
+        base. A run that resumes (`fence.claims`) is then stored as the owner of that checkpoint, in the transaction of
+        the read. Raises `SessionLostError` if the fence expects another newest checkpoint.
+        """
         loads, claims = self._loads(config)
         return self._writer.run_blocking(partial(self._load, config, loads), writes=claims)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Behaves like `get_tuple`."""
+        """Return the checkpoint with the id in `config`, or without one the newest of its namespace; None if there is
+        none.
+
+        The first read of a run records its base, and a run that resumes as the owner (see `get_tuple`, which blocks).
+        """
         loads, claims = self._loads(config)
         return await self._writer.run(partial(self._load, config, loads), writes=claims)
 
@@ -127,13 +152,22 @@ class SharedSqliteSaver(SqliteSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Behaves like `list`; all matching checkpoints are read at once."""
+        """Yield checkpoints, newest first; all are read before the first one is yielded.
+
+        Args:
+            config: The thread, and optionally the namespace and the checkpoint; None for all threads.
+            filter: Entries that the metadata must have; None for no condition.
+            before: Config of the checkpoint before which to list; None for no condition.
+            limit: Maximum number of checkpoints; None for no limit.
+        """
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
         for found in await self._writer.run(lambda: [*listed()], writes=False):
             yield found
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
-        """Return the newest checkpoint of an input by its id (see `inputs.deduplicator`); None if there is none."""
+        """Return the newest checkpoint of the input with an id that its sender gave it, in any namespace; None if there
+        is none.
+        """
         # In any namespace: answers that were stored apart have one of their own.
         thread: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         return await anext(self.alist(thread, filter={INPUT_ID: input_id}, limit=1), None)
@@ -141,7 +175,17 @@ class SharedSqliteSaver(SqliteSaver):
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """Return the threads' ids, over a separate connection (see `graph_agent.session.history.list_threads`)."""
+        """Return ids of threads, newest first by their first checkpoint, read over a separate connection.
+
+        The writes that were queued before are committed first.
+
+        Args:
+            group: Text that the ids must begin with, up to and with their first slash, followed by one more segment;
+                empty for ids without a slash, None for all.
+            after: Id of the thread after which the list begins; None for the beginning. `KeyError` if it does not
+                exist.
+            limit: Maximum number of ids; None for no limit.
+        """
         # The other connection reads committed sessions only, and needs the index.
         await self._writer.run(lambda: None, writes=not self._has_index)
         return await sqlite_threads(self.database, group, after, limit)
@@ -153,7 +197,10 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store and commit a checkpoint; raise `SessionLostError` if its run has lost the session to another run."""
+        """Store and commit a checkpoint, and return its config; blocks.
+
+        Raises `SessionLostError` if the run has lost the session to another run; nothing is stored then.
+        """
         stored, job, committed = self._recorded_put(config, checkpoint, metadata, new_versions)
         self._writer.run_blocking(job, committed=committed)
         return stored
@@ -165,7 +212,12 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Behaves like `put`; a run with deferred writes may commit a checkpoint later (see `DeferredWrites`)."""
+        """Store a checkpoint, and return its config.
+
+        It is committed on return, unless its run defers its writes (`DeferredWrites`) and does not need this one
+        committed. Raises `SessionLostError` if the run has lost the session to another run, or the error of an earlier
+        deferred write of the run.
+        """
         stored, job, committed = self._recorded_put(config, checkpoint, metadata, new_versions)
         deferred = deferred_of(config)
         if deferred is None or deferred.waits(metadata.get("source")):
@@ -177,13 +229,20 @@ class SharedSqliteSaver(SqliteSaver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store and commit a task's writes; raise `SessionLostError` if its run has lost the session to another run."""
+        """Store and commit the writes of a task to the checkpoint in `config`; blocks.
+
+        Raises `SessionLostError` if the run has lost the session to another run; nothing is stored then.
+        """
         self._writer.run_blocking(self._recorded_writes(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Behaves like `put_writes`; a run with deferred writes may commit them later (see `DeferredWrites`)."""
+        """Store the writes of a task to the checkpoint in `config`.
+
+        They are committed on return, unless the run defers its writes (`DeferredWrites`). Raises `SessionLostError` if
+        the run has lost the session to another run, or the error of an earlier deferred write of the run.
+        """
         job = self._recorded_writes(config, writes, task_id, task_path)
         deferred = deferred_of(config)
         if deferred is None:
@@ -195,7 +254,9 @@ class SharedSqliteSaver(SqliteSaver):
     def _recorded_put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, versions: ChannelVersions
     ) -> tuple[RunnableConfig, Callable[[], None], Callable[[], None]]:
-        """Return the config of a new checkpoint, the job that stores it, and what to call after the commit."""
+        """Serialize a checkpoint; return its config, the job that stores it, and the function to call after the
+        commit.
+        """
         recorder = Recorder(self.serde)
         stored = recorder.put(config, checkpoint, metadata, versions)
         job = partial(self._store, config, recorder.statements, checkpoint["id"])
@@ -204,26 +265,31 @@ class SharedSqliteSaver(SqliteSaver):
     def _recorded_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Callable[[], None]:
+        """Serialize the writes of a task, and return the job that stores them."""
         recorder = Recorder(self.serde)
         recorder.put_writes(config, writes, task_id, task_path)
         return partial(self._store, config, recorder.statements)
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete all checkpoints and writes of a thread."""
+        """Delete all checkpoints and writes of a thread, and commit; blocks. Nothing happens if it does not exist."""
         self._writer.run_blocking(partial(self._delete, thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Behaves like `delete_thread`."""
+        """Delete all checkpoints and writes of a thread, and commit. Nothing happens if it does not exist."""
         await self._writer.run(partial(self._delete, thread_id))
 
     def _delete(self, thread_id: str) -> None:
+        """Delete a thread, on the writer thread."""
         super().delete_thread(thread_id)
         self._newest_in.clear()
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Trim threads, see `graph_agent.persistence.prune`; or `delete` them.
+        """Remove old checkpoints of threads; unknown threads are ignored.
 
-        Raises `SessionBusyError` if a thread was skipped, e.g. because a run of it is under way.
+        The strategy `keep_latest` trims each thread to its first and newest checkpoint (see
+        `graph_agent.persistence.prune`), `delete` removes it. Raises `SessionBusyError` if a thread was skipped, e.g.
+        because a run of it is in progress; the threads after it are not pruned. Raises `ValueError` for another
+        strategy.
         """
         # Imported here: few processes prune.
         from graph_agent.storage.checkpoints.pruning.sessions import prune_to_newest
@@ -235,10 +301,14 @@ class SharedSqliteSaver(SqliteSaver):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Behaves like `get_delta_channel_history`."""
+        """Return the last full copy of each delta channel and the writes after it, as LangGraph's saver does.
+
+        A delta channel stores only what each step wrote; its value is rebuilt from this history.
+        """
         read = super().get_delta_channel_history
 
         def history() -> Mapping[str, DeltaChannelHistory]:
+            """Read the history on the writer thread."""
             with paused_collection():
                 return read(config=config, channels=channels)
 
@@ -246,12 +316,19 @@ class SharedSqliteSaver(SqliteSaver):
 
     @staticmethod
     def _loads(config: RunnableConfig) -> tuple[bool, bool]:
-        """Whether a run loads its checkpoint, and whether it is recorded as the checkpoint's owner."""
+        """Return whether this read is the first of a run in its namespace, and whether the run becomes the checkpoint's
+        owner.
+        """
         fence = fence_of(config)
         loads = fence is not None and not fence.has_loaded(*at_of(config))
         return loads, loads and fence is not None and fence.claims
 
     def _load(self, config: RunnableConfig, loads: bool) -> CheckpointTuple | None:
+        """Read a checkpoint on the writer thread; if `loads`, also record the run's base, and its ownership if it
+        resumes.
+
+        Ids of checkpoints created later in this process are higher than the one returned.
+        """
         fence, at = fence_of(config), at_of(config)
         if fence is not None and loads and get_checkpoint_id(config):
             # The run forks from an older checkpoint. The newest one is recorded to detect writes of another run.
@@ -267,6 +344,10 @@ class SharedSqliteSaver(SqliteSaver):
         return found
 
     def _store(self, config: RunnableConfig, statements: Sequence[Statement], new_id: str | None = None) -> None:
+        """Check that the run may write, and execute recorded statements, on the writer thread.
+
+        `new_id` is the id of the checkpoint that they store; None for a task's writes. Raises `SessionLostError`.
+        """
         self._admit(config, new_id)
         for sql, rows in statements:
             self.conn.executemany(sql, rows)
@@ -277,10 +358,14 @@ class SharedSqliteSaver(SqliteSaver):
             self._newest_in[at_of(config)] = new_id, ""
 
     def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
-        """Check that the run may write, in the transaction of the write."""
+        """Check that the run may write, in the transaction of the write; other graphs always may.
+
+        If the run claims the newest checkpoint, it is stored as its owner. Raises `SessionLostError`.
+        """
         fence, at = fence_of(config), at_of(config)
         if fence is None:
             return
+        # Within one transaction, only this thread writes, so that the newest checkpoint is read once for many jobs.
         if self._newest_as_of != self._writer.transaction:
             self._newest_as_of = self._writer.transaction
             self._newest_in.clear()
@@ -294,42 +379,57 @@ class SharedSqliteSaver(SqliteSaver):
             self._newest_in[at] = newest, fence.owner
 
     def _newest(self, thread_id: str, namespace: str) -> tuple[str | None, str]:
-        """Return the id of the newest checkpoint of a namespace, and the run that is recorded as its owner."""
+        """Return the id of the newest checkpoint of a namespace, and the run recorded as its owner; `(None, "")` if
+        none.
+        """
         found = self.conn.execute(_NEWEST, (OWNER, thread_id, namespace)).fetchone()
         return found or (None, "")
 
     def _record_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
+        """Store a run as the owner of a checkpoint: a write with the task id `OWNER`, whose channel is the run's id
+        `owner`.
+        """
         kind, nothing = self.serde.dumps_typed(None)
         self.conn.execute(_RECORD_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
 
     async def aprobe(self) -> None:
-        """Check that the file accepts writes (see `write_probe`).
+        """Check that the file accepts writes, with a write that is rolled back; that its disk has space; and that no
+        page is damaged.
 
-        Raises `sqlite3.Error` if it does not, or is damaged; `OSError` if its disk is full.
+        Raises `sqlite3.Error` if it accepts none or is damaged, and `OSError` if its disk is full.
         """
         await call_in_thread(self._probe)
         await call_in_thread(check_space, self.database.parent)
         await call_in_thread(check_sqlite, self.database)
 
     def _probe(self) -> None:
+        """Write and roll back, with the lock of the connection held."""
         # The lock is free between two batches of the writer thread, so no job shares the transaction.
         with self.lock:
             self.setup()
             probe_sqlite(self.conn, _PROBE)
 
     async def aclose(self) -> None:
-        """Finish the queued jobs and end the thread; later jobs are refused."""
+        """Finish the queued jobs and end the thread; later requests raise `sqlite3.ProgrammingError`. The connection
+        stays open.
+        """
         await self._writer.aclose()
 
 
 def _record_stored(config: RunnableConfig, checkpoint_id: str) -> None:
+    """Record in the run's fence that a checkpoint is committed; nothing happens for other graphs."""
     if (fence := fence_of(config)) is not None:
         fence.store(*at_of(config), checkpoint_id)
 
 
 @asynccontextmanager
 async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncIterator[SharedSqliteSaver]:
-    """Open the saver of a file over a separate connection, and close it on exit; `ConfigError` if that fails."""
+    """Open the saver of a file over a connection of its own, and close it on exit after its queued writes are
+    committed.
+
+    A missing file is created. `serde` converts the stored values. Raises `ConfigError` if the file is not a database of
+    sessions or cannot be opened, and `DatabaseLockedError` if another process keeps it locked.
+    """
     # File access runs in threads: some servers refuse blocking calls in the event loop.
     await call_in_thread(check_database, path)
     connection = await call_in_thread(lambda: LockWaitConnection(path, check_same_thread=False))
@@ -344,14 +444,20 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
 
 
 _STORE_PROBE = "INSERT OR REPLACE INTO store (prefix, key, value) VALUES ('/ready', '', ?)"
+"""The write of `SharedSqliteStore.aprobe`."""
 _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
+"""Whether a namespace of the Store has an item."""
 
 
 class SharedSqliteStore(AsyncSqliteStore):
-    """The Store; cancellation does not interrupt its operations, and processes may create its tables concurrently."""
+    """LangGraph's Store; cancellation does not interrupt its operations, and processes may create its tables
+    concurrently.
+    """
 
     async def setup(self) -> None:
-        """Create missing tables."""
+        """Create missing tables; wait while another process creates them. Raises `sqlite3.Error` if the file cannot be
+        written.
+        """
         retry = Patience()
         while not self.is_setup:
             try:
@@ -364,33 +470,44 @@ class SharedSqliteStore(AsyncSqliteStore):
                 await asyncio.sleep(retry.pause_s(error))
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether a namespace, not a prefix, has no items; one query, no transaction. The caller shields it."""
+        """Whether a namespace has no items; items of longer namespaces do not count. One query, without a transaction.
+
+        A cancellation interrupts the query, so callers that share the connection shield it.
+        """
         if not self.is_setup:
             await self.setup()
         rows = await self._rows(_UNDER, (".".join(namespace),))
         return not rows
 
     async def aprobe(self) -> None:
-        """Check that the file accepts writes (see `write_probe`); raise `sqlite3.Error` if it does not."""
+        """Check that the file accepts writes, with a write that is rolled back; raise `sqlite3.Error` if it does
+        not.
+        """
         if not self.is_setup:
             await self.setup()
         await await_uninterrupted(self._probe())
 
     async def _probe(self) -> None:
+        """Write and roll back, with the lock of the connection held."""
         async with self.lock:
             # As one call on the connection's thread; the public methods make one call per statement.
             await self.conn._execute(probe_sqlite, self.conn._conn, _STORE_PROBE)  # type: ignore[no-untyped-call]  # no types
 
     async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
+        """Return the rows of a query, with the lock of the connection held."""
         # Locked: it must not read between the start of a batch and its first write (see `_reads_before_writes`).
         async with self.lock:
             return list(await self.conn.execute_fetchall(query, values))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations as one batch; a cancellation takes effect after the batch."""
+        """Execute operations, and return their results in order; a cancellation takes effect afterwards.
+
+        Reads are executed before writes, each in one transaction.
+        """
         return await await_uninterrupted(self._reads_before_writes(list(ops)))
 
     async def _reads_before_writes(self, ops: list[Op]) -> list[Result]:
+        """Execute the reads, then the writes; return the results in the order of `ops`."""
         # In two transactions: SQLite immediately refuses a write in a transaction that has read data which another
         # process has changed since.
         results: list[Result] = [None] * len(ops)
@@ -405,7 +522,12 @@ class SharedSqliteStore(AsyncSqliteStore):
 
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
-    """Open the Store of a file over a separate connection, and close it on exit; `ConfigError` if that fails."""
+    """Open the Store of a file over a connection of its own, and close it on exit after its queued operations have
+    ended.
+
+    A missing file is created. Raises `ConfigError` if the file is not a database of sessions or cannot be opened, and
+    `DatabaseLockedError` if another process keeps it locked.
+    """
     await call_in_thread(check_database, path)
     async with aiosqlite.connect(path, isolation_level=None, factory=LockWaitConnection) as connection:
         store = SharedSqliteStore(connection)
@@ -416,7 +538,10 @@ async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
 
 
 def _make_tables(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
-    """Create or migrate the tables in one transaction: LangGraph's `setup` cannot continue after a kill in between."""
+    """Create or migrate the tables of the Store with LangGraph's `migrations`, in one transaction.
+
+    LangGraph's own `setup` cannot continue after a kill in between. Raises `sqlite3.Error`, and undoes the transaction.
+    """
     if _version(connection) == len(migrations) - 1:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -438,7 +563,7 @@ def _make_tables(connection: sqlite3.Connection, migrations: Sequence[str]) -> N
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Return the number of the last migration; -1 before the first."""
+    """Return the number of the last migration that was applied; -1 before the first."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'store_migrations'").fetchall():
         return -1
     [[version]] = connection.execute("SELECT coalesce(max(v), -1) FROM store_migrations").fetchall()

@@ -1,4 +1,8 @@
-"""Runs jobs on one SQLite connection in a thread, in order of arrival, with one commit per batch of queued jobs."""
+"""Runs jobs on one SQLite connection in a thread, in order of arrival, with one commit per batch of queued jobs.
+
+A job is a function that uses the connection. A deferred job is one that no caller waits for: it belongs to the run of
+an agent (`DeferredWrites`), which receives its error.
+"""
 
 from __future__ import annotations
 
@@ -26,39 +30,47 @@ _MAX_BATCH = 64
 
 
 class Recorder(StatementRecorder, SqliteSaver):
-    """LangGraph's saver, which records the statements of a write."""
+    """LangGraph's saver, which records the statements of a write instead of executing them."""
 
     def cursor(self, transaction: bool = True) -> Any:
-        """Return the recorder itself."""
+        """Return the recorder itself as the cursor; `transaction` has no effect."""
         return self
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
+    """A queued function and its outcome."""
+
     work: Callable[[], Any]
+    """The function, called on the writer's thread."""
     writes: bool
+    """Whether the function needs a transaction from its start."""
     future: Future[Any] | asyncio.Future[Any] | None
-    """Receives the result; None for a deferred job."""
+    """Receives the result or the error; None for a deferred job."""
     group: DeferredWrites | None
     """The run whose writes fail from this one on if it fails; None if there is none."""
     committed: Callable[[], None] | None
-    """Called on the thread after the commit; None for nothing."""
+    """Called on the thread after the commit; None if nothing is to be called."""
     result: Any = None
+    """What the function returned."""
     error: BaseException | None = None
+    """Why the job failed; None if it has not."""
 
     def run(self) -> None:
+        """Call the function and record its result; raise its error, or that of an earlier job of the group."""
         if self.group is not None and self.group.error is not None:
             raise self.group.error
         self.result = self.work()
 
     def fail(self, error: BaseException) -> None:
+        """Record an error, which later jobs of the group then raise."""
         self.error = error
         if self.group is not None:
             self.group.fail(error)
 
 
 class _TransactionLostError(Exception):
-    """SQLite has rolled back the whole transaction, as it does on a full disk."""
+    """Raised inside the writer when SQLite has rolled back the whole transaction, as it does on a full disk."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -68,7 +80,10 @@ class _TransactionLostError(Exception):
 class Writer:
     """Runs jobs on a thread that lives from the first job to `aclose`.
 
-    The lock is held during each batch, as by all users of the connection; `prepare` is called before it.
+    Args:
+        connection: The connection, which the thread and other code share.
+        lock: Held during each batch; the other users of the connection hold it, too.
+        prepare: Called before each batch, with the lock held; creates missing tables.
     """
 
     def __init__(self, connection: sqlite3.Connection, lock: threading.Lock, prepare: Callable[[], None]) -> None:
@@ -97,13 +112,21 @@ class Writer:
         group: DeferredWrites | None = None,
         committed: Callable[[], None] | None = None,
     ) -> T:
-        """Run a job on the thread and commit its writes; a job that is cancelled before its start does not run.
+        """Run a job on the thread, commit its writes with those of its batch, and return its result.
 
-        It may run twice, if another job of its batch fails. One that `writes` needs a transaction from its start.
-        `committed` is called on the thread after the commit.
+        If the caller is cancelled before the job starts, it does not run, unless it has a `group`; after that it is
+        committed all the same. A job may run twice, if another job of its batch fails.
 
-        Raises `sqlite3.Error` if the transaction fails or the writer is closed, the job's own error, or that of an
-        earlier job of its `group`, the run that writes; nothing of the job is then stored.
+        Args:
+            job: The function to run; it uses the connection.
+            writes: Whether the job needs a transaction from its start.
+            group: The run that the job belongs to: if the job fails, later jobs of the run fail with its error. None
+                for no run.
+            committed: Called on the thread after the commit; None if nothing is to be called.
+
+        Raises:
+            sqlite3.Error: If the transaction fails or the writer is closed.
+            Exception: What the job raised, or an earlier job of its `group`. Nothing of the job is then stored.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._submit(_Job(job, writes, future, group, committed))
@@ -112,7 +135,13 @@ class Writer:
     def run_blocking(
         self, job: Callable[[], T], *, writes: bool = True, committed: Callable[[], None] | None = None
     ) -> T:
-        """Behaves like `run`, but blocks; callable from any thread."""
+        """Run a job on the thread, block until its writes are committed, and return its result; callable from any
+        thread.
+
+        Called by another job, on the writer's thread, it runs the job at once as a part of that one. `writes` is
+        whether the job needs a transaction from its start; `committed` is called on the thread after the commit. Raises
+        `sqlite3.Error` if the transaction fails or the writer is closed, and what the job raises.
+        """
         if self.is_writer_thread:
             return job()
         future: Future[T] = Future()
@@ -120,20 +149,27 @@ class Writer:
         return future.result()
 
     def defer(self, job: Callable[[], Any], group: DeferredWrites, committed: Callable[[], None] | None = None) -> None:
-        """Queue a job that writes, and return; its batch starts with the next other job, or after `MAX_DELAY_S`.
+        """Queue a job that writes, and return; its batch starts with the next job that is awaited, or after
+        `MAX_DELAY_S`.
 
-        The `group` receives its error. Raises `sqlite3.Error` if the writer is closed, or the error of an earlier job
-        of the group.
+        Args:
+            job: The function to run; it uses the connection.
+            group: The run that the job belongs to, which receives its error.
+            committed: Called on the thread after the commit; None if nothing is to be called.
+
+        Raises:
+            sqlite3.Error: If the writer is closed.
+            Exception: What an earlier job of the group raised; this job is then not queued.
         """
         group.queue(self.flush)
         self._submit(_Job(job, True, None, group, committed))
 
     async def flush(self) -> None:
-        """Wait until all jobs that were queued before have ended."""
+        """Wait until all jobs that were queued before have ended; their errors are not raised here."""
         await self.run(_nothing, writes=False)
 
     async def aclose(self) -> None:
-        """Finish the queued jobs and end the thread; later jobs are refused."""
+        """Finish the queued jobs, and end the thread; later jobs raise `sqlite3.ProgrammingError`."""
         self._closed = True
         if self._thread is not None:
             self._jobs.put(None)
@@ -141,6 +177,11 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
 
     def _submit(self, job: _Job) -> None:
+        """Queue a job, and wake the thread if a caller waits for it or a batch is full; start the thread for the first
+        job.
+
+        Raises `sqlite3.ProgrammingError` if the writer is closed.
+        """
         if self._closed:
             raise sqlite3.ProgrammingError("The database is closed, since its saver was closed. Open a new saver.")
         self._jobs.put(job)
@@ -154,6 +195,7 @@ class Writer:
                     self._thread.start()
 
     def _run_thread(self) -> None:
+        """Run batches of queued jobs until `aclose`."""
         while (first := self._next()) is not None:
             self._urgent.clear()
             batch = [first]
@@ -184,6 +226,7 @@ class Writer:
         return self._jobs.get()
 
     def _run_batch(self, jobs: list[_Job]) -> None:
+        """Run jobs and commit; record the outcome of each in the job. A failed commit is the error of all of them."""
         self._begin_error = None
         try:
             self._prepare()
@@ -198,7 +241,10 @@ class Writer:
                     job.fail(error)
 
     def _run_together(self, jobs: list[_Job]) -> bool:
-        """Run all jobs; if one fails, undo all and return False."""
+        """Run all jobs; if one fails, undo all and return False, so that they are run again apart.
+
+        A single job that fails keeps its error, and True is returned.
+        """
         try:
             for job in jobs:
                 if job.writes and not self._connection.in_transaction:
@@ -213,7 +259,7 @@ class Writer:
         return True
 
     def _run_apart(self, jobs: list[_Job]) -> None:
-        """Run jobs such that a failed one is undone alone."""
+        """Run jobs such that a failed one is undone alone; the others stay in the transaction."""
         done: list[_Job] = []
         for job in jobs:
             try:
@@ -228,6 +274,10 @@ class Writer:
                 job.fail(error)
 
     def _run_job(self, job: _Job) -> None:
+        """Run one job within a savepoint, and undo it if it fails; raise its error.
+
+        Raises `_TransactionLostError` if SQLite has rolled back the earlier jobs of the transaction, too.
+        """
         connection = self._connection
         in_transaction = connection.in_transaction
         try:
@@ -247,6 +297,7 @@ class Writer:
             raise
 
     def _undo_job(self) -> None:
+        """Undo the writes since the savepoint of a job, or the whole transaction if that is refused."""
         self.transaction += 1
         try:
             self._connection.execute("ROLLBACK TO job")
@@ -255,7 +306,10 @@ class Writer:
             self._connection.rollback()
 
     def _begin(self) -> None:
-        """Begin a transaction; wait for other processes at most once per batch."""
+        """Begin a transaction; wait for other processes at most once per batch.
+
+        Raises the `sqlite3.Error` of an earlier attempt in the same batch without a new one.
+        """
         if self._begin_error is not None:
             raise self._begin_error
         self.transaction += 1
@@ -272,7 +326,7 @@ def _nothing() -> None:
 
 
 def _starts(job: _Job) -> bool:
-    """Whether to run a job: it was not cancelled in the queue, or later jobs of its group may depend on it."""
+    """Whether a job is to run. A cancelled job is skipped, unless it has a group, whose later jobs may depend on it."""
     if job.group is not None:
         return True
     if isinstance(job.future, Future):
@@ -281,7 +335,9 @@ def _starts(job: _Job) -> bool:
 
 
 def _report(jobs: list[_Job]) -> None:
-    """Return the outcomes of a batch to the callers, with one call per event loop."""
+    """Call `committed` of each job that succeeded, and return all outcomes to the callers, with one call per event
+    loop.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
     for job in jobs:
         if job.error is None and job.committed is not None:
@@ -299,6 +355,7 @@ def _report(jobs: list[_Job]) -> None:
 
 
 def _resolve(jobs: list[_Job]) -> None:
+    """Set the futures of jobs on their event loop."""
     for job in jobs:
         assert isinstance(job.future, asyncio.Future)
         if job.future.done():

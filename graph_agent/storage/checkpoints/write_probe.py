@@ -27,15 +27,26 @@ class SupportsWriteProbe(Protocol):
     """A saver or a Store that can check whether it accepts writes."""
 
     async def aprobe(self) -> None:
-        """Write data and roll it back; raise the database's own error if it accepts no writes."""
+        """Write data and roll it back; return if the database accepts writes.
+
+        Raises the database's own error if not, such as `sqlite3.Error` or `psycopg.Error`; `OSError` for a full disk.
+        """
         ...
 
 
 def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
-    """Write `PROBE_BYTES` with an `insert` of one blob, over a connection without a transaction, and roll them back.
+    """Check that an SQLite database accepts writes: write `PROBE_BYTES` in a transaction, and roll it back.
 
-    The bytes reach the file, as the connection's cache is temporarily too small for them. Nothing is written while
-    another connection writes, since that write already proves that the file accepts writes.
+    The bytes reach the file, as the cache of the connection is temporarily too small for them. If another connection
+    holds the write lock for a second, nothing is written and the check passes, since that write already proves that the
+    file accepts writes.
+
+    Args:
+        connection: A connection without a transaction. Its `cache_size` and `busy_timeout` are restored.
+        insert: SQL that inserts one row, with one parameter for its blob.
+
+    Raises:
+        sqlite3.Error: If the write fails for another reason than a lock.
     """
     [[cache]] = connection.execute("PRAGMA cache_size").fetchall()
     [[wait_ms]] = connection.execute("PRAGMA busy_timeout").fetchall()
@@ -55,9 +66,9 @@ def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
 
 
 def check_space(folder: Path) -> None:
-    """Write `PROBE_BYTES` to an unnamed temporary file in a folder; raise `OSError` if its disk is full.
+    """Write `PROBE_BYTES` to an unnamed temporary file in a folder, and delete it; raise `OSError` if that fails.
 
-    A used database has free space in its own files, so small writes succeed for a while after the disk is full.
+    A used database has free space in its own files, so small writes to it succeed for a while after its disk is full.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE_BYTES))
@@ -65,7 +76,11 @@ def check_space(folder: Path) -> None:
 
 
 def check_sqlite(file: Path) -> None:
-    """Read a file's pages over a connection with an empty cache; raise `sqlite3.Error` if it is damaged."""
+    """Check that an SQLite file has tables and no damaged page, over a new connection with an empty cache.
+
+    Reading stops after `_CHECK_S` seconds; damage behind that point is not found. Raises `sqlite3.DatabaseError` if the
+    file is damaged or has no table, and another `sqlite3.Error` if it does not exist or cannot be read.
+    """
     with closing(
         sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, check_same_thread=False)
     ) as connection:
@@ -75,6 +90,7 @@ def check_sqlite(file: Path) -> None:
         late = threading.Event()
 
         def stop() -> None:
+            """Interrupt the check, and note that it is not complete."""
             late.set()
             connection.interrupt()
 

@@ -1,7 +1,9 @@
 """Decides whether an input with an id, or an answer with one, is run, resumed, or has its result already.
 
-The checkpoints of an input are found by its id. An answer to an interrupt continues a checkpoint of another id, so a
-record among the writes of that checkpoint precedes its run.
+An input is one message to a session (a LangGraph thread); its sender may give it an id, so that a repeated request runs
+it only once. Its mark is that id with a digest of the content (`InputId`). An answer is what resumes an interrupt
+(`Command(resume=…)`). The checkpoints of an input are found by its id. An answer continues a checkpoint of another
+input, so a record among the writes of that checkpoint precedes its run.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.storage.locks.registry import is_dispatched, runs_until
 
 Recent = dict[str, str]
-"""Key of an input's id → its newest checkpoint, oldest input first."""
+"""Hash of an input's id → id of its newest checkpoint, oldest input first."""
 
 
 async def find_recent(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
 ) -> CheckpointTuple | None:
-    """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones."""
+    """Return the newest checkpoint of an earlier input by its id; None if it is not among the recent ones.
+
+    For savers without an index. `newest` is the session's newest checkpoint, which lists the recent inputs.
+    """
     recent = await _stored(saver, newest)
     if recent is None:
         recent = await _scanned(saver, newest)
@@ -55,7 +60,12 @@ async def find_recent(
 async def inputs_before(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputId | None
 ) -> Mapping[str, str] | str | None:
-    """Return what a run's checkpoints store of the inputs before it (see `Run.inputs_before`)."""
+    """Return what the checkpoints of a run store of the inputs before it, under `RECENT_INPUTS`.
+
+    This is hash of an id → checkpoint id, at most `MOST_INPUTS`; or the id of the checkpoint that stores this mapping,
+    if the newest one belongs to the same input; or None to store nothing. `newest` is the session's newest checkpoint,
+    None for a new session; `mark` is that of the run's input, None without an id.
+    """
     if newest is None:
         return {} if mark is not None else None
     before, stored = input_id_in(newest.metadata), newest.metadata.get(RECENT_INPUTS)
@@ -73,7 +83,7 @@ async def inputs_before(
 
 
 async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent | None:
-    """Return the recent inputs before that of the newest checkpoint; None if they are not stored."""
+    """Return the recent inputs before the input of the newest checkpoint; None if no checkpoint stores them."""
     stored = newest.metadata.get(RECENT_INPUTS)
     if isinstance(stored, str):
         first = await load(saver, _at(newest, stored))
@@ -82,10 +92,11 @@ async def _stored(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> R
 
 
 async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> Recent:
-    """Return the recent inputs from all checkpoints, as of a session whose last input had no id."""
+    """Read all checkpoints of the session, and return its recent inputs; for a session whose last input had no id."""
     found: Recent = {}
 
     def add(each: CheckpointTuple) -> None:
+        """Note the input of a checkpoint, if it has an id."""
         if (mark := input_id_in(each.metadata)) is not None:
             found[_key(mark.id)] = max(found.get(_key(mark.id), ""), each.checkpoint["id"])
 
@@ -96,10 +107,12 @@ async def _scanned(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> 
 
 
 def _key(input_id: str) -> str:
+    """Return the hash of an input's id, 16 hexadecimal digits."""
     return hashlib.sha256(input_id.encode()).hexdigest()[:16]
 
 
 def _at(newest: CheckpointTuple, checkpoint_id: str | None, namespace: str = "") -> RunnableConfig:
+    """Return the config of a checkpoint in the thread of `newest`; of a whole namespace if the id is None."""
     at = newest.config["configurable"]
     named = {"checkpoint_id": checkpoint_id} if checkpoint_id is not None else {}
     return {"configurable": {"thread_id": at["thread_id"], "checkpoint_ns": namespace, **named}}
@@ -110,9 +123,10 @@ _LISTS = ("messages", "events")
 
 
 def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
-    """Return the state at the end of an input whose checkpoints were pruned, from its checkpoint among the answers.
+    """Return the state at the end of an input whose checkpoints were pruned, from its checkpoint in the namespace
+    `ANSWERS`.
 
-    It has the input's own messages only.
+    It has the messages and events of that input only, and no tasks.
     """
     at, stored = answer.config["configurable"], answer.checkpoint["channel_values"]
     values = {name: getattr(value, "value", value) if name in _LISTS else value for name, value in stored.items()}
@@ -121,7 +135,14 @@ def pruned_state(answer: CheckpointTuple) -> StateSnapshot:
 
 
 def stored_chunks(state: StateSnapshot, outputs: str | Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the values of a state, and its open interrupts, by `stream`'s options; other modes have no chunks."""
+    """Yield what a stream of the graph would yield at its end for a stored state: its values and its open interrupts.
+
+    Args:
+        state: The stored state.
+        outputs: Names of the graph's output keys, unless `options` has `output_keys`.
+        options: Options of `stream`: `stream_mode`, `output_keys`, `version`, `subgraphs`, which decide the form of the
+            chunks. Only the modes `values` and, with open interrupts, `updates` yield a chunk.
+    """
     modes = options.get("stream_mode") or "values"
     is_list = not isinstance(modes, str)
     keys = options.get("output_keys") or outputs
@@ -158,10 +179,24 @@ async def admit_input(
     *,
     resumes: bool,
 ) -> Any:
-    """Return the input of a graph's run, decided while the session is locked; set the run's input mark.
+    """Return the input to run the graph with, None to resume; called while the session is locked.
 
-    `configurable` is complete; a run that `resumes` continues a checkpoint instead of storing new input. Raises
-    `InputStoredError` if the run has an input id, and the input has its result, `InputError` if it does not fit its id.
+    Sets the run's mark, and the ids and inputs before it that its checkpoints store. An answer with an id is recorded
+    in the database before the run.
+
+    Args:
+        graph: The compiled graph.
+        saver: Its saver.
+        given: The input that the program passed: a state update, a `Command`, or None.
+        configurable: The complete `configurable` of the run's config.
+        run: The run.
+        resumes: Whether the run continues a checkpoint instead of storing new input.
+
+    Raises:
+        InputStoredError: If the input has its result already.
+        InputConflictError: If its id belongs to a different input of the session.
+        InputSupersededError: If a later input, or a later run of a server, came before this one had its result.
+        InputError: If the id is invalid.
     """
     input_id = configurable.get(INPUT_ID)
     admission = InputDeduplicator(saver, graph.aget_state, run.identity.session_id)
@@ -198,14 +233,26 @@ class InputDeduplicator:
 
     saver: BaseCheckpointSaver[Any]
     read: ReadState
+    """Reads the state of a checkpoint."""
     thread_id: str
 
     async def admit(self, given: Any, mark: InputId, run: Run) -> Any:
-        """Return `given` if it is new, None to resume an input without a result; the session is locked.
+        """Return `given` if it is to be run, or None to resume an input without a result; called while the session is
+        locked.
 
-        Raises `InputStoredError` if it has its result, `InputConflictError` if the id belongs to a different input of
-        the session, unless that is an answer that a delegate has refused, and `InputSupersededError` if a later input
-        came before this one had its result.
+        An answer that is new is recorded in the database. An answer to several questions of which some have theirs is
+        returned without these.
+
+        Args:
+            given: The input: a state update, or a `Command` for an answer.
+            mark: Its id and digest.
+            run: The run, whose fence then expects the newest checkpoint that was read here.
+
+        Raises:
+            InputStoredError: If the input has its result; the error has the state.
+            InputConflictError: If the id belongs to a different input of the session, unless that is an answer that a
+                delegate has refused.
+            InputSupersededError: If a later input came before this one had its result.
         """
         newest = await load(self.saver, self.thread)
         run.fence.expect(self.thread_id, newest.checkpoint["id"] if newest is not None else None)
@@ -225,15 +272,17 @@ class InputDeduplicator:
         return given
 
     async def admit_delivery(self, given: Command[Any], delivery: InputId, run: Run) -> Any:
-        """Return the graph's input for an answer that a server dispatches; None to resume a run delivered before.
+        """Return the input to run the graph with for an answer that a server dispatches; None to resume a run delivered
+        before.
 
-        LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
-        `delivery` is the run's id in the metadata of its checkpoints. Raises `InputStoredError` if the run waits for
-        the answer to another question.
+        `delivery` is the id of the server's run with the digest of the answer. A new answer is recorded in the
+        database. Raises `InputStoredError` if the answer was used already and the run waits for another one, and
+        `InputConflictError` if the run has a different answer.
         """
         newest = await load(self.saver, self.thread)
         if newest is None or given.resume is None:
             return given
+        # LangGraph itself resumes an input that is delivered again, but would use an answer for the next question.
         if newest.metadata.get("run_id") != delivery.id:
             if (stored := self._record(delivery, newest)) is not None:
                 return await self._answered(given, stored, newest)
@@ -245,7 +294,11 @@ class InputDeduplicator:
         return None
 
     async def seen(self, mark: InputId) -> Literal["stored", "recorded"] | None:
-        """Return what the session has of an id: `stored` checkpoints, or a `recorded` answer; None if new."""
+        """Return `stored` if the session has checkpoints of an id, `recorded` if it has the record of an answer; None
+        if new.
+
+        Raises `InputConflictError` if the record is of a different answer.
+        """
         newest = await load(self.saver, self.thread)
         if newest is None:
             return None
@@ -254,7 +307,11 @@ class InputDeduplicator:
         return "recorded" if self._record(mark, newest) is not None else None
 
     async def check(self, given: Any, mark: InputId) -> None:
-        """Check, before a run begins, that it may have an input; errors as `admit`."""
+        """Check, before a run begins and without a lock, that the session may have an input; nothing is stored.
+
+        Raises `InputConflictError` if its id belongs to a different input, and `InputSupersededError` if a later input
+        came before this one had its result. An input with a result passes.
+        """
         newest = await load(self.saver, self.thread)
         if newest is None:
             return
@@ -266,7 +323,7 @@ class InputDeduplicator:
             await self._continued(given, mark, known, newest)
 
     async def runs_before(self, run_id: str) -> tuple[str, ...]:
-        """Return the ids of the runs that a server dispatched to the session before a run.
+        """Return the ids of the runs that a server dispatched to the session before the run `run_id`, oldest first.
 
         Raises `InputSupersededError` if the run was delivered before, and a later run has followed it.
         """
@@ -280,13 +337,20 @@ class InputDeduplicator:
         return tuple(each for each in recent if each != run_id)
 
     async def inherited(self, configurable: Mapping[str, Any]) -> InputId | None:
-        """Return the mark of the input that a run without new input continues, at its `checkpoint_id` if any."""
+        """Return the mark of the input that a run without new input continues; None if it has no id, or nothing is
+        stored.
+
+        The run continues the `checkpoint_id` in `configurable`, or without one the newest checkpoint.
+        """
         at = {name: configurable[name] for name in ("checkpoint_id",) if configurable.get(name)}
         continued = await load(self.saver, {"configurable": {**self.thread["configurable"], **at}})
         return input_id_in(continued.metadata) if continued is not None else None
 
     async def _is_corrected(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> bool:
-        """Whether an answer has the id of another one that a delegate has refused, and is for the same question."""
+        """Whether an answer has the id of another one that a delegate has refused, and is for the same question.
+
+        Then it replaces that one instead of being a conflict.
+        """
         stored, is_newest = input_id_in(known.metadata), known.checkpoint["id"] == newest.checkpoint["id"]
         if not isinstance(given, Command) or not is_newest or stored is None or stored.digest == mark.digest:
             return False
@@ -299,7 +363,12 @@ class InputDeduplicator:
         )
 
     async def _continued(self, given: Any, mark: InputId, known: CheckpointTuple, newest: CheckpointTuple) -> Any:
-        """Return the graph's input for an id whose newest checkpoint is `known`."""
+        """Return the graph's input for an id whose newest checkpoint is `known`: None to resume it, or `given` to run
+        it.
+
+        Raises `InputStoredError` if it has a result or waits for an answer, `InputConflictError` if the content
+        differs, and `InputSupersededError` if a later input ended it.
+        """
         mark.names(input_id_in(known.metadata), self.thread_id)
         if known.config["configurable"].get("checkpoint_ns") == ANSWERS:
             raise InputStoredError(pruned_state(known))
@@ -326,7 +395,11 @@ class InputDeduplicator:
         )
 
     async def _answered(self, given: Any, stored: Mapping[str, Any], newest: CheckpointTuple) -> Any:
-        """Return the graph's input for an answer that the newest checkpoint has a record of."""
+        """Return the graph's input for an answer of which the newest checkpoint has the record `stored`.
+
+        None resumes the run; a `Command` has only the answers that are still lacking. Raises `InputStoredError` if
+        another question is open.
+        """
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         waiting = {asked.id: task.id for task in state.tasks if task.result is None for asked in task.interrupts}
         before = stored["received"]
@@ -343,7 +416,10 @@ class InputDeduplicator:
         return None
 
     async def _note_answer(self, given: Command[Any], mark: InputId, newest: CheckpointTuple, run: Run) -> None:
-        """Record an answer, and the number of answers before it to the questions that it addresses."""
+        """Store the record of an answer at the newest checkpoint: the id, the digest, and how many answers came before.
+
+        The number is for each question that it addresses, so that a repetition shows whether this answer was used.
+        """
         state, counts = await self.read(newest.config), wave_recovery(newest).answer_counts
         received = {interrupt.id: counts.get(task.id, 0) for task, interrupt in _addressed(given, state)}
         at: RunnableConfig = {"configurable": with_handle(newest.config["configurable"], AgentHandle(run))}
@@ -351,7 +427,10 @@ class InputDeduplicator:
         await put_writes(self.saver, at, [(ANSWER, record)], f"{ANSWER}:{mark.id}")
 
     def _record(self, mark: InputId, newest: CheckpointTuple) -> Mapping[str, Any] | None:
-        """Return the newest checkpoint's record of an answer, if any; `InputConflictError` for a different answer."""
+        """Return the record of an answer with this id at the newest checkpoint; None if there is none.
+
+        Raises `InputConflictError` if the recorded answer is a different one.
+        """
         for _, channel, value in newest.pending_writes or ():
             if channel == ANSWER and mark.names(InputId(value["id"], value["digest"]), self.thread_id):
                 return dict(value)
@@ -359,10 +438,13 @@ class InputDeduplicator:
 
     @property
     def thread(self) -> RunnableConfig:
-        """The config of the session's newest checkpoint."""
+        """The config that addresses the session's newest checkpoint."""
         return {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
 
     async def _find(self, mark: InputId, newest: CheckpointTuple) -> CheckpointTuple | None:
+        """Return the newest checkpoint of an input by its id; None if there is none. An index of the saver is used if
+        it has one.
+        """
         stored = input_id_in(newest.metadata)
         if stored is not None and stored.id == mark.id:
             return newest
@@ -372,7 +454,7 @@ class InputDeduplicator:
 
 
 def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:
-    """Return the open interrupts that an answer is for, each with its task."""
+    """Return the open interrupts that an answer is for, each with its task: all of them, or those in a dict by id."""
     return [
         (task, interrupt)
         for task in state.tasks
@@ -383,5 +465,7 @@ def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTa
 
 
 def index_of(saver: BaseCheckpointSaver[Any]) -> FindInput | None:
-    """Return a saver's search for an input's newest checkpoint in an index; None for a saver without one."""
+    """Return the saver's search for the newest checkpoint of an input, by thread and input id; None if it has no
+    index.
+    """
     return getattr(saver, "find_input", None)

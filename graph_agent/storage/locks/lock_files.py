@@ -1,4 +1,7 @@
-"""Locks sessions of an SQLite database in a lock file, with one byte per session."""
+"""Locks sessions of an SQLite database in a lock file, with one byte per session.
+
+A session is one LangGraph thread. Windows has no such locks.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ if sys.platform != "win32":
     import fcntl
 
 SUFFIX = ".sessions-lock"
-"""Suffix of the lock file, added to the database's name."""
+"""Suffix that the name of a database gets for its lock file."""
 
 HAS_LOCKS = sys.platform != "win32"
+"""Whether the system has record locks."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of `link` on a file system without hard links."""
 
@@ -33,6 +37,7 @@ _FIXES: dict[int, str] = {
     errno.ENOSPC: "Free some space on the disk.",
     errno.EDQUOT: "Free some space within the user's quota.",
 }
+"""Number of a system error → what the user can do."""
 _WITHOUT_LOCKS = (
     "The file system has no record locks, or its lock service does not answer, and without them two processes could "
     "run one session. Keep the database on a local disk, turn the locks of the file system on, or use PostgreSQL."
@@ -41,7 +46,7 @@ _FIXES |= dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EI
 
 
 def check_names(database: Path) -> None:
-    """Check that a database has one name, no hard links: SQLite and this package would lock each name apart."""
+    """Raise `ConfigError` if a database file has several names (hard links); a file that does not exist passes."""
     with suppress(OSError):
         found = os.stat(database)
         if (names := found.st_nlink) > 1 and stat.S_ISREG(found.st_mode):
@@ -52,10 +57,10 @@ def check_names(database: Path) -> None:
 
 
 class LockFile:
-    """An open lock file: each session is one byte of it, by a hash of its id.
+    """An open lock file: each session is one byte of it, by a hash of its id. Two ids may share a byte.
 
     The system drops all locks of a process on a file when the process closes any descriptor of the file, so a process
-    must have one object per file at a time.
+    must have one object per file at a time. Not thread-safe. `descriptor` is the open file at `path`.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -68,7 +73,7 @@ class LockFile:
     def open(cls, database: Path) -> LockFile:
         """Open the lock file of a database; create it with the database's mode and group if it is missing.
 
-        Raises `ConfigError` if the database has hard links, `SessionLockError` when it cannot be opened.
+        Raises `ConfigError` if the database has hard links, and `SessionLockError` if the lock file cannot be opened.
         """
         path = _lock_path(database)
         check_names(database)
@@ -90,7 +95,10 @@ class LockFile:
 
     @classmethod
     def open_read_only(cls, database: Path) -> LockFile | None:
-        """Open the lock file of a database to inspect its locks; None if there is no file, and so no lock."""
+        """Open the lock file of a database to inspect its locks; None if there is no file, and so no lock.
+
+        Raises `SessionLockError` if it exists and cannot be opened.
+        """
         path = _lock_path(database)
         try:
             return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
@@ -101,37 +109,49 @@ class LockFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether its path still refers to this file: other processes do not see locks on a removed file."""
+        """Whether the path still refers to this open file: other processes do not see locks on a file that was
+        removed.
+        """
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         except FileNotFoundError:
             return False
 
     def lock(self, session_id: str) -> bool:
-        """Lock a session's byte; False when another process has it. `SessionLockError` when the system call fails."""
+        """Lock the byte of a session; return False if another process has locked it. Does not wait.
+
+        Raises `SessionLockError` if the system call fails for another reason.
+        """
         if not self._set(fcntl.LOCK_EX | fcntl.LOCK_NB, session_id):
             return False
         self.locked.add(session_id)
         return True
 
     def is_free(self, session_id: str) -> bool:
-        """Whether no other process has a session's byte, which this process must not have locked."""
+        """Whether no other process has locked the byte of a session, which this process must not have locked.
+
+        Holds the byte for a moment. Raises `SessionLockError` if the system call fails.
+        """
         if not self._set(fcntl.LOCK_SH | fcntl.LOCK_NB, session_id):
             return False
         self._set(fcntl.LOCK_UN, session_id)
         return True
 
     def unlock(self, session_id: str) -> None:
-        """Unlock a session's byte, if it is locked."""
+        """Unlock the byte of a session; nothing happens if this object has not locked it."""
         if session_id in self.locked:
             self.locked.discard(session_id)
             self._set(fcntl.LOCK_UN, session_id)
 
     def close(self) -> None:
-        """Close it, which releases every lock on it."""
+        """Close the file, which releases every lock of this process on it."""
         os.close(self._descriptor)
 
     def _set(self, operation: int, session_id: str) -> bool:
+        """Apply a lock operation of `fcntl` to the byte of a session; False if another process has a lock.
+
+        Raises `SessionLockError` for another error.
+        """
         digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).digest()
         try:
             fcntl.lockf(self._descriptor, operation, 1, int.from_bytes(digest[:8], "big") >> 2)
@@ -143,29 +163,32 @@ class LockFile:
 
 
 def create_if_missing(database: Path) -> None:
-    """Create the lock file of a database; a failure is reported when the file is opened."""
+    """Create the lock file of a database, with its mode and group; do nothing if it exists or cannot be created."""
+    # A failure shows again when the file is opened, and is reported there.
     with suppress(OSError):
         found = os.stat(database)
         _create(_lock_path(database), found, stat.S_IMODE(found.st_mode) & 0o666)
 
 
 def is_missing(database: Path) -> bool:
-    """Whether a database has no lock file yet."""
+    """Whether a database has no lock file yet; False if the system has no record locks."""
     return HAS_LOCKS and not os.path.lexists(_lock_path(database))
 
 
 def _lock_path(database: Path) -> Path:
+    """Return the path of the lock file of a database."""
     return database.with_name(database.name + SUFFIX)
 
 
 def _create(path: Path, database: os.stat_result, mode: int) -> None:
-    """Create a missing lock file with its mode and group in one step: another user may open it as soon as it exists.
+    """Create a missing lock file with its mode and group in one step; nothing on a file system without hard links.
 
-    The umask limits the mode of a new file. Its mode is therefore set under another name, from which it is linked.
-    Nothing is created on a file system without links.
+    `database` is the status of the database file. Raises `OSError` if the file cannot be created.
     """
     if os.path.lexists(path):
         return
+    # Another user may open the file as soon as it exists, and the umask limits the mode of a new file. So the mode is
+    # set under another name, from which the file is linked.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -184,7 +207,10 @@ def _create(path: Path, database: os.stat_result, mode: int) -> None:
 
 
 def _give_access(descriptor: int, database: os.stat_result, mode: int) -> None:
-    """Give a lock file of this user the database's group and mode, so that all users of the database can lock it."""
+    """Give an empty lock file of this user the group and mode of the database, so that all its users can lock sessions.
+
+    Other files are left as they are, such as one of another user or with a second name.
+    """
     found = os.fstat(descriptor)
     user = os.geteuid()
     if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_nlink != 1 or found.st_uid != user:
@@ -198,6 +224,7 @@ def _give_access(descriptor: int, database: os.stat_result, mode: int) -> None:
 
 
 def _refuse(path: Path, action: str, error: OSError) -> NoReturn:
+    """Raise `SessionLockError` for a failed `action` on a lock file, such as `opened`, with what the user can do."""
     number = error.errno or 0
     name = errno.errorcode.get(number, str(number))
     fix = _FIXES.get(number, "See the system's log.")

@@ -1,14 +1,16 @@
 """Locks sessions, so that each has one run at a time in this process and between processes.
 
-Between processes, they are locks on bytes of a file or advisory locks in PostgreSQL. The operating system releases the
+A session is one LangGraph thread. Its place is the identity of the database that stores it: the `Path` of an SQLite
+file, a `PostgresAddress`, or the `id` of any other saver.
+
+Between processes, the locks are on bytes of a file or advisory locks in PostgreSQL. The operating system releases the
 locks of a killed process. The lock file is in the folder of the SQLite database and stays empty. If the system has no
 such locks (Windows), or the database is neither a file nor in PostgreSQL, a session is locked within its process only.
 Any other failure to acquire a lock is an error: no run begins without its lock.
 
-A session has one run at a time within one database. LangGraph's own SQLite and PostgreSQL savers do not publish their
-address, so their connection is queried once. Users who pass such a saver as `checkpointer=`, or run one database under
-two kinds of savers, need it: without an identity, each saver object would guard its sessions alone, and two processes
-could run one session.
+LangGraph's own SQLite and PostgreSQL savers do not publish their address, so their connection is queried once. Users
+who pass such a saver as `checkpointer=`, or run one database under two kinds of savers, need it: without an identity,
+each saver object would guard its sessions alone, and two processes could run one session.
 """
 
 from __future__ import annotations
@@ -38,20 +40,20 @@ _REPLACED = "The lock file of the session was removed, and another process has l
 
 
 def guards_processes(place: Hashable) -> bool:
-    """Whether the locks of a place also exclude other processes."""
+    """Whether the locks of sessions in a place also exclude other processes, not only runs of this one."""
     return isinstance(place, PostgresAddress) or (HAS_LOCKS and isinstance(place, Path))
 
 
 class SessionLocks:
-    """The locks of the sessions that this process runs. Thread-safe.
+    """The locks of the sessions that this process runs, in all places. Thread-safe.
 
     Methods that may query a database return a future; for any other place it is done already.
 
     Args:
         lost: Called with a place, a session whose lock is lost, and the reason.
         still_holds: Called after a PostgreSQL lock was lost and acquired again, with the place, the session, the id of
-            its newest checkpoint (None if there is none) and that checkpoint's owner; returns whether its run may
-            continue.
+            its newest checkpoint (None if there is none) and the run recorded as owner of that checkpoint (empty if
+            none); returns whether the session's run may continue.
     """
 
     def __init__(
@@ -67,9 +69,11 @@ class SessionLocks:
         self._still_holds = still_holds
 
     def take(self, place: Hashable, session_id: str) -> Future[bool]:
-        """Acquire a session's lock for one run; False when another run has it, here or in another process.
+        """Acquire the lock of a session for one run; the future is False if another run has it, here or in another
+        process.
 
-        Raises `SessionLockError` when its file lock cannot be acquired for another reason.
+        Does not wait for that run. Raises `SessionLockError` at once if the file lock cannot be acquired for another
+        reason; the future raises `psycopg.OperationalError` if the database cannot be reached.
         """
         with self._guard:
             if not self._take(place, session_id):
@@ -81,7 +85,11 @@ class SessionLocks:
         return taken
 
     def is_free(self, place: Hashable, session_id: str) -> Future[bool]:
-        """Whether no run holds a session's lock, in any process; `SessionLockError` when that cannot be inspected."""
+        """Whether no run holds the lock of a session, in any process.
+
+        Raises `SessionLockError` at once if a lock file cannot be inspected; the future raises
+        `psycopg.OperationalError` if the database cannot be reached.
+        """
         with self._guard:
             if (place, session_id) in self._held:
                 return _done(False)
@@ -90,10 +98,11 @@ class SessionLocks:
             return _done(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
 
     def confirmation(self, place: Hashable, *, at_once: bool = False) -> Callable[[], Future[None]] | None:
-        """Return a function that verifies the locks held in a place; `at_once` also if that was done recently.
+        """Return a function that verifies the locks held in a place; None for a place whose locks cannot be lost.
 
-        When its future is done, `lost` was called for each session whose lock was lost. None for a place whose locks
-        cannot be lost while the process lives.
+        When the future that the function returns is done, `lost` was called for each session whose lock was lost. With
+        `at_once`, it verifies them even if that was done recently. Only PostgreSQL locks can be lost while the process
+        lives.
         """
         if not isinstance(place, PostgresAddress):
             return None
@@ -101,12 +110,16 @@ class SessionLocks:
             return partial(self._database(place).confirm, at_once=at_once)
 
     def give_back(self, place: Hashable, session_id: str) -> Future[None]:
-        """Release a session's lock; when the future is done, other processes can acquire it."""
+        """Release the lock of a session; when the future is done, other processes can acquire it.
+
+        Nothing happens if the lock is not held.
+        """
         with self._guard:
             self._give_back(place, session_id)
             return self._database(place).give_back(session_id) if isinstance(place, PostgresAddress) else _done(None)
 
     def _database(self, place: PostgresAddress) -> AdvisoryLocks:
+        """Return the advisory locks of a database, created at the first call."""
         if place not in self._databases:
             self._databases[place] = AdvisoryLocks(
                 place.conninfo,
@@ -116,11 +129,13 @@ class SessionLocks:
         return self._databases[place]
 
     def _discard_refused(self, taken: Future[bool], place: Hashable, session_id: str) -> None:
+        """Note that a session is not locked after all, if the database has refused it."""
         if taken.exception() is not None or not taken.result():
             with self._guard:
                 self._held.discard((place, session_id))
 
     def _take(self, place: Hashable, session_id: str) -> bool:
+        """Lock a session within this process, and its byte if its place is a file; False if either is taken."""
         if (place, session_id) in self._held:
             return False
         if HAS_LOCKS and isinstance(place, Path) and not self._take_byte(place, session_id):
@@ -132,12 +147,16 @@ class SessionLocks:
         return True
 
     def _give_back(self, place: Hashable, session_id: str) -> None:
+        """Release a session within this process, and its byte if its place is a file."""
         self._held.discard((place, session_id))
         if isinstance(place, Path) and (file := self._files.get(place)) is not None:
             file.unlock(session_id)
             self._keep(place, file)
 
     def _take_byte(self, place: Path, session_id: str) -> bool:
+        """Lock the byte of a session; False if another process has it. `SessionLockError` if the lock file cannot be
+        used.
+        """
         file = self._file(place)
         try:
             return file.lock(session_id)
@@ -145,7 +164,10 @@ class SessionLocks:
             self._keep(place, file)
 
     def _file(self, place: Path) -> LockFile:
-        """Return the lock file of a database; if it was removed, a new one with the same locks."""
+        """Return the lock file of a database; if it was removed, a new one with the same locks.
+
+        Calls `lost` for each session that another process has locked in the new file.
+        """
         file = self._files.get(place) or LockFile.open(place)
         while not file.is_current:
             try:
@@ -160,6 +182,7 @@ class SessionLocks:
         return file
 
     def _is_free_byte(self, place: Path, session_id: str) -> bool:
+        """Whether no other process has locked the byte of a session."""
         file = self._file(place) if place in self._files else LockFile.open_read_only(place)
         if file is None:
             return True
@@ -169,7 +192,7 @@ class SessionLocks:
             self._keep(place, file)
 
     def _keep(self, place: Path, file: LockFile) -> None:
-        """Keep a file open while it has locks, else close it."""
+        """Keep a lock file open while it has locks, else close it."""
         if file.locked:
             self._files[place] = file
         else:
@@ -177,7 +200,7 @@ class SessionLocks:
             file.close()
 
     def forget(self) -> None:
-        """Reset it in a forked child: the parent's runs and locks are not the child's."""
+        """Drop all locks in a forked child, without releasing those of the parent."""
         self._guard = threading.Lock()
         self._held.clear()
         for file in self._files.values():
@@ -189,6 +212,7 @@ class SessionLocks:
 
 
 def _done(value: T) -> Future[T]:
+    """Return a future that has its result."""
     future: Future[T] = Future()
     future.set_result(value)
     return future
@@ -196,12 +220,17 @@ def _done(value: T) -> Future[T]:
 
 # By identity: a saver need not be hashable, and two equal savers may hold different threads.
 _known: dict[int, Hashable] = {}
+"""The `id` of a saver → its place, once it is known."""
 
 _DATABASES = "PRAGMA database_list"
 
 
 async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """Return a database's identity: an SQLite file's `Path`, a `PostgresAddress`, else the saver's `id`."""
+    """Return the place of a saver: the `Path` of an SQLite file, a `PostgresAddress`, else the `id` of the saver.
+
+    The connection of one of LangGraph's savers is queried once, on its event loop; the result is remembered while the
+    saver lives. Raises the database's own error if that query fails.
+    """
     if (known := _known.get(id(saver))) is not None:
         return known
     connection: Any = getattr(saver, "conn", None)
@@ -220,6 +249,7 @@ async def database_key(saver: BaseCheckpointSaver[Any]) -> Hashable:
 
 
 def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresAddress | None) -> Hashable:
+    """Remember the place of a saver while the saver lives, and return it; the saver's `id` if `database` is None."""
     place = database or id(saver)
     if id(saver) not in _known:
         # The next saver may get the same `id`.
@@ -229,11 +259,13 @@ def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresAddress 
 
 
 def _driver(connection: Any) -> str:
+    """Return the top-level package of a connection's class, such as `psycopg`."""
     # By name, as for `sqlite3` below: importing the package must not load a driver.
     return type(connection).__module__.partition(".")[0]
 
 
 def _needs_its_loop(connection: Any) -> bool:
+    """Whether a connection, or pool, can only be used on the event loop that it belongs to."""
     if _driver(connection) != "psycopg_pool":
         return _driver(connection) == "aiosqlite"
     from psycopg_pool import AsyncConnectionPool
@@ -242,6 +274,7 @@ def _needs_its_loop(connection: Any) -> bool:
 
 
 def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | PostgresAddress | None:
+    """Return the database of a saver that needs no event loop; None if it is in memory or of another kind."""
     file = getattr(saver, "database", None)
     if isinstance(file, Path):
         return file  # of `open_saver`: its connection may be busy on its thread
@@ -254,12 +287,13 @@ def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | Pos
 
 
 def _path(rows: Any) -> Path | None:
-    """The main database's file; None for one in memory."""
+    """Return the file of the main database in rows of `PRAGMA database_list`; None for a database in memory."""
     file = next((row[2] for row in rows if row[1] == "main"), "")
     return Path(file).resolve() if file else None
 
 
 def _postgres_place(connection: Any) -> PostgresAddress:
+    """Return the identity of the database of a psycopg connection."""
     from psycopg.conninfo import make_conninfo
 
     info = connection.info

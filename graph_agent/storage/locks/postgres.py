@@ -1,8 +1,9 @@
 """Locks sessions in PostgreSQL by advisory locks, all held by one connection of this process.
 
-They are session-level locks, so the server releases the locks of a killed process as soon as its connection is closed.
-The server also closes a connection without a query for `LEASE_S` seconds, so the locks of a process that is paused, or
-of a machine that vanished, are released after that time. A running process sends a query every `WATCH_S` seconds.
+A session is one LangGraph thread. The locks are session-level locks of the server, so the server releases those of a
+killed process as soon as its connection is closed. The server also closes a connection without a query for `LEASE_S`
+seconds, so the locks of a process that is paused, or of a machine that vanished, are released after that time. A
+running process sends a query every `WATCH_S` seconds.
 
 Locks belong to a server connection: a connection pooler must pool by session (`pool_mode = session` in PgBouncer) or be
 bypassed.
@@ -36,15 +37,15 @@ ANSWER_S = 10.0
 
 
 def first_row(connection: Connection[Any], query: str, *values: str) -> list[str] | None:
-    """Return the first row of a query with `$1`, `$2`, … as texts, empty for NULL; None without one.
+    """Return the first row of a query, its values as texts, empty for NULL; None without a row.
 
-    On a timeout the connection, which has no other query, is closed. The timeout is needed because a stalled proxy
-    accepts data, so the system reports no error for a long time. Raises `psycopg.OperationalError` when the query
-    fails.
+    Blocks up to `ANSWER_S` seconds. `query` has its `values` as `$1`, `$2`, … Raises `psycopg.OperationalError` if the
+    query fails, or at the timeout, after which the connection is closed; it must have no other query in progress.
     """
     from psycopg import OperationalError
     from psycopg.pq import ExecStatus
 
+    # A stalled proxy accepts data, so the system would report no error for a long time.
     pg, until = connection.pgconn, time.monotonic() + ANSWER_S
     pg.send_query_params(query.encode(), [value.encode("utf-8", "replace") for value in values])
     pg.flush()
@@ -69,7 +70,7 @@ def first_row(connection: Connection[Any], query: str, *values: str) -> list[str
 
 
 def is_readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until a socket has data or is closed by the peer; False at the timeout."""
+    """Wait until a socket has data or is closed by the peer, and return True; False after `timeout_s` seconds."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(max(timeout_s, 0.0)))
@@ -85,7 +86,9 @@ a process that cannot reach the server stops its runs: `WATCH_S`, the timeout of
 WATCH_S = 1.0
 """Seconds between two checks of the connection that holds locks."""
 FRESH_S = 3.0
-"""Seconds that such a check stays valid; a process that was paused for longer checks again before it begins a call."""
+"""Seconds that such a check stays valid. A process that was paused for longer checks again before it begins a tool
+call.
+"""
 IDLE_S = 5.0
 """Seconds after which a connection without locks is closed."""
 RECONNECT_S = 3
@@ -136,17 +139,18 @@ class PostgresAddress:
 
 
 class AdvisoryLocks:
-    """The locks that this process holds in one database. Thread-safe.
+    """The locks that this process holds in one database. Thread-safe; the futures are done on a thread of this object.
 
-    A thread monitors the connection that holds them. When it breaks, the locks are at once acquired again over a new
+    That thread monitors the connection that holds the locks. When it breaks, they are at once acquired again over a new
     one. A session is lost if that fails, if another process has its lock by then, or if its newest checkpoint shows
     that another process has run it meanwhile.
 
     Args:
-        lost: Called with a session whose lock is lost, and the reason.
-        still_holds: Called with a session whose lock was acquired again, the id of its newest checkpoint (None if
-            there is none) and that checkpoint's owner (empty if there is none); returns whether this process may
-            continue its run.
+        conninfo: The connection string, in libpq's syntax.
+        lost: Called on the thread with a session whose lock is lost, and the reason.
+        still_holds: Called on the thread with a session whose lock was acquired again, the id of its newest checkpoint
+            (None if there is none) and the run recorded as owner of that checkpoint (empty if none); returns whether
+            this process may continue its run.
     """
 
     def __init__(
@@ -169,32 +173,28 @@ class AdvisoryLocks:
         self._held: set[str] = set()
 
     def take(self, session_id: str) -> Future[bool]:
-        """Acquire a session's lock; False when another process has it.
+        """Acquire the lock of a session, without waiting for its holder; the future is False if another process has it.
 
-        Raises:
-            psycopg.OperationalError: From the future, when the database cannot be reached.
+        The future raises `psycopg.OperationalError` if the database cannot be reached. A lock that this connection
+        holds already is granted again, so callers keep a set of their own.
         """
         return self._submit(lambda: self._take(session_id))
 
     def is_free(self, session_id: str) -> Future[bool]:
-        """Whether no process has a session's lock.
+        """Whether no process, this one included, has the lock of a session.
 
-        Raises:
-            psycopg.OperationalError: Same as for `take`.
+        The future raises `psycopg.OperationalError` if the database cannot be reached.
         """
         return self._submit(lambda: self._query(_HELD, session_id) is None)
 
     def give_back(self, session_id: str) -> Future[None]:
-        """Release a session's lock; a lock that was lost is ignored."""
+        """Release the lock of a session; nothing happens if it was lost. The future never fails."""
         return self._submit(lambda: self._give_back(session_id))
 
     def confirm(self, *, at_once: bool = False) -> Future[None]:
-        """Verify the held locks, unless they were verified recently.
+        """Verify the held locks, unless they were verified within the last `FRESH_S` seconds or `at_once` is set.
 
-        When the future is done, `lost` was called for each lost lock; it never fails.
-
-        Args:
-            at_once: Whether to verify them also if they were verified recently.
+        When the future is done, `lost` was called for each lost lock; the future never fails.
         """
         if not at_once and time.monotonic() - self._verified_at < FRESH_S:
             done: Future[None] = Future()
@@ -210,9 +210,11 @@ class AdvisoryLocks:
             _parents.append(self._open)
 
     def _submit(self, work: Callable[[], T]) -> Future[T]:
+        """Queue work for the thread, start the thread if it has ended, and return the future of the result."""
         done: Future[T] = Future()
 
         def job() -> None:
+            """Do the work, and pass its result or error to the future."""
             try:
                 done.set_result(work())
             except BaseException as error:  # noqa: BLE001 - raised by the future
@@ -228,6 +230,7 @@ class AdvisoryLocks:
         return done
 
     def _run_jobs(self) -> None:
+        """Run queued jobs, and check the connection between them; end after `IDLE_S` seconds without locks and jobs."""
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -258,7 +261,7 @@ class AdvisoryLocks:
         return True
 
     def _close_idle(self) -> bool:
-        """Close the connection and end the thread, unless a job is queued."""
+        """Close the connection and end the thread, unless a job is queued; return whether it has ended."""
         with self._guard:
             if not self._jobs.empty():
                 return False
@@ -269,6 +272,7 @@ class AdvisoryLocks:
             return True
 
     def _check_connection(self) -> None:
+        """Send a query over the connection that holds locks, and replace the connection if that fails; never raises."""
         if not self._held:
             return
         sent_at = time.monotonic()
@@ -284,12 +288,14 @@ class AdvisoryLocks:
                     self._connected(error)
 
     def _take(self, session_id: str) -> bool:
+        """Acquire the lock of a session over the connection; False if another process has it."""
         taken = self._query(_TAKE, session_id) == ["t"]
         if taken:
             self._held.add(session_id)
         return taken
 
     def _give_back(self, session_id: str) -> None:
+        """Release the lock of a session; if that fails, close the connection, which releases all of its locks."""
         self._held.discard(session_id)
         if self._open is None or self._open.closed:
             return
@@ -300,7 +306,7 @@ class AdvisoryLocks:
             logger.warning("The lock of session %r was released by closing its connection: %s", session_id, error)
 
     def _query(self, query: str, session_id: str) -> list[str] | None:
-        """Return the first row of a query about one session; a connection that broke while idle is replaced."""
+        """Return the first row of a query about one session; a connection that broke while idle is replaced once."""
         from psycopg import OperationalError
 
         connection = self._connected()
@@ -312,7 +318,11 @@ class AdvisoryLocks:
         return first_row(self._connected(), query, self._key(session_id))
 
     def _connected(self, broken_by: Exception | None = None) -> Connection[Any]:
-        """Return the connection; a new one, with the locks acquired again, if the old one is closed."""
+        """Return the connection; if it is closed, a new one over which the locks are acquired again.
+
+        Calls `lost` for each session whose run cannot continue; for all of them if no connection can be opened, and
+        raises the error. `broken_by` is what broke the old connection, for the reason.
+        """
         if self._open is None or self._open.closed:
             self._open = None
             connection: Connection[Any] | None = None
@@ -335,7 +345,7 @@ class AdvisoryLocks:
         return self._open
 
     def _reacquire(self, connection: Connection[Any], session_id: str) -> str:
-        """Acquire a lock again after its connection broke; return why its run cannot continue, empty if it can."""
+        """Acquire a lock again over a new connection; return why its run cannot continue, empty if it can."""
         if first_row(connection, _TAKE, self._key(session_id)) != ["t"]:
             return _TAKEN.format(session_id)
         newest, owner = first_row(connection, _NEWEST, session_id, OWNER) or (None, "")
@@ -345,11 +355,17 @@ class AdvisoryLocks:
         return _CONTINUED.format(session_id)
 
     def _report_lost(self, session_id: str, why: str) -> None:
+        """Forget a lock, log an error, and call `lost`."""
         self._held.discard(session_id)
         logger.error("%s", why)
         self._lost(session_id, why + _WHAT_NOW)
 
     def _connect(self) -> Connection[Any]:
+        """Open a connection with the timeouts of this module; log a warning if a connection pooler is in between.
+
+        Raises `psycopg.OperationalError` if the database cannot be reached; within `RECONNECT_S` seconds while locks
+        are held.
+        """
         import psycopg
 
         # The configured timeout is for the first connection; while sessions run, it must be replaced quickly.
@@ -369,6 +385,9 @@ class AdvisoryLocks:
         return connection
 
     def _key(self, session_id: str) -> str:
+        """Return the key of the lock of a session, as a decimal text of a signed number of 64 bits. It depends on the
+        schema.
+        """
         name = f"graph_agent/{self._schema}/{session_id}".encode("utf-8", "surrogatepass")
         return str(int.from_bytes(hashlib.sha256(name).digest()[:8], "big", signed=True))
 

@@ -1,4 +1,9 @@
-"""Registers the runs in this process: locks the session, makes the run reachable, and watches for aborts."""
+"""Registers the runs in this process: locks the session, makes the run reachable, and watches for aborts.
+
+A session is one LangGraph thread; a run is one execution of the graph for it. The place of a session is the identity of
+the database that stores it (`database_key`). A run is dispatched if a server such as LangGraph's took it from a queue, which may
+deliver one run twice. An inbox holds messages and aborts for a session until its run reads them.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +34,40 @@ from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
 from graph_agent.storage.locks.locks import SessionLocks, database_key, guards_processes
 
 DISPATCH_S = 30.0
-"""Seconds that a dispatched run waits for its session, and after the loss of it for its cancellation."""
+"""Seconds that a dispatched run waits for its session, and, after the loss of the session, for the server's
+cancellation.
+"""
 RECENT_RUNS = "graph_agent_runs"
 """Key in checkpoint metadata: ids of the runs that a server dispatched to the session before this one, oldest first."""
 MOST_RECENT = 8
-"""Maximum number of these ids. A server delivers a run again within minutes, so few runs come in between."""
+"""Maximum number of ids under `RECENT_RUNS`. A server delivers a run again within minutes, so few runs come in
+between.
+"""
 
 
 def is_dispatched(configurable: Mapping[str, Any]) -> bool:
-    """Whether a server has dispatched a run: it sets the run's id."""
+    """Whether a server has dispatched a run, by the `configurable` of its config: the server sets `run_id`."""
     return bool(configurable.get("run_id"))
 
 
 def runs_until(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids of the latest dispatched runs of a session, with that of its newest checkpoint as the last."""
+    """Return the ids of the latest dispatched runs of a session, oldest first, at most `MOST_RECENT`; empty if there
+    are none.
+
+    `metadata` is that of the newest checkpoint, whose own run comes last.
+    """
     recent, newest = tuple(metadata.get(RECENT_RUNS, ())), metadata.get("run_id")
     return (*(each for each in recent if each != newest), *([newest] if newest else []))[-MOST_RECENT:]
 
 
 async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:
-    """Acquire a session that another delivery of the run, or another run, holds; False after `DISPATCH_S` seconds."""
+    """Call `take` every `POLL_S` seconds until it returns True; return False after `DISPATCH_S` seconds.
+
+    `take` tries to acquire the session, which another run, or another delivery of the same run, holds.
+    """
     clock = asyncio.get_running_loop()
     until = clock.time() + DISPATCH_S
+    # Polled: the holder may be in another process, and the locks have no queue.
     while clock.time() < until:
         await asyncio.sleep(POLL_S)
         if await take():
@@ -60,13 +77,14 @@ async def take_when_free(take: Callable[[], Awaitable[bool]]) -> bool:
 
 @asynccontextmanager
 async def until_cancelled() -> AsyncIterator[None]:
-    """Delay the loss of a dispatched run's session until the server cancels the run, for up to `DISPATCH_S` seconds.
+    """Delay a `SessionLostError` of the block by `DISPATCH_S` seconds, in which the server can cancel the run.
 
-    The server cancels a run whose lease another process has. An error would become the run's state in the server's
-    records, although the other process continues the run.
+    Other exceptions pass at once.
     """
     try:
         yield
+    # The server cancels a run whose lease another process has. An error would become the run's state in the server's
+    # records, although the other process continues the run.
     except SessionLostError:
         await asyncio.sleep(DISPATCH_S)
         raise
@@ -74,18 +92,18 @@ async def until_cancelled() -> AsyncIterator[None]:
 
 @dataclass(slots=True)
 class Maintenance:
-    """The hold on a session."""
+    """The exclusion of runs from a session for a short time, e.g. while it is pruned."""
 
     session_id: str
     verify: Callable[[], Future[None]] | None
     """Verifies the locks of the process; None if they cannot be lost."""
     is_held: bool = False
-    """Whether runs are excluded; false when one is under way."""
+    """Whether runs are excluded; False if one was in progress already."""
     lost: str = ""
-    """Why the hold was lost; empty if it was not."""
+    """Why runs are no longer excluded; empty while they are."""
 
     async def confirm(self) -> None:
-        """Verify that runs are still excluded, and have been since the beginning; raise `SessionLostError` if not."""
+        """Verify that runs are still excluded, and have been all the time. Raises `SessionLostError` if not."""
         if self.verify is not None:
             await await_thread_future(self.verify())
         if self.lost:
@@ -97,26 +115,30 @@ class Maintenance:
 
 logger = logging.getLogger("graph_agent.runs.registry")
 POLL_S = 0.25
-"""Seconds between two polls of the Store for an abort from another process."""
+"""Seconds between two polls of the Store for an abort from another process, and of a lock."""
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
 _MAINTENANCE_S = 30.0
 """Maximum seconds that a run waits while its session is locked for maintenance."""
 _MAINTENANCE_POLL_S = 0.005
+"""Seconds between two attempts to lock a session during its maintenance."""
 _ENDING_TICKS = 10
 """Iterations of the event loop in which the end of a run may show, such as the cancellation by a dropped generator."""
 _under_way: dict[tuple[Hashable, str], Run] = {}
+"""Place and session → the run in progress in this process."""
 _releasing: dict[tuple[Hashable, str], Future[None]] = {}
-"""Ends of the runs that are over and give their session's lock back."""
+"""Place and session → future of the release of the lock, for a run that has ended."""
 _maintained: dict[tuple[Hashable, str], Maintenance] = {}
+"""Place and session → the maintenance in progress in this process."""
 _inboxes: dict[Hashable, MemoryInbox] = {}
+"""Place → the inbox in memory, for agents without a Store."""
 
 
 def use_daemon_threads() -> None:
-    """Put a `DaemonExecutor` around the running loop's default executor, once.
+    """Put a `DaemonExecutor` around the default executor of the running event loop, once for each loop.
 
-    Only asyncio's own loops show their executor. Another kind of loop is left as it is, since its executor may be one
-    that the program has chosen; see `use_daemon_threads_of_own_loop`.
+    Blocking calls of a run then use daemon threads, which do not delay the exit of the process. Only asyncio's own
+    loops show their executor; another kind of loop is left as it is, since the program may have chosen its executor.
     """
     loop = asyncio.get_running_loop()
     if isinstance(loop, asyncio.BaseEventLoop) and not isinstance(before := default_executor_of(loop), DaemonExecutor):
@@ -124,17 +146,21 @@ def use_daemon_threads() -> None:
 
 
 def use_daemon_threads_of_own_loop() -> None:
-    """Behaves like `use_daemon_threads`, for any kind of loop, once the program that owns it has started it."""
+    """Replace the default executor of the running event loop by a `DaemonExecutor`; for the program that owns the loop.
+
+    Works for any kind of loop; each call replaces the executor.
+    """
     asyncio.get_running_loop().set_default_executor(DaemonExecutor(_is_within_a_run))
 
 
 def _is_within_a_run() -> bool:
+    """Whether the current context is a node of an agent's run."""
     config = var_child_runnable_config.get() or {}
     return handle_of(config.get("configurable", {})).run is not None
 
 
 def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:
-    """Stop the run of a session whose lock is lost."""
+    """Stop the run, or the maintenance, of a session whose lock is lost, for the reason `why`."""
     key = (place, session_id)
     if (run := _under_way.get(key)) is not None:
         run.stop.end_lost(why)
@@ -143,7 +169,10 @@ def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:
 
 
 def _still_holds(place: Hashable, session_id: str, newest: str | None, owner: str) -> bool:
-    """Whether a run may continue after its lock was lost and acquired again: the newest checkpoint is its own."""
+    """Whether a run may continue after its lock was lost and acquired again: the newest checkpoint is its own.
+
+    `newest` is the id of that checkpoint, None if there is none, and `owner` the run recorded as its owner.
+    """
     run = _under_way.get((place, session_id))
     return run is not None and run.fence.holds(session_id, newest, owner)
 
@@ -152,7 +181,7 @@ _locks = SessionLocks(_end_lost_run, _still_holds)
 
 
 async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
-    """Return the inbox of an agent's sessions: in its Store, or without one in this process's memory.
+    """Return the inbox of an agent's sessions: in the Store, or without a Store in the memory of this process.
 
     In memory, all savers of one database share an inbox; the inbox of any other saver lives as long as the saver.
     """
@@ -160,6 +189,7 @@ async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> 
 
 
 def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None, run: Run) -> Inbox:
+    """Return the inbox of a place; with a Store, one that polls it as long as `run` is not stopped."""
     if store is not None:
         return StoreInbox(store, stopped_for_s=run.stop.stopped_for_s)
     if place not in _inboxes and place == id(saver):
@@ -169,40 +199,51 @@ def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | 
 
 
 async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
-    """Return the run of a session in this process; None when there is none."""
+    """Return the run in progress of a session in this process; None if there is none, or it is in another process."""
     return _under_way.get((await database_key(saver), session_id))
 
 
 def running_check(saver: BaseCheckpointSaver[Any]) -> Callable[[str], Awaitable[bool]]:
-    """Return a function that returns whether a run of a session is under way in any process."""
+    """Return a function that returns whether a run of a session is in progress in any process on the saver's
+    database.
+    """
 
     async def is_running(session_id: str) -> bool:
+        """Whether a run of a session is in progress."""
         return not await is_idle(saver, session_id)
 
     return is_running
 
 
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
-    """Whether no run of a session is under way, in this process or in another on the same database."""
+    """Whether no run of a session is in progress, in this process or in another on the same database.
+
+    Other processes are only seen if the database is an SQLite file or PostgreSQL. Raises `SessionLockError` or the
+    database's error if a lock cannot be inspected.
+    """
     place = await database_key(saver)
     return await await_thread_future(_locks.is_free(place, session_id))
 
 
 @asynccontextmanager
 async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
-    """Lock a session so that no run begins in any process on the database; `SessionBusyError` if one is under way."""
+    """Hold the lock of a session during the block, so that no run begins in any process on the database.
+
+    Raises `SessionBusyError` if a run is in progress, after a wait of seconds for one that is ending.
+    """
     async with _session(await database_key(saver), Run(RunIdentity(session_id))):
         yield
 
 
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether `is_idle` covers other processes' runs: if sessions are in an SQLite file or in PostgreSQL."""
+    """Whether `is_idle` covers the runs of other processes: sessions are in an SQLite file or in PostgreSQL."""
     return guards_processes(await database_key(saver))
 
 
 def refuse_within(session_id: str) -> None:
-    """Raise `SessionBusyError` inside the session's own run, such as from one of its tools."""
+    """Raise `SessionBusyError` if the current context is a run of this session, such as one of its tools."""
     run: Run | RunHandle | None = handle_of(ensure_config()["configurable"]).run
+    # A call that waits for its own run to end would wait forever.
     while run is not None:
         if isinstance(run, Run) and run.identity.session_id == session_id:
             raise _busy(session_id)
@@ -213,9 +254,21 @@ def refuse_within(session_id: str) -> None:
 async def running(
     configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> AsyncIterator[Run]:
-    """Lock the session and register the run of an asynchronous entry point; yields the run.
+    """Lock the session, register the run of an asynchronous entry point, and yield it; undo both on exit.
 
-    `configurable` is complete. Raises `SessionBusyError` when a run of the session is under way.
+    A run that is a part of another run of the session, or has no session or no saver, is not locked. On exit the lock
+    is released even after a cancellation. While the block runs, the Store is polled for aborts.
+
+    Args:
+        configurable: The complete `configurable` of the run's config.
+        checkpointer: The saver of the graph; None or a bool for a graph without its own.
+        store: The Store; None to receive aborts from this process only.
+
+    Raises:
+        SessionBusyError: If a run of the session is in progress. One that is ending is waited for up to `_ENDING_S`
+            seconds, and a dispatched run waits `DISPATCH_S` seconds.
+        RunHungError: If the run was stopped, and its task did not end in time.
+        SessionLockError: If the lock cannot be acquired for another reason.
     """
     use_daemon_threads()
     run = _new_run(configurable)
@@ -251,10 +304,13 @@ async def running(
 
 @contextmanager
 def _ended_in_time(run: Run) -> Iterator[None]:
-    """Cancel the run's task, with a `RunHungError`, if it has not ended `2 * GRACE_S` seconds after its stop.
+    """Cancel the task of the block if it has not ended `2 * GRACE_S` seconds after the run was stopped; raise
+    `RunHungError`.
 
-    Parts of nodes end earlier, see `RunStop.stoppable`. LangGraph itself always waits for the checkpointer.
+    A run is stopped by an abort, a deadline, a reader that left its stream, or a cancellation of its task. Time in
+    which the consumer of a stream holds a part does not count.
     """
+    # Parts of nodes end earlier, see `RunStop.stoppable`. LangGraph itself always waits for the checkpointer.
     loop, task = asyncio.get_running_loop(), run.stop.task
     assert task is not None
     before, is_forced, stopped_at = task.cancelling(), False, math.inf
@@ -262,6 +318,7 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 
     # The function receives itself: in its closure it would be a cycle, which only garbage collection frees.
     def look(again: Callable[..., None]) -> None:
+        """Check whether the run is stopped, and schedule the next check, or cancel the task."""
         nonlocal timer, is_forced, stopped_at
         is_left = run.stop.readership is not None and run.stop.readership.is_left
         is_stopped = run.stop.aborted or is_left or run.stop.left_s == 0 or task.cancelling() > before
@@ -290,6 +347,7 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
+    """Create the run of an entry point, with the run that surrounds it as its parent."""
     handle = handle_of(configurable)
     identity, parent = RunIdentity(str(configurable.get("thread_id", ""))), handle.run or handle.parent
     if isinstance(parent, RunHandle):
@@ -298,7 +356,7 @@ def _new_run(configurable: Mapping[str, Any]) -> Run:
 
 
 def _has_session(run: Run) -> bool:
-    """Whether a run is its session's own, and not a part of another run of it."""
+    """Whether a run is the session's own, and not a part of another run of the same session."""
     session_id, parent = run.identity.session_id, run.parent
     if not session_id or (isinstance(parent, Run) and parent.identity.session_id == session_id):
         return False
@@ -309,7 +367,11 @@ def _has_session(run: Run) -> bool:
 
 @asynccontextmanager
 async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintenance]:
-    """Exclude runs of a session for a moment; a run that begins meanwhile waits, up to `_MAINTENANCE_S` seconds."""
+    """Try to exclude runs of a session during the block; a run that begins meanwhile waits, up to `_MAINTENANCE_S`
+    seconds.
+
+    Yields the `Maintenance`, whose `is_held` is False if a run or another maintenance is in progress. Does not wait.
+    """
     marker, key = _marker(place, session_id), (place, session_id)
     held = [each for each in (marker,) if await _take(each)]
     maintenance = Maintenance(session_id, _locks.confirmation(place, at_once=True))
@@ -330,7 +392,10 @@ async def maintained(place: Hashable, session_id: str) -> AsyncIterator[Maintena
 
 @asynccontextmanager
 async def pruning(place: Hashable, session_id: str) -> AsyncIterator[bool]:
-    """Wait for another pruning of a session, and exclude others; yield False if it takes more than `_MAINTENANCE_S`."""
+    """Exclude other prunings of a session during the block, and yield True.
+
+    Waits for one in progress; yields False if that takes more than `_MAINTENANCE_S` seconds.
+    """
     key = place, f"{session_id}\0pruning"
     taken = await _take(key)
     for _ in range(0 if taken else round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
@@ -345,12 +410,15 @@ async def pruning(place: Hashable, session_id: str) -> AsyncIterator[bool]:
 
 
 def _marker(place: Hashable, session_id: str) -> tuple[Hashable, str]:
-    """Return the lock that is held while a session is locked for maintenance."""
+    """Return place and name of the lock that is held while a session is locked for maintenance."""
     return place, f"{session_id}\0maintenance"
 
 
 async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
-    """Lock a session that was refused, once its maintenance has ended; False when a run has it."""
+    """Lock a session that was refused, once its maintenance has ended; False if a run has it.
+
+    Waits up to `_MAINTENANCE_S` seconds.
+    """
     for _ in range(round(_MAINTENANCE_S / _MAINTENANCE_POLL_S)):
         is_maintained = not await await_thread_future(_locks.is_free(*_marker(*key)))
         if await _take(key):
@@ -363,6 +431,9 @@ async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
 
 @asynccontextmanager
 async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
+    """Lock the session of a run and register the run during the block, as `running` describes; `SessionBusyError` if
+    refused.
+    """
     key = (place, run.identity.session_id)
     taken = await _take(key) or (await _wait_for_ending(key) and await _take(key))
     taken = taken or await _take_after_maintenance(key)
@@ -378,6 +449,10 @@ async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> As
 
 
 async def _take(key: tuple[Hashable, str]) -> bool:
+    """Acquire the lock of a session, given by place and id; False if another run has it.
+
+    A cancelled caller leaves no lock behind.
+    """
     if isinstance(key[0], Path) and is_missing(key[0]):
         # `langgraph dev` refuses the removal of a file on the event loop.
         await asyncio.to_thread(create_if_missing, key[0])
@@ -402,7 +477,9 @@ def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
 
 
 async def _wait_for_ending(key: tuple[Hashable, str]) -> bool:
-    """Wait for the end of a session's run in this process that is about to end; False if its run goes on."""
+    """Wait up to `_ENDING_S` seconds for a run in this process that is about to end; False if it goes on or there is
+    none.
+    """
     for _ in range(_ENDING_TICKS):
         if (ending := _ending(key)) is not None:
             await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
@@ -417,6 +494,7 @@ def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
     """Release the lock if a cancelled acquire is granted later."""
 
     def release(taken: Future[bool]) -> None:
+        """Release the lock if it was granted."""
         if taken.exception() is None and taken.result():
             _locks.give_back(*key)
 
@@ -425,6 +503,7 @@ def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
 
 @contextmanager
 def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator[None]:
+    """Make a run findable during the block; raise `SessionBusyError` if its lock was not `taken`."""
     if not taken:
         raise _busy(run.identity.session_id)
     _under_way[key] = run
@@ -437,7 +516,7 @@ def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator
 
 @contextmanager
 def _released(key: tuple[Hashable, str], run: Run) -> Iterator[None]:
-    """Record the end of a run, whose lock is given back in the context."""
+    """Record after the block, which releases the lock, that the run has ended."""
     try:
         yield
     finally:
@@ -447,6 +526,7 @@ def _released(key: tuple[Hashable, str], run: Run) -> Iterator[None]:
 
 
 def _busy(session_id: str) -> SessionBusyError:
+    """Return the error for a session whose run is in progress."""
     return SessionBusyError(
         f"Session {session_id!r} is running already. Talk to that run (Session.steer, Session.follow_up), stop it "
         "(Session.abort), or wait for its end."
@@ -454,12 +534,14 @@ def _busy(session_id: str) -> SessionBusyError:
 
 
 async def _watch_for_abort(run: Run, inbox: Inbox) -> None:
-    """Poll the inbox for an abort from another process, until cancelled.
+    """Poll the inbox for an abort from another process and apply it, until cancelled.
 
-    An abort is removed from the inbox at once; its sender takes the removal as a confirmation.
+    Errors of the Store are logged. An abort is removed from the inbox at once; its sender takes the removal as a
+    confirmation.
     """
 
     async def poll() -> None:
+        """Apply the aborts in the inbox, and remove them."""
         if aborts := run.stop.process_aborts(await inbox.read(run.identity.session_id)):
             await inbox.forget(run.identity.session_id, aborts)
 
@@ -469,6 +551,7 @@ async def _watch_for_abort(run: Run, inbox: Inbox) -> None:
 
 
 def _reset_after_fork() -> None:
+    """Forget the runs and locks of the parent in a forked child."""
     _locks.forget()
     _under_way.clear()
     _releasing.clear()

@@ -1,4 +1,7 @@
-"""Moves the writes of removed checkpoints into parts of the history, as they are stored."""
+"""Moves the writes of removed checkpoints into parts of the history, as they are stored.
+
+A part is a checkpoint that remains only to hold the writes of a group of checkpoints; its head is the first of them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from graph_agent.storage.checkpoints.pruning.plan import Trim
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables
 
 Write = tuple[str, str, bytes]
-"""Channel, type and value of a stored write."""
+"""Channel, type and value of a stored write, without a task."""
 
 
 async def moved_writes(tables: Tables, saver: BaseCheckpointSaver[Any], at: At, plan: Trim) -> dict[str, list[Write]]:
-    """Return what the first checkpoint of each new part receives, in order; an earlier part keeps its own writes.
+    """Return what pruning adds to the heads of parts: id of the head → writes in order.
 
-    Raises `DamagedSessionError` if some writes are missing or cannot be read.
+    `plan` is the plan of the namespace `at`. Parts that receive nothing are absent, and a head that is a part already
+    keeps its own writes. Nothing is stored. Raises `DamagedSessionError` if some writes are missing or cannot be read.
     """
     found: dict[str, list[Write]] = {}
     ends = [*(part.ids[0] for part in plan.parts), plan.cut or ""][1:]
@@ -44,9 +48,11 @@ async def moved_writes(tables: Tables, saver: BaseCheckpointSaver[Any], at: At, 
 
 
 def _joined(ids: Sequence[str], writes: Iterable[StoredWrite], expected: Mapping[str, int]) -> tuple[list[Write], bool]:
-    """Return the writes of checkpoints, and whether they have the `expected` numbers of entries.
+    """Return the writes of the checkpoints `ids`, oldest first, and whether they have the `expected` numbers of
+    entries.
 
-    The lists of a channel in `expected` are joined: its reducer adds their entries one by one. Others stay apart.
+    `expected` is channel → number of list entries. The stored lists of such a channel are joined to one write, because
+    its reducer adds their entries one by one. Writes to other channels stay apart.
     """
     position = {id_: number for number, id_ in enumerate(ids)}
     counts = dict.fromkeys(expected, 0)
@@ -55,7 +61,9 @@ def _joined(ids: Sequence[str], writes: Iterable[StoredWrite], expected: Mapping
     is_readable = True
 
     def end_list(channel: str) -> None:
+        """Append the joined list of a channel to the rows, if there is one."""
         if (joined := lists.pop(channel, None)) is not None:
+            # Joined as bytes: decoding and encoding the messages would take many times as long.
             rows.append((channel, "msgpack", _header(joined[0]) + b"".join(joined[1])))
 
     with paused_collection():
@@ -76,7 +84,9 @@ def _joined(ids: Sequence[str], writes: Iterable[StoredWrite], expected: Mapping
 
 
 def _body(write: StoredWrite) -> tuple[int, bytes] | None:
-    """Return the number of entries of a stored list, and the bytes after its header; None for anything else."""
+    """Return the number of entries of a stored list, and the bytes after its header; None if it is not a list in
+    msgpack.
+    """
     stored = write.value
     try:
         value = ormsgpack.unpackb(stored, ext_hook=lambda code, data: None, option=ormsgpack.OPT_NON_STR_KEYS)
@@ -88,7 +98,7 @@ def _body(write: StoredWrite) -> tuple[int, bytes] | None:
 
 
 def _header(number: int) -> bytes:
-    """Return the header of a list in msgpack."""
+    """Return the header of a list with a number of entries in msgpack."""
     if number < 16:
         return bytes([0x90 | number])
     return b"\xdc" + number.to_bytes(2, "big") if number < 2**16 else b"\xdd" + number.to_bytes(4, "big")

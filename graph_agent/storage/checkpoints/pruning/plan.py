@@ -1,10 +1,11 @@
 """Plans how one session is trimmed to its first and newest checkpoint, with the history that the newest needs.
 
-A delta channel, such as an agent's messages and events, has no value in most checkpoints: its value is rebuilt from the
-writes of the ancestors, back to the last one with a full copy. These writes are never copied as a whole, because each
-pruning would then cost as much as the session. They move into *parts*: removed checkpoints form groups, and the first
-checkpoint of a group receives the writes of all. A part only holds history: it is not listed, and nothing can continue
-it (see `JOINED`). A later pruning adds to the last part and leaves the others as they are.
+A session is one LangGraph thread. A delta channel, such as an agent's messages and events, has no value in most
+checkpoints: its value is rebuilt from the writes of the ancestors, back to the last one with a full copy. These writes
+are never copied as a whole, because each pruning would then cost as much as the session. They move into *parts*:
+removed checkpoints form groups, and the first checkpoint of a group receives the writes of all. A part only holds
+history: it is not listed, and nothing can continue it (see `JOINED`). A later pruning adds to the last part and leaves
+the others as they are.
 """
 
 from __future__ import annotations
@@ -18,82 +19,83 @@ from graph_agent.base.input_ids import ANSWERS, INPUT_ID
 from graph_agent.storage.checkpoints.format import JOINED
 
 NEWEST = "the newest"
+"""The constants from here to `ACTIVE` are reasons for which checkpoints remain, as reports show them."""
 FIRST = "the first of a session"
 HISTORY = "the history of later ones"
 RECENT = "of recent inputs with an id, and later"
 ANSWERED = "the answer of a recent input with an id"
 ACTIVE = "of a delegate or subgraph that has not ended"
 BY_A_PERSON = ("update", "fork")
-"""Sources of checkpoints that a person has made from others."""
+"""LangGraph's sources of checkpoints that a person has made from others, by `update_state` or by going back."""
 PART_BYTES = 2**19
-"""Bytes of a part's writes from which another part begins: a page of old events is read in whole parts."""
+"""Bytes of writes in a part after which another part begins: a page of old events is read in whole parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One stored checkpoint."""
+    """What a plan uses of one stored checkpoint."""
 
     id: str
     parent: str | None
-    """Id of its parent; None for a first checkpoint."""
+    """Id of the parent checkpoint; None for the first one of a thread."""
     ts: str
-    """Its time: ISO 8601, UTC."""
+    """When it was created: ISO 8601, UTC; empty if unknown."""
     metadata: Mapping[str, Any]
     values: frozenset[str]
-    """Channels with a stored value."""
+    """Channels with a stored value; for a delta channel, this is a full copy."""
     deltas: frozenset[str]
     """Channels that are known to be delta channels."""
     size: int
     """Bytes of the checkpoint and its metadata."""
     writes: Mapping[str, tuple[int, int]]
-    """Channel → number and bytes of its writes."""
+    """Channel → number and bytes of the pending writes of this checkpoint."""
 
     @property
     def is_part(self) -> bool:
-        """Whether it only holds a part of the history."""
+        """Whether the checkpoint only holds a part of the history."""
         return bool(self.metadata.get(JOINED))
 
     @property
     def source(self) -> str:
-        """What made it: `input`, `loop`, `update` or `fork`."""
+        """What created the checkpoint: `input`, `loop`, `update` or `fork`; empty if unknown."""
         return str(self.metadata.get("source") or "")
 
     def bytes_of(self, channels: Iterable[str]) -> int:
-        """Return the bytes of its writes to some channels."""
+        """Return the bytes of the writes to some channels; channels without writes count 0."""
         return sum(self.writes.get(name, (0, 0))[1] for name in channels)
 
 
 Rows = Mapping[str, Row]
-"""The checkpoints of one namespace by id."""
+"""Id → checkpoint, for all checkpoints of one namespace."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A group of checkpoints, of which the first remains and receives the writes of the others."""
+    """A group of checkpoints, of which the first (the head) remains and receives the writes of the others."""
 
     ids: list[str]
-    """The checkpoints, oldest first; each is the parent of the next."""
+    """Ids of the checkpoints, oldest first; each is the parent of the next."""
     channels: frozenset[str]
-    """Delta channels whose writes are still needed; a later full copy replaces those of others."""
+    """Delta channels whose writes are still needed. A later full copy replaces the writes of the others."""
     size: int = 0
     """Bytes of these writes."""
 
 
 @dataclass(slots=True)
 class Trim:
-    """What happens to one namespace."""
+    """What a pruning does to the checkpoints of one namespace."""
 
     rows: Rows
     cut: str | None = None
-    """The checkpoint whose ancestors are trimmed; None if all checkpoints remain, or none."""
+    """Id of the checkpoint whose ancestors are trimmed; None if all checkpoints remain, or none."""
     kept: set[str] = field(default_factory=set)
     """Ids of the checkpoints that remain as they are."""
     parts: list[Part] = field(default_factory=list)
-    """The history of `cut`, oldest first."""
+    """The history that `cut` needs, oldest first."""
     first: str | None = None
-    """The session's first checkpoint, if it remains apart from the others."""
+    """Id of the session's first checkpoint if it remains in addition to `cut`; None if not."""
     reason: str = NEWEST
-    """Why checkpoints other than the first remain."""
+    """Why the checkpoints in `kept` remain, except the first."""
 
     @property
     def removed(self) -> list[str]:
@@ -103,11 +105,13 @@ class Trim:
 
     @property
     def new_parts(self) -> list[Part]:
-        """The parts that receive writes, or hold only history from now on."""
+        """The parts that this pruning changes: they receive writes, or their head becomes one that only holds
+        history.
+        """
         return [part for part in self.parts if len(part.ids) > 1 or not self.rows[part.ids[0]].is_part]
 
     def parents(self) -> dict[str, str | None]:
-        """Return the new parents of the checkpoints whose parent changes."""
+        """Return checkpoint id → new parent, for the checkpoints whose parent changes: None for no parent."""
         if self.cut is None:
             return {}
         below = self.first
@@ -119,7 +123,7 @@ class Trim:
         return found
 
     def parents_first(self) -> list[str]:
-        """Return the ids of the checkpoints that remain, each after its ancestors."""
+        """Return the ids of the checkpoints that remain, each after its remaining ancestors."""
         remaining = self.rows.keys() - {*self.removed}
         order: dict[str, None] = {}
         for id_ in sorted(remaining):  # ids do not always grow along a branch
@@ -132,7 +136,7 @@ class Trim:
         return [each for each in order if each in remaining]
 
     def metadata_of(self, id_: str) -> Mapping[str, Any]:
-        """Return the metadata that a checkpoint has from now on."""
+        """Return the metadata of a checkpoint after the pruning; that of the head of a part is changed."""
         metadata = self.rows[id_].metadata
         if id_ not in {part.ids[0] for part in self.parts}:
             return metadata
@@ -140,7 +144,7 @@ class Trim:
         return {**{name: value for name, value in metadata.items() if name != INPUT_ID}, JOINED: True}
 
     def reasons(self) -> dict[str, str]:
-        """Return why each remaining checkpoint remains."""
+        """Return the id of each remaining checkpoint → why it remains."""
         parts = dict.fromkeys((part.ids[0] for part in self.parts), HISTORY)
         stored = {id_: HISTORY for id_ in self.kept if self.rows[id_].is_part}
         first = {self.first: FIRST} if self.first is not None else {}
@@ -149,7 +153,9 @@ class Trim:
 
 
 def lineage(rows: Rows, id_: str | None) -> list[Row]:
-    """Return a checkpoint and its stored ancestors, newest first."""
+    """Return the checkpoint with an id and its stored ancestors, newest first; empty without an id, or for an unknown
+    one.
+    """
     path: dict[str, Row] = {}
     while id_ is not None and id_ in rows and id_ not in path:
         path[id_] = rows[id_]
@@ -158,7 +164,7 @@ def lineage(rows: Rows, id_: str | None) -> list[Row]:
 
 
 def descendants(rows: Rows, id_: str) -> set[str]:
-    """Return a checkpoint and all that continue it."""
+    """Return the ids of a checkpoint and of all checkpoints that continue it."""
     children: dict[str, list[str]] = {}
     for row in rows.values():
         if row.parent is not None:
@@ -173,9 +179,10 @@ def descendants(rows: Rows, id_: str) -> set[str]:
 
 
 def cut_candidates(rows: Rows, since: str) -> list[str]:
-    """Return the checkpoints of the newest branch that every input with an id from `since` on continues, newest first.
+    """Return the ids of checkpoints to which a namespace may be trimmed, newest first; empty without a checkpoint.
 
-    An input's answer is its newest checkpoint, which remains. `since` is a time in ISO 8601, UTC.
+    They are on the newest branch, and every input with an id of its own since the time `since` (ISO 8601, UTC)
+    continues them, so that the answer of such an input, its newest checkpoint, remains.
     """
     listed = {id_: row for id_, row in rows.items() if not row.is_part}
     if not listed:
@@ -192,10 +199,11 @@ def cut_candidates(rows: Rows, since: str) -> list[str]:
 
 
 def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
-    """Return how a namespace is trimmed to its `cut` and what continues it, and in the root its first checkpoint.
+    """Return how a namespace is trimmed to the checkpoint `cut`, and what continues it; None if it cannot be trimmed.
 
-    Returns None if a checkpoint that remains would read differently: an edit by a person is compared with the
-    checkpoint before it, and in other namespaces than the root no other branch may be newer than the cut.
+    In the root namespace (`is_root`) the session's first checkpoint remains, too. It cannot be trimmed if a remaining
+    checkpoint would read differently: an edit by a person is compared with the checkpoint before it, and in other
+    namespaces no other branch may be newer than the cut.
     """
     kept = descendants(rows, cut)
     path = lineage(rows, cut)[1:]
@@ -220,12 +228,14 @@ def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
 
 
 def _parts(members: list[tuple[Row, frozenset[str], bool]]) -> list[Part]:
-    """Group checkpoints, newest first, with the channels that they are needed for and whether they have a full copy.
+    """Group checkpoints into parts, oldest first.
 
-    A full copy begins a part, because the part keeps it. So does an earlier part: its writes are not moved again.
+    `members` are, newest first, each checkpoint, the channels that it is needed for, and whether it has a full copy of
+    one.
     """
     parts: list[Part] = []
     for row, channels, is_copy in reversed(members):
+        # A full copy begins a part, because the head keeps it. So does an earlier part: its writes are not moved again.
         if not parts or is_copy or row.is_part or parts[-1].size >= PART_BYTES:
             parts.append(Part([], channels))
         parts[-1].ids.append(row.id)
@@ -234,24 +244,28 @@ def _parts(members: list[tuple[Row, frozenset[str], bool]]) -> list[Part]:
 
 
 def is_obsolete(namespace: str, rows: Rows, root: Trim) -> bool:
-    """Whether a namespace belongs to calls of removed checkpoints only.
+    """Whether a namespace belongs only to calls of checkpoints that the plan of the root namespace removes.
 
-    Without a task's id, it is the namespace of a subgraph that continues from call to call.
+    The name of such a namespace has a task's id. Without one, it is the namespace of a subgraph that continues from
+    call to call, which is never obsolete.
     """
     callers = {(row.metadata.get("parents") or {}).get("") for row in rows.values()}
     return ":" in namespace and None not in callers and callers.isdisjoint(root.kept)
 
 
 def answers(rows: Rows, since: str) -> Trim:
-    """Return the plan of the namespace `ANSWERS`, which an earlier version wrote: recent answers remain."""
+    """Return the plan of the namespace `ANSWERS`, in which an earlier version stored the results of pruned inputs.
+
+    Its checkpoints since the time `since` (ISO 8601, UTC) remain.
+    """
     return Trim(rows, kept={id_ for id_, row in rows.items() if row.ts >= since}, reason=ANSWERED)
 
 
 def untouched(rows: Rows, reason: str) -> Trim:
-    """Return the plan of a namespace of which everything remains."""
+    """Return a plan by which all checkpoints of a namespace remain for a reason."""
     return Trim(rows, kept={*rows}, reason=reason)
 
 
 def depends_on_time(namespace: str, plan: Trim) -> bool:
-    """Whether a later pruning would remove more of a namespace, though nothing was added."""
+    """Whether a later pruning would remove more of a namespace, even if nothing is added until then."""
     return bool(plan.kept) and (namespace == ANSWERS or plan.reason == RECENT)

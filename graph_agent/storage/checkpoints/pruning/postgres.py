@@ -36,6 +36,7 @@ _NAMES = {
     "{json}": "?::jsonb",
     "{list}": "(SELECT unnest(?::text[]))",
 }
+"""Placeholder of the shared SQL → what PostgreSQL has in its place."""
 _ROWS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint ->> 'ts', metadata,"
     " ARRAY(SELECT jsonb_object_keys(coalesce(checkpoint -> 'channel_values', '{}'))),"
@@ -60,13 +61,21 @@ _SIZE = (
 
 
 class PostgresTables(Tables):
-    """The tables in one database; the pool's connections are in autocommit mode."""
+    """The tables in one PostgreSQL database; the connections of `pool` are in autocommit mode.
+
+    The methods raise `psycopg.Error` if the database cannot be used, and `psycopg_pool.PoolTimeout` without a
+    connection.
+    """
 
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]]) -> None:
         self._pool = pool
 
     async def load(self, thread_id: str) -> dict[str, Rows]:
-        """Return the checkpoints of a thread by namespace."""
+        """Return namespace → checkpoint id → checkpoint of a thread, all read at one moment; empty for an unknown
+        thread.
+
+        Raises `UnreadableCheckpointError` if a newer version of this package stored a checkpoint.
+        """
         async with self._pool.connection() as connection, connection.transaction():
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             cursor = connection.cursor(row_factory=tuple_row)
@@ -94,7 +103,9 @@ class PostgresTables(Tables):
         )
 
     async def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
+        """Return the rows of a query with placeholders; `values` are its parameters in order, a list for each
+        `{list}`.
+        """
         async with self._pool.connection() as connection, connection.cursor(row_factory=tuple_row) as cursor:
             found = await (await cursor.execute(_sql(sql), values)).fetchall()
         return [tuple(bytes(each) if isinstance(each, memoryview) else each for each in row) for row in found]
@@ -102,7 +113,11 @@ class PostgresTables(Tables):
     async def apply(
         self, statements: Sequence[Statement], confirm: Confirm = no_check, expected: ThreadState | None = None
     ) -> None:
-        """Execute statements in one transaction."""
+        """Execute statements in one transaction, and call `confirm` before the commit; rolled back if anything fails.
+
+        Raises what `confirm` raises, and `ThreadChangedError` if a thread is not in the `expected` state; None is no
+        condition.
+        """
         async with (
             self._pool.connection() as connection,
             connection.transaction(),
@@ -114,42 +129,52 @@ class PostgresTables(Tables):
                     raise ThreadChangedError
             for sql, rows in statements:
                 await cursor.executemany(_sql(sql), rows)
+            # At the end: the lock that excludes runs belongs to another connection, which may break during the
+            # statements.
             await confirm()
 
     def cleaning(self, at: At) -> list[Statement]:
-        """Return the statements that remove values of a namespace that no checkpoint refers to any more."""
+        """Return the statement that removes the values of a namespace that no checkpoint refers to."""
         return [(_DELETE_UNUSED, [(*at, *at, [])])]
 
     async def unused_bytes(self, at: At, gone: Sequence[str]) -> int:
-        """Return the bytes that `cleaning` removes once the checkpoints `gone` are removed."""
+        """Return the bytes that `cleaning` would remove once the checkpoints with the ids `gone` are removed."""
         [(size,)] = await self.query(_COUNT_UNUSED, [*at, *at, [*gone]])
         return int(size)
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
-        """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""
+        """Return a saver that stores nothing, and the list to which its blocking writes append their statements."""
         recorder = Recorder(serde)
         return recorder, recorder.statements
 
     async def replace(
         self, thread_id: str, statements: Sequence[Statement], prefix: str, items: Sequence[tuple[str, Any]]
     ) -> None:
-        """Delete a thread and its items in the Store, and store new ones, in one transaction."""
+        """Delete a thread and the items of a namespace of the Store (`prefix`, joined by points), and store new ones.
+
+        `statements` store the new checkpoints and writes, `items` are keys and JSON values. All is one transaction.
+        """
         deletions = [(sql, [([thread_id],)]) for sql in PRUNE_DELETE_THREADS_SQL]
         added = [(prefix, key, Jsonb(value)) for key, value in items]
         await self.apply([*deletions, (_DELETE_ITEMS, [(prefix,)]), *statements, (_ADD_ITEM, added)])
 
     async def size(self) -> int:
-        """Return the bytes of the tables and their indexes."""
+        """Return the bytes of the tables of checkpoints and their indexes; the Store is not counted."""
         [(size,)] = await self.query(_SIZE)
         return int(size)
 
     async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
-        """Make the space of removed rows reusable, and return free space at the end of the tables."""
+        """Vacuum the tables: the space of removed rows becomes reusable, and free space at the end is returned. No run
+        is blocked.
+
+        `is_idle` is not called.
+        """
         async with self._pool.connection() as connection:
             await connection.execute(f"VACUUM {_TABLES}")
 
 
 def _sql(sql: str) -> bytes:
+    """Replace the placeholders of the shared SQL by what psycopg expects."""
     # LangGraph's own statements have psycopg's parameters already.
     for name, own in {**_NAMES, "?": "%s"}.items():
         sql = sql.replace(name, own)

@@ -1,4 +1,8 @@
-"""Trims sessions that no run uses, while runs of others continue. Each session is one transaction."""
+"""Trims sessions that no run uses, while runs of others continue. Each session is one transaction.
+
+A session is one LangGraph thread; trimming it leaves its first and newest checkpoint. The history that the newest one
+needs moves into parts: checkpoints that only hold the writes of a group.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +48,13 @@ from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.registry import is_idle, maintained, pruning
 
 REPEATABLE = timedelta(days=1)
-"""Age up to which inputs with an id are recognized, as a caller may send such an input again."""
+"""Age up to which inputs with an id are recognized: a caller may send such an input again."""
 _OWN_SENDS = 4
 """The first format of LangGraph's checkpoints that do not read pending sends from their parent."""
 _MOST_PLANS = 3
-"""Times that a session is planned while runs change it."""
+"""Maximum times that a session is planned while runs change it."""
 _RUNNING = "a run of it is under way"
+"""The constants from here to `_CHANGED` are reasons for which a session is skipped, as reports show them."""
 _WAITING = "its newest input has not ended: it waits for an answer, was stopped, or was edited by a person"
 _PRUNED = "another pruning of it is under way"
 _CHANGED = "runs continued it meanwhile"
@@ -72,34 +77,35 @@ class PrunedSession:
     """What pruning did to one session, or would do."""
 
     id: str
-    """The session's id."""
+    """The id of the session."""
     checkpoints: int = 0
-    """Checkpoints removed."""
+    """Number of checkpoints removed, or changed into parts that are not listed."""
     writes: int = 0
     """Stored writes removed with them."""
     bytes: int = 0
     """Bytes of stored data by which the session is smaller; negative if it grows."""
     kept: int = 0
-    """Checkpoints that remain."""
+    """Number of checkpoints that remain."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Reason → number of checkpoints that remain for it, most frequent first."""
     skipped: str | None = None
-    """Why it was not pruned; None if it was."""
+    """Why nothing was done, as the end of a sentence; None if the session was pruned."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What happens to one session."""
+    """What pruning does to one session."""
 
     thread_id: str
     state: ThreadState
-    """How far the session reached when it was read."""
+    """The newest checkpoint and the number of checkpoints when the session was read."""
     namespaces: Mapping[str, Trim]
+    """Namespace → what happens to its checkpoints."""
     moved: Mapping[tuple[str, str], Sequence[Write]]
-    """Namespace and part → the writes that it receives."""
+    """Namespace and id of the head of a part → the writes that the part receives."""
 
     async def report(self, tables: Tables) -> PrunedSession:
-        """Return what the plan removes."""
+        """Return what the plan removes; the session's `tables` are read, and nothing is changed."""
         checkpoints = writes = size = 0
         for namespace, plan in self.namespaces.items():
             hidden = [part.ids[0] for part in plan.new_parts if not plan.rows[part.ids[0]].is_part]
@@ -116,7 +122,9 @@ class SessionPlan:
         return PrunedSession(self.thread_id, checkpoints, writes, size, remaining, by_number(self._reasons()))
 
     def statements(self, tables: Tables) -> list[Statement]:
-        """Return the statements that carry out the plan, and note what remains."""
+        """Return the statements that carry out the plan, and note what remains, so that a later pruning can skip the
+        session.
+        """
         found: list[Statement] = []
         for namespace, plan in self.namespaces.items():
             at = self.thread_id, namespace
@@ -137,10 +145,11 @@ class SessionPlan:
         return [(sql, rows) for sql, rows in found if rows]
 
     def _reasons(self) -> Counter[str]:
+        """Count the remaining checkpoints of all namespaces by reason."""
         return Counter(reason for plan in self.namespaces.values() for reason in plan.reasons().values())
 
     def _mark(self) -> bytes | None:
-        """Return the note by which a later pruning recognizes the session; None if it may remove more then."""
+        """Return the note by which a later pruning recognizes the session, in JSON; None if it may remove more then."""
         if any(depends_on_time(name, plan) for name, plan in self.namespaces.items()):
             return None
         remaining = [id_ for plan in self.namespaces.values() for id_ in plan.rows.keys() - {*plan.removed}]
@@ -149,7 +158,10 @@ class SessionPlan:
 
 
 def trimmed_before(state: ThreadState) -> Mapping[str, int] | None:
-    """Return the reasons for which a thread's checkpoints remain if a pruning would remove nothing; None if unknown."""
+    """Return reason → number of remaining checkpoints, if the thread has not changed since its last pruning.
+
+    Returns None if it has, or was never pruned, or a later pruning could remove more.
+    """
     try:
         mark: Any = json.loads(state.mark) if state.mark else {}
         known = mark.get("newest"), mark.get("number")
@@ -159,16 +171,24 @@ def trimmed_before(state: ThreadState) -> Mapping[str, int] | None:
 
 
 def since_repeatable() -> str:
-    """Return the time from which inputs with an id are recognized: ISO 8601, UTC."""
+    """Return the time since which inputs with an id are recognized, `REPEATABLE` ago: ISO 8601, UTC."""
     return (datetime.now(UTC) - REPEATABLE).isoformat()
 
 
 async def plan_namespaces(
     tables: Tables, saver: BaseCheckpointSaver[Any], thread_id: str, since: str | None = None
 ) -> dict[str, Trim] | None:
-    """Return the plan of each namespace, the root first; None if no checkpoint can be removed.
+    """Return namespace → plan, the root first; None if no checkpoint can be removed. Nothing is changed.
 
-    Inputs with an id from `since` on (ISO 8601, UTC; by default for a day) remain with all that follows them.
+    Args:
+        tables: The database, from which all checkpoints of the thread are read.
+        saver: A saver of the same database.
+        thread_id: The thread.
+        since: Time (ISO 8601, UTC) since which inputs with an id remain with all that follows them; None for
+            `REPEATABLE` ago.
+
+    Raises:
+        UnreadableCheckpointError: If a checkpoint cannot be read.
     """
     namespaces = await tables.load(thread_id)
     rows = namespaces.pop("", {})
@@ -194,7 +214,10 @@ async def plan_namespaces(
 
 
 async def _ended(saver: BaseCheckpointSaver[Any], at: tuple[str, str], rows: Rows, ids: Sequence[str]) -> str | None:
-    """Return the first of some checkpoints that a run ended with; None if there is none."""
+    """Return the first of the checkpoints `ids` with which a run ended; None if there is none.
+
+    One that a person has edited does not count, nor one with tasks to run.
+    """
     for id_ in ids:
         if rows[id_].source not in BY_A_PERSON:
             found = await saver.aget_tuple(config_at(at, id_))
@@ -207,9 +230,9 @@ async def _ended(saver: BaseCheckpointSaver[Any], at: tuple[str, str], rows: Row
 
 
 async def plan_session(tables: Tables, saver: BaseCheckpointSaver[Any], thread_id: str) -> SessionPlan | None:
-    """Return the plan of a session; None if no checkpoint can be removed.
+    """Return the plan of a session with the writes to move; None if no checkpoint can be removed. Nothing is changed.
 
-    Raises `UnreadableCheckpointError` or `DamagedSessionError` if a part of it cannot be read.
+    Raises `UnreadableCheckpointError` or `DamagedSessionError` if a part of the session cannot be read.
     """
     state = await tables.extent(thread_id)
     namespaces = await plan_namespaces(tables, saver, thread_id)
@@ -226,7 +249,22 @@ async def plan_session(tables: Tables, saver: BaseCheckpointSaver[Any], thread_i
 async def prune_session(
     tables: Tables, saver: BaseCheckpointSaver[Any], place: Hashable, thread_id: str, *, dry_run: bool
 ) -> PrunedSession:
-    """Trim one session, in one transaction; `place` identifies the database, for the locks of sessions."""
+    """Trim one session, in one transaction, and return what was removed.
+
+    A session is skipped, with a reason in the result, if a run or another pruning of it is in progress, if its newest
+    input has not ended, if a part of it cannot be read, or if runs change it `_MOST_PLANS` times meanwhile. Runs that
+    begin during the transaction wait.
+
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        place: Identity of the database (`database_key`), for the locks of sessions.
+        thread_id: The session.
+        dry_run: Whether to change nothing, and return what would be removed.
+
+    Raises:
+        SessionLostError: If the lock that excludes runs is lost before the commit; the session is unchanged.
+    """
     async with pruning(place, thread_id) as is_alone:
         if not is_alone:
             return PrunedSession(thread_id, skipped=_PRUNED)
@@ -260,7 +298,9 @@ async def prune_session(
 
 
 async def _waits(saver: BaseCheckpointSaver[Any], thread_id: str) -> bool:
-    """Whether the newest checkpoint of a session is not the end of a run."""
+    """Whether the newest checkpoint of a session has tasks to run or is an edit by a person. False without a
+    checkpoint.
+    """
     newest = await saver.aget_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}})
     return newest is not None and (has_tasks(newest.checkpoint) or newest.metadata.get("source") in BY_A_PERSON)
 
@@ -268,10 +308,18 @@ async def _waits(saver: BaseCheckpointSaver[Any], thread_id: str) -> bool:
 async def prune_to_newest(
     tables: Tables, saver: BaseCheckpointSaver[Any], thread_ids: Sequence[str], strategy: str
 ) -> None:
-    """Prune as LangGraph's `aprune` does; unknown threads are ignored.
+    """Prune threads in order, as LangGraph's `aprune` defines it; unknown threads are ignored.
 
-    The strategy `keep_latest` trims the threads, `delete` removes them. Raises `TypeError` for a text, `ValueError` for
-    another strategy, and `SessionBusyError` if a thread was skipped, e.g. because a run of it is under way.
+    Args:
+        tables: The database.
+        saver: A saver of the same database.
+        thread_ids: The threads.
+        strategy: `keep_latest` trims the threads, `delete` removes them.
+
+    Raises:
+        TypeError: If `thread_ids` is a single text.
+        ValueError: If the strategy is another.
+        SessionBusyError: If a thread was skipped, e.g. because a run of it is in progress; earlier ones stay pruned.
     """
     if isinstance(thread_ids, str):
         raise TypeError(f"thread_ids={thread_ids!r}: pass a list of thread ids.")
@@ -288,5 +336,5 @@ async def prune_to_newest(
 
 
 def by_number(reasons: Counter[str]) -> dict[str, int]:
-    """Return reasons with their numbers of checkpoints, the largest first; equal numbers in alphabetical order."""
+    """Return reason → number of checkpoints, the largest number first; equal numbers in alphabetical order."""
     return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))

@@ -43,6 +43,7 @@ _NAMES = {
     "{json}": "CAST(? AS BLOB)",
     "{list}": "(SELECT value FROM json_each(?))",
 }
+"""Placeholder of the shared SQL → what SQLite has in its place; a list is passed as JSON."""
 _ROWS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints"
     " WHERE thread_id = ?"
@@ -60,15 +61,25 @@ _PAGES = 500
 
 
 class SqliteTables(Tables):
-    """The tables in one file; each method opens a connection of its own."""
+    """The tables in one SQLite file; each method opens a connection of its own and runs in a thread.
+
+    The methods raise `DatabaseLockedError` if another process keeps the file locked, and `sqlite3.Error` if it cannot
+    be used.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     async def load(self, thread_id: str) -> dict[str, Rows]:
-        """Return the checkpoints of a thread by namespace."""
+        """Return namespace → checkpoint id → checkpoint of a thread, all read at one moment; empty for an unknown
+        thread.
+
+        Raises `UnreadableCheckpointError` if a checkpoint is not stored as msgpack, is damaged, or is of a newer
+        version.
+        """
 
         def load(db: sqlite3.Connection) -> dict[str, Rows]:
+            """Read the checkpoints and the sizes of their writes in one transaction."""
             with _transaction(db, "BEGIN"), paused_collection():
                 written = written_of(db.execute(_sql(WRITES_BY_CHANNEL), (thread_id,)).fetchall())
                 return by_namespace([_row(stored, written) for stored in db.execute(_ROWS, (thread_id,))])
@@ -76,17 +87,24 @@ class SqliteTables(Tables):
         return await self._in_thread(load)
 
     async def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
+        """Return the rows of a query with placeholders; `values` are its parameters in order, a list for each
+        `{list}`.
+        """
         given = [json.dumps(value) if isinstance(value, list) else value for value in values]
         return await self._in_thread(lambda db: db.execute(_sql(sql), given).fetchall())
 
     async def apply(
         self, statements: Sequence[Statement], confirm: Confirm = no_check, expected: ThreadState | None = None
     ) -> None:
-        """Execute statements in one transaction."""
+        """Call `confirm`, then execute statements in one transaction, which is rolled back if anything fails.
+
+        Raises what `confirm` raises, and `ThreadChangedError` if a thread is not in the `expected` state; None is no
+        condition.
+        """
         await confirm()  # a lock on a file is not lost within a transaction
 
         def store(db: sqlite3.Connection) -> None:
+            """Execute the statements, if the thread is as expected."""
             with _transaction(db):
                 if expected is not None:
                     found = db.execute(EXTENT, (expected.id,)).fetchone()
@@ -98,52 +116,63 @@ class SqliteTables(Tables):
         await self._in_thread(store)
 
     def cleaning(self, at: At) -> list[Statement]:
-        """Return nothing: a checkpoint holds its own values."""
+        """Return an empty list: in SQLite, each checkpoint holds its own values."""
         return []
 
     async def unused_bytes(self, at: At, gone: Sequence[str]) -> int:
-        """Return 0."""
+        """Return 0: in SQLite, each checkpoint holds its own values."""
         return 0
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
-        """Return a saver that stores nothing, and the list of statements that its blocking writes add to."""
+        """Return a saver that stores nothing, and the list to which its blocking writes append their statements."""
         recorder = Recorder(serde)
         return recorder, recorder.statements
 
     async def replace(
         self, thread_id: str, statements: Sequence[Statement], prefix: str, items: Sequence[tuple[str, Any]]
     ) -> None:
-        """Delete a thread and its items in the Store, and store new ones, in one transaction."""
+        """Delete a thread and the items of a namespace of the Store (`prefix`, joined by points), and store new ones.
+
+        `statements` store the new checkpoints and writes, `items` are keys and JSON values. All is one transaction.
+        """
         deletions = [(sql, [(key,)]) for sql, key in zip(_DELETE_ALL, (thread_id, thread_id, prefix), strict=True)]
         added = [(prefix, key, json.dumps(value)) for key, value in items]
         await self.apply([*deletions, *statements, (_ADD_ITEM, added)])
 
     async def size(self) -> int:
-        """Return the bytes of the file and its log."""
+        """Return the bytes of the file and its write-ahead log."""
         files = (self._file, self._file.with_name(self._file.name + "-wal"))
         return await call_in_thread(lambda: sum(file.stat().st_size for file in files if file.exists()))
 
     async def reclaim(self, is_idle: Callable[[], Awaitable[bool]]) -> None:
-        """Free pages in small steps if the file supports it; else rewrite it if no run is under way."""
+        """Free unused pages in small steps if the file supports it; else rewrite the whole file if `is_idle` returns
+        True.
+
+        Stops without an error when another connection writes.
+        """
         in_steps = await self._in_thread(lambda db: db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL)
         idle = in_steps or await is_idle()
         await self._in_thread(lambda db: _reclaim(db, idle=idle))
 
     async def _in_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Call `work` with a new connection, in a thread."""
         return await call_in_thread(lambda: self._with_connection(work))
 
     def _with_connection(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Call `work` with a new connection, and close it."""
         with closing(LockWaitConnection(self._file, isolation_level=None, check_same_thread=False)) as connection:
             return work(connection)
 
 
 def _sql(sql: str) -> str:
+    """Replace the placeholders of the shared SQL by what SQLite has."""
     for name, own in _NAMES.items():
         sql = sql.replace(name, own)
     return sql
 
 
 def _row(stored: tuple[Any, ...], written: Written) -> tuple[str, Row]:
+    """Return namespace and checkpoint of a row of `_ROWS`; `written` are the sizes of all writes."""
     namespace, id_, parent, kind, blob, metadata = stored
     checkpoint = _unpack(kind, blob)
     known = json.loads(metadata) if metadata else {}
@@ -170,6 +199,7 @@ def _unpack(kind: str, blob: bytes) -> Any:
 
 
 def _reclaim(db: sqlite3.Connection, *, idle: bool) -> None:
+    """Free unused pages, and shorten the log; `idle` permits a rewrite of a file that cannot free single pages."""
     try:
         [[mode]] = db.execute("PRAGMA auto_vacuum").fetchall()
         if mode == _INCREMENTAL:
@@ -188,6 +218,7 @@ def _reclaim(db: sqlite3.Connection, *, idle: bool) -> None:
 
 @contextmanager
 def _transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Begin a transaction with the statement `begin`; commit on exit, or roll back after an exception."""
     db.execute(begin)
     try:
         yield
