@@ -26,29 +26,36 @@ OWNER = "graph_agent_owner"
 
 
 def owner_in(pending_writes: Sequence[tuple[str, str, Any]] | None) -> str:
-    """Return the id of the run that continues a checkpoint; empty without an owner record."""
+    """Return the id of the run that continues a checkpoint, from the checkpoint's writes; empty if none is recorded."""
     return next((channel for task, channel, _ in pending_writes or () if task == OWNER), "")
 
 
 @dataclass
 class _Branch:
-    """A run's record of one checkpoint namespace of a thread."""
+    """A run's record of one checkpoint namespace of a thread: the checkpoint it started from, and those it stored."""
 
     base: str | None
-    """The newest checkpoint when the run loaded its own; None for a thread without checkpoints."""
+    """Id of the newest checkpoint when the run loaded its start; None for a namespace without checkpoints."""
     base_owner: str
+    """Id of the run recorded as the owner of `base` at that time; empty if there was none."""
     base_writes: int | None
-    """Number of the base's stored writes at that time; None if not counted."""
+    """Number of stored writes of `base` at that time; None if they were not counted."""
     own: set[str] = field(default_factory=set)
     """Ids of the checkpoints that this run has stored, or has tried to store."""
     highest: str = ""
     """The highest of `own`; empty if there is none."""
     committed: str = ""
-    """The last of them that is committed; empty if none is."""
+    """Id of the newest checkpoint in `own` that is committed; empty if none is."""
 
 
 class CheckpointFence:
-    """Detects writes of other runs to the thread of one run. Thread-safe."""
+    """Detects that another run has written to the thread of this run. Thread-safe.
+    A saver calls it with what the database shows: `load` when the run reads its checkpoint, then `admit` (or the
+    cheaper `own_newest`) in the transaction of each write, and `store` after a commit.
+
+    Args:
+        owner: Id of this run.
+    """
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -57,51 +64,71 @@ class CheckpointFence:
         self._branches: dict[tuple[str, str], _Branch] = {}
         self._expected: dict[str, str | None] = {}
         self.why_lost = ""
-        """Why the fence was closed; empty while it is open."""
+        """Why the fence was closed, as a message for a user; empty while it is open."""
 
     def close(self, why: str) -> None:
-        """Refuse all further writes, because the run's process lost the session; `why` is for the input's sender."""
+        """Refuse all further writes of the run, because its process lost the session.
+        Args:
+            why: Message of the `SessionLostError` for each refused write; the sender of the input reads it.
+        """
         self.why_lost = why
 
     def check_open(self) -> None:
-        """Raise `SessionLostError` if the fence was closed, before the database is queried."""
+        """Raise `SessionLostError` if the fence was closed. It needs no database query."""
         if self.why_lost:
             raise SessionLostError(self.why_lost)
 
     def has_loaded(self, thread_id: str, namespace: str) -> bool:
-        """Whether the run has loaded its checkpoint of a namespace."""
+        """Whether the run has loaded the checkpoint that it starts from in this namespace."""
         return (thread_id, namespace) in self._branches
 
     def expect(self, thread_id: str, newest: str | None) -> None:
-        """Require a newest checkpoint, or none, in a thread's root namespace when the run loads its base.
+        """Require that `newest` is still the newest checkpoint of a thread's root namespace when the run loads its
+        base.
+        Call it when a decision, such as "this input is new", was based on that checkpoint before the run loads it: a
+        process may be paused in between and lose its lock. `load` then raises `SessionLostError` if another checkpoint
+        is newest.
 
-        Call it when something is decided by that checkpoint before the run loads it, such as that an input is new: a
-        process may be paused in between, and lose its lock.
+        Args:
+            newest: Id of the checkpoint; None requires a thread without checkpoints.
         """
         self._expected[thread_id] = newest
 
     def load(self, thread_id: str, namespace: str, newest: str | None, owner: str, writes: int | None) -> None:
-        """Record the newest checkpoint of a namespace as the run's base; only the first call has an effect.
+        """Record the newest checkpoint of a namespace as the run's base; calls after the first have no effect.
+        Args:
+            newest: Id of that checkpoint; None if the namespace has none.
+            owner: Id of the run recorded as continuing it; empty if there is none.
+            writes: Number of its stored writes; None if they were not counted.
 
-        `owner` is that checkpoint's, if any; `writes` is the number of its stored writes, if counted. Raises
-        `SessionLostError` when it is not the expected one.
+        Raises:
+            SessionLostError: It is not the checkpoint required by `expect`.
         """
         if (
             namespace == ""
+            # Subgraphs have namespaces of their own, which no decision before the run was based on.
             and (thread_id, namespace) not in self._branches
             and self._expected.get(thread_id, newest) != newest
         ):
             raise self.lost(thread_id, f"its newest checkpoint is {newest}, which was stored after this run began")
+        # A run reads its checkpoint several times, and later reads may find its own newer ones.
         self._branches.setdefault((thread_id, namespace), _Branch(newest, owner, writes))
 
     def admit(
         self, thread_id: str, namespace: str, newest: str | None, owner: str, new_ids: Sequence[str] = ()
     ) -> bool:
-        """Check writes against the newest checkpoint and its owner, if any, within their transaction.
+        """Check, in the transaction of a write, that this run may write to the namespace; record the new checkpoints.
+        Args:
+            newest: Id of the newest checkpoint in the database; None if there is none.
+            owner: Id of the run recorded as continuing it; empty if there is none.
+            new_ids: Ids of the checkpoints to store, in ascending order; empty for pending writes of a stored
+                checkpoint.
 
-        `new_ids` are ids of the checkpoints to store, in order; empty for writes of an existing one. Returns whether to
-        record this run as the newest checkpoint's owner now, after `check_untouched`. Raises `SessionLostError` when
-        another run has continued the session.
+        Returns whether the saver must now record this run as the owner of `newest`, after a call of `check_untouched`.
+
+        Raises:
+            SessionLostError: Another run has continued the session, a new id is not above the newest checkpoint, or the
+                fence was closed.
         """
         self.check_open()
         self.load(thread_id, namespace, newest, owner, None)
@@ -110,6 +137,7 @@ class CheckpointFence:
             if owner not in ("", self.owner):
                 raise self.lost(thread_id, f"run {owner} has continued checkpoint {newest}")
             claims = False
+        # A thread that was deleted during the run has no checkpoint, as if it had never been used.
         elif newest != branch.base or (newest is None and branch.committed):
             raise self.lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
         else:
@@ -125,13 +153,20 @@ class CheckpointFence:
         return claims
 
     def own_newest(self, thread_id: str, namespace: str, new_ids: Sequence[str] = ()) -> list[str]:
-        """Return ids, one of which is the newest checkpoint's unless another run has continued the session.
+        """Return ids, one of which is the newest checkpoint's in the database unless another run has continued it.
+        A saver may compare them in the statement of the write, which saves a query, and calls `admit` if they do not
+        match. The ids are the newest committed checkpoint of this run, and the highest one that the run has tried to
+        store. The new ids are recorded as the run's own.
 
-        A saver may check this in the statement of the write, and call `admit` if the check fails. Only `admit` accepts
-        a run without a committed checkpoint, and a checkpoint id not above the run's highest.
+        Args:
+            new_ids: Ids of the checkpoints to store, in ascending order; empty for pending writes of a stored
+                checkpoint.
 
-        The ids are of the last committed checkpoint of this run, and the highest one that it has tried to store; empty
-        if the saver must call `admit`. `new_ids` are as of `admit`. Raises `SessionLostError` when it was closed.
+        Returns two ids; an empty list if the saver must call `admit` at once, which alone accepts a run without a
+        committed checkpoint, and a new id that is not above the run's highest.
+
+        Raises:
+            SessionLostError: The fence was closed.
         """
         self.check_open()
         branch = self._branches.get((thread_id, namespace))
@@ -139,6 +174,7 @@ class CheckpointFence:
             return []
         candidates = [branch.committed, branch.highest]
         rising = [branch.highest, *new_ids]
+        # The statement of the write compares only the newest id, so the ids must rise.
         if any(id_ <= before for before, id_ in pairwise(rising)):
             return []
         branch.own.update(new_ids)
@@ -146,20 +182,30 @@ class CheckpointFence:
         return candidates
 
     def check_untouched(self, thread_id: str, namespace: str, writes: int) -> None:
-        """Check by their number that no writes were added to the base between its loading and this run's first write.
+        """Compare the number of stored writes of the base with the number when the run loaded it.
+        Args:
+            writes: The number now. Ignored if the number was not counted at the loading.
 
-        Raises `SessionLostError` when another run has added writes.
+        Raises:
+            SessionLostError: The numbers differ, so another run has added writes.
         """
         branch = self._branches[thread_id, namespace]
+        # The owner record is written only now, so an earlier writer is visible by its writes alone.
         if branch.base_writes is not None and writes != branch.base_writes:
             raise self.lost(thread_id, f"another run has written beside checkpoint {branch.base}")
 
     def store(self, thread_id: str, namespace: str, checkpoint_id: str) -> None:
-        """Record that a checkpoint of this run is committed."""
+        """Record that a checkpoint of this run is committed. The namespace must have been loaded."""
         self._branches[thread_id, namespace].committed = checkpoint_id
 
     def holds(self, thread_id: str, newest: str | None, owner: str) -> bool:
-        """Whether the newest checkpoint of a thread's root namespace is this run's own, or its base."""
+        """Whether the newest checkpoint of a thread's root namespace belongs to this run: stored by it, or its base.
+        False if the run has loaded nothing there, and if another run is the checkpoint's owner.
+
+        Args:
+            newest: Id of the newest checkpoint in the database; None if there is none.
+            owner: Id of the run recorded as continuing it; empty if there is none.
+        """
         branch = self._branches.get((thread_id, ""))
         if branch is None:
             return False
@@ -168,10 +214,14 @@ class CheckpointFence:
         return newest == branch.base and owner in (branch.base_owner, self.owner)
 
     def end_before(self, thread_id: str, newest: str | None) -> str | None:
-        """Return the last checkpoint that this run has stored in a thread's root namespace, if others follow it.
+        """Return the id of this run's newest committed checkpoint in the root namespace, if other runs stored later.
+        None if the newest checkpoint is the run's own or its base, or if the saver does not use the fence.
 
-        None if the newest checkpoint is the run's own or its base, or if the saver has no fence. Raises
-        `SessionLostError` when others follow, and the run has stored none.
+        Args:
+            newest: Id of the newest checkpoint in the database; None if there is none.
+
+        Raises:
+            SessionLostError: Other runs stored later checkpoints, and this run has stored none.
         """
         branch = self._branches.get((thread_id, ""))
         if branch is None or newest in branch.own or newest == branch.base:
@@ -182,7 +232,10 @@ class CheckpointFence:
 
     @staticmethod
     def lost(thread_id: str, why: str) -> SessionLostError:
-        """Make the error for a run whose thread another run has continued."""
+        """Create the error for a run whose thread another run has continued.
+        Args:
+            why: Clause that follows "was continued by another run:" in the message.
+        """
         return SessionLostError(
             f"Session {thread_id!r} was continued by another run: {why}. Nothing more of this run is stored. Read the "
             "session, and send the input again if it is not in its history."
@@ -195,45 +248,51 @@ _FLUSH_S = 10.0
 
 @runtime_checkable
 class SupportsDeferral(Protocol):
-    """A saver that can defer the writes of a run."""
+    """A checkpointer that can queue a run's writes and commit them later."""
 
     defers_writes: bool
     """Whether a request within a run that has `DeferredWrites` may return before its write is committed."""
 
 
 def defers_writes(saver: object) -> bool:
-    """Whether a saver can defer the writes of a run."""
+    """Whether a checkpointer can queue a run's writes and commit them later."""
     return isinstance(saver, SupportsDeferral) and saver.defers_writes
 
 
 @dataclass(eq=False)
 class DeferredWrites:
-    """The queued writes of one run. The saver records outcomes, in SQLite on its thread."""
+    """The queued checkpoint writes of one run: counts them, holds their first error, and waits for them.
+    The checkpointer calls `queue`, `finish` and `fail`; the SQLite one from its own thread.
+    """
 
     namespace: str = ""
-    """The run's checkpoint namespace; a graph inside the run defers nothing under `durability="sync"`."""
+    """Checkpoint namespace of the run; a graph inside the run defers nothing under `durability="sync"`."""
     must_commit: bool = True
-    """Whether the next checkpoint must be committed before the saver returns: the first, which holds the input, and
-    the plan of a call that may write."""
+    """Whether the next checkpoint must be committed before the checkpointer returns: the first one, which holds the
+    input, and a plan with a call that may write."""
     error: BaseException | None = None
-    """Why a write of the run failed; all later writes of the run are refused with it. None if none failed."""
+    """The first error of a write of the run, raised for all later writes; None if none failed."""
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop of the run, which flushes the writes; None if the saver serves every loop."""
+    """The event loop of the run, on which the writes are committed; None if the checkpointer serves every loop."""
     _commit: Callable[[], Awaitable[None]] | None = None
     _queued: int = 0
     _done: int = 0
 
     def queue(self, commit: Callable[[], Awaitable[None]]) -> None:
-        """Record that a write was queued; raise the error of an earlier write of the run."""
+        """Count a queued write; raise the error of an earlier write of the run instead, if there is one.
+        Args:
+            commit: Commits all queued writes of the run; `flush` awaits the newest one given.
+        """
         if self.error is not None:
             raise self.error
         self._commit = commit
         self._queued += 1
 
     def waits(self, source: str | None) -> bool:
-        """Whether a checkpoint must be committed before the saver returns; true once for each `must_commit`.
-
-        LangGraph's source `input` is committed with the next one, before the first plan.
+        """Whether a checkpoint must be committed before the checkpointer returns; this resets `must_commit`.
+        Args:
+            source: LangGraph's `source` of the checkpoint's metadata. One of `input` never waits, since it is committed
+                together with the next checkpoint, before the first plan.
         """
         if source == "input":
             return False
@@ -241,16 +300,17 @@ class DeferredWrites:
         return waits
 
     def finish(self) -> None:
-        """Record that a queued write is committed or has failed."""
+        """Count a queued write as done, whether committed or failed."""
         self._done += 1
 
     def fail(self, error: BaseException) -> None:
-        """Refuse all later writes of the run, before `finish`."""
+        """Record an error of a write, so that all later writes of the run are refused; call it before `finish`."""
         if self.error is None:
             self.error = error
 
     async def flush(self) -> None:
-        """Wait until all queued writes are committed; raise the error of one; it and later ones are not stored."""
+        """Commit all queued writes and wait for them; raise the error of the first failed one, which stops later
+        ones."""
         if self._commit is not None and self._queued != self._done:
             await self._commit()
         if self.error is not None:
@@ -258,7 +318,10 @@ class DeferredWrites:
 
     @asynccontextmanager
     async def flushed(self) -> AsyncIterator[None]:
-        """Flush at the end of a block; an error of the block itself takes precedence."""
+        """Flush at the end of an `async with` block, and raise the error of a failed write.
+        If the block raises or is cancelled, its own exception is raised; the flush then takes at most `_FLUSH_S`
+        seconds, and its errors are ignored.
+        """
         try:
             yield
         except BaseException:

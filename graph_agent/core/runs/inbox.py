@@ -1,7 +1,6 @@
-"""Stores notes (steering, follow-ups, aborts, configuration) for a session, in order, until a run processes them.
-
-Each note is processed once, in order, also across a crash: the state holds the keys of processed notes, which are
-removed from the inbox only after a later run has read that state back, which proves that it was stored.
+"""Stores notes (steering, follow-ups, aborts, configuration changes) for a session until a run processes them.
+Each note is processed once, in the order of sending, also across a crash: the state holds the keys of processed notes,
+which are removed from the inbox only after a later run has read that state back, which proves that it was stored.
 """
 
 from __future__ import annotations
@@ -30,45 +29,48 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class ControlMessage:
-    """One message to a session from outside its run."""
+    """One note: a message to a session from outside its run."""
 
     key: str
-    """Sort key and identity: a session processes no key twice."""
+    """Sort key and identity, `<20-digit time in ns>-<8 hex digits>`; a session processes no key twice."""
     kind: NoteKind
+    """`steer` adds a user message to the running input, `follow_up` begins the next input with one, `abort` ends the
+    run, `configure` changes settings of the session."""
     content: Any = ""
-    """The user's text for `steer` and `follow_up`; fields of the configuration for `configure`."""
+    """The user's text or content blocks for `steer` and `follow_up`; a mapping of configuration field → value for
+    `configure`; unused for `abort`."""
 
     @property
     def sent_ns(self) -> int:
-        """Time of sending, in nanoseconds of the sender's wall clock."""
+        """Time of sending, in ns of the sender's wall clock, as in `key`; `ValueError` for a key without a time."""
         return int(self.key.partition("-")[0])
 
     def as_value(self) -> dict[str, Any]:
-        """Return its value in a Store."""
+        """Return the note without its key as a value for a Store: `{"kind": …, "content": …}`."""
         return {"kind": self.kind, "content": self.content}
 
 
 class Inbox(Protocol):
-    """Storage of notes until the session has processed them. A note stays until it is removed with `forget`."""
+    """Storage of notes until a run has processed them. A note stays until it is removed with `forget`."""
 
     is_silent: bool
-    """Whether its newest operation was stopped, did not end, and was left to itself."""
+    """Whether the newest operation did not end after the run was stopped, and was left running without a waiter."""
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """Append a note."""
+        """Append a note; one with the same key is replaced."""
         ...
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Return all notes, in the order they were sent; empty if there are none."""
+        """Return all notes of a session in the order they were sent; empty if there are none. Notes are not removed."""
         ...
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """Remove notes; unknown keys are ignored."""
+        """Remove notes by their keys; unknown keys are ignored."""
         ...
 
 
 class MemoryInbox:
-    """An `Inbox` in this process's memory. Thread-safe."""
+    """An `Inbox` in this process's memory, lost at the end of the process. Thread-safe."""
 
     is_silent = False
 
@@ -77,17 +79,17 @@ class MemoryInbox:
         self._guard = threading.Lock()
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """Behaves like `Inbox.add`."""
+        """Append a note; one with the same key is replaced."""
         with self._guard:
             self._notes.setdefault(session_id, {})[note.key] = note
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Behaves like `Inbox.read`."""
+        """Return all notes of a session in the order they were sent; empty if there are none."""
         notes = self._notes.get(session_id)
         return sorted(notes.copy().values(), key=lambda note: note.key) if notes else []
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """Behaves like `Inbox.forget`."""
+        """Remove notes by their keys; unknown keys are ignored."""
         with self._guard:
             remaining = {key: note for key, note in self._notes.pop(session_id, {}).items() if key not in keys}
             if remaining:
@@ -95,12 +97,19 @@ class MemoryInbox:
 
 
 def new_note(kind: NoteKind, content: Any = "") -> ControlMessage:
-    """Make a note whose key sorts after every key this process has made before."""
+    """Create a note for the current time; its key sorts after every key that this process has made before.
+    Args:
+        content: See `ControlMessage.content`; empty for an abort.
+    """
     return ControlMessage(f"{_clock.next_ns():020d}-{uuid.uuid4().hex[:8]}", kind, content)
 
 
 def note_from(key: str, value: Mapping[str, Any]) -> ControlMessage | None:
-    """Parse a note of another process; None if it is invalid."""
+    """Return a note read from a Store; None if the kind is unknown or the key does not begin with a time.
+    Args:
+        key: The Store item's key, which becomes the key of the note.
+        value: The Store item's value, `{"kind": …, "content": …}`; a missing content is empty text.
+    """
     if value.get("kind") not in ("steer", "follow_up", "abort", "configure") or not key.partition("-")[0].isdecimal():
         return None
     return ControlMessage(key, value["kind"], value.get("content", ""))
@@ -114,6 +123,7 @@ class _Clock:
         self._last = 0
 
     def next_ns(self) -> int:
+        """Return the wall clock in nanoseconds, or one more than the last value if the clock has not advanced."""
         with self._lock:
             self._last = max(self._last + 1, time.time_ns())
             return self._last
@@ -123,9 +133,8 @@ _clock = _Clock()
 
 
 def inbox_namespace(session_id: str) -> tuple[str, ...]:
-    """Return the Store namespace of one session's notes.
-
-    Any client of the Store may put a note there: its key is `<20-digit time in ns>-<anything unique>`, its value
+    """Return the Store namespace of one session's notes, `("graph_agent", "inbox", <session id>)` with periods escaped.
+    Any client of the Store may put a note there: the key is `<20-digit time in ns>-<anything unique>`, the value
     `{"kind": "steer" | "follow_up" | "abort" | "configure", "content": …}`.
     """
     return _namespace("inbox", session_id)
@@ -137,9 +146,12 @@ def _namespace(kind: str, session_id: str) -> tuple[str, ...]:
 
 
 class StoreInbox:
-    """An `Inbox` in a Store; one with blocking methods only is called in a thread.
+    """An `Inbox` in a LangGraph Store. A Store with only blocking methods, or of another loop, is called in a thread.
+    Errors of the Store are raised to the caller.
 
-    Inboxes of different kinds are separate. `stopped_for_s` returns the seconds since the session's run was stopped.
+    Args:
+        kind: Second label of the namespace; inboxes of different kinds do not share notes.
+        stopped_for_s: Returns the seconds since the session's run was stopped, to bound the wait for a slow Store.
     """
 
     def __init__(
@@ -151,13 +163,15 @@ class StoreInbox:
         self.is_silent = False
 
     async def add(self, session_id: str, note: ControlMessage) -> None:
-        """Behaves like `Inbox.add`."""
+        """Put a note into the Store, without indexing it for vector search; one with the same key is replaced."""
         from langgraph.store.base import PutOp
 
         await self._do([PutOp(_namespace(self._kind, session_id), note.key, note.as_value(), index=False)])
 
     async def read(self, session_id: str) -> list[ControlMessage]:
-        """Behaves like `Inbox.read`."""
+        """Return all valid notes of a session in the order they were sent; empty if there are none.
+        Reads pages of `_PAGE` notes. Items that are no valid note are skipped and stay in the Store.
+        """
         from langgraph.store.base import SearchOp
 
         namespace = _namespace(self._kind, session_id)
@@ -176,23 +190,25 @@ class StoreInbox:
                 return sorted(notes, key=lambda note: note.key)
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """Behaves like `Inbox.forget`."""
+        """Remove notes by their keys in one batch; unknown keys are ignored."""
         from langgraph.store.base import PutOp
 
         namespace = _namespace(self._kind, session_id)
         await self._do([PutOp(namespace, key, None) for key in keys])
 
     async def _is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether the store reports the namespace as empty, if it can at less than the cost of a search."""
+        """Whether the Store reports a namespace as empty; False if it cannot do so more cheaply than by a search."""
         peek = getattr(self._store, "is_empty", None)
         return peek is not None and self._is_on_its_loop() and bool(await self._answer(peek(namespace)))
 
     def _is_on_its_loop(self) -> bool:
+        """Whether the Store can be awaited here: not in a blocking run, and on the Store's own loop if it has one."""
         # The locks and futures of a store with a loop of its own work on that loop only.
         loop = getattr(self._store, "loop", None)
         return not in_blocking_run.get() and loop in (None, asyncio.get_running_loop())
 
     async def _do(self, ops: Sequence[Op]) -> list[Any]:
+        """Run operations of the Store as one batch and return their results, in the order of `ops`."""
         if self._is_on_its_loop():
             try:
                 return await self._answer(self._store.abatch(ops))
@@ -201,7 +217,11 @@ class StoreInbox:
         return await asyncio.to_thread(self._store.batch, ops)
 
     async def _answer(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Await an operation as `await_uninterrupted` does, but wait once for all operations of a stopped run."""
+        """Await an operation of the Store without passing a cancellation on to it.
+        On a cancellation, wait for the operation for a bounded time, then leave it running, set `is_silent`, and raise
+        the cancellation. All operations of one stopped run share that time; after a silent one, the next is not waited
+        for.
+        """
         task = asyncio.ensure_future(operation)
         try:
             return await asyncio.shield(task)

@@ -1,4 +1,7 @@
-"""Processes the notes of an inbox: steering and follow-ups become messages, changes of the configuration apply."""
+"""Processes the notes of an inbox: steering and follow-ups become messages, changes of the configuration apply.
+A note is a message to a session from outside its run; see `runs.inbox`. Steering adds a user message to a running
+input, a follow-up begins the next input.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,12 @@ _NOTE = "note-"
 
 @dataclass(slots=True)
 class ReceivedNotes:
-    """Messages and events of the notes that were processed."""
+    """The messages and events that processed notes led to; both lists are in the order of the notes."""
 
     messages: list[HumanMessage] = field(default_factory=list)
-    """The user's messages, as stored in the history."""
+    """User messages to append to the history, one for each steering or follow-up note."""
     events: list[StoredEvent] = field(default_factory=list)
+    """`steering` events, and a `warning` for each change of the configuration that was left out."""
 
 
 async def listen(
@@ -39,10 +43,18 @@ async def listen(
     step: int,
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
 ) -> ReceivedNotes:
-    """Process the new notes of some kinds, which change the loop state; aborts are always processed.
+    """Process the session's new notes of some kinds, and record them as processed in `loop`, which is changed in place.
+    Aborts are always processed: they abort the run. Notes of other kinds stay in the inbox. If the run is stopped while
+    the Store or `check` is awaited, the remaining notes stay, too.
 
-    Other notes stay in the inbox. `check` raises `ConfigError` for an impossible configuration; the change is then left
-    out, with a warning.
+    Args:
+        loop: The loop state; `consumed_notes` and `config_overrides` may change.
+        kinds: Kinds of notes to process; empty for aborts only.
+        step: Number of the plan for the events; 0 before the first plan.
+        check: Raises `ConfigError` for a configuration that cannot be used; the change is then left out, and a
+            `warning` event reports it. None to check field names and values only.
+
+    Raises whatever the Store raises, and exceptions of `check` other than `ConfigError`.
     """
     received = ReceivedNotes()
     for note in await _new_notes(run, loop):
@@ -61,7 +73,7 @@ async def listen(
 
 
 async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMessage]) -> None:
-    """Record in the loop state the follow-ups among new input as processed."""
+    """Record in `loop` that the follow-up notes among a new input's messages are processed; skip other messages."""
     keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
     if keys:
         # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
@@ -70,21 +82,23 @@ async def take_follow_ups(run: Run, loop: LoopState, messages: Iterable[HumanMes
 
 
 def seconds_since_sent(message: BaseMessage) -> float | None:
-    """Return the seconds since the sending of the note that a message was made from, of the wall clock; else None."""
+    """Return the wall-clock seconds, at least 0.0, since the note behind a message was sent; None for other ones."""
     if not message.id or not message.id.startswith(_NOTE):
         return None
     return _age_s(ControlMessage(message.id.removeprefix(_NOTE), "follow_up").sent_ns)
 
 
 def _age_s(sent_ns: int) -> float:
+    """Return the wall-clock seconds since a time in nanoseconds; 0.0 for a time in the future."""
     # The sender's clock may be ahead of this one.
     return max(0.0, round((time.time_ns() - sent_ns) / 1e9, 6))
 
 
 async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
-    """Return the notes that no run has processed; none if the run is stopped before the Store answers."""
+    """Return the notes that no run has processed; empty without an inbox, or if the run is stopped while it waits."""
     if run.inbox is None:
         return []
+    # Reading from memory cannot block, so it needs no task that an abort could end.
     if isinstance(run.inbox, MemoryInbox):
         return await _read_notes(run, run.inbox, loop)
     try:
@@ -94,6 +108,10 @@ async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
 
 
 async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
+    """Read the inbox, process its aborts, and return the notes that are still to be processed.
+    Removes aborts from the inbox; the first reading of a run also removes the notes that the stored state has
+    processed, and clears `consumed_notes` of `loop`.
+    """
     notes = await inbox.read(run.identity.session_id)
     obsolete = run.stop.process_aborts(notes)
     taken = set(loop.get("consumed_notes", ()))
@@ -107,12 +125,13 @@ async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMe
 
 
 def message_of(note: ControlMessage) -> HumanMessage:
-    """Return a note as a user message, with an id derived from the note's key."""
+    """Return a note as a user message whose id is `note-` and the note's key; one of steering is marked as such."""
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
     return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
 
 
 def _content(note: ControlMessage) -> Any:
+    """Return the content of a note for a message: a list of content blocks unchanged, anything else as text."""
     # Content blocks if it holds more than text, such as an image.
     return note.content if isinstance(note.content, list) else str(note.content)
 
@@ -124,6 +143,9 @@ async def _reconfigure(
     step: int,
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
 ) -> list[StoredEvent]:
+    """Apply a `configure` note to `config_overrides` of `loop`; return a `warning` event if the change is invalid.
+    Raises `WorkStoppedError` if the run is stopped during `check`.
+    """
     try:
         changed = {**loop.get("config_overrides", {}), **checked_fields(note.content)}
         if check is not None:
@@ -135,9 +157,16 @@ async def _reconfigure(
 
 
 def checked_fields(fields: Any) -> dict[str, Any]:
-    """Return changes of a session's configuration as plain JSON; `ConfigError` for bad ones, and for credentials."""
+    """Return changes of a session's configuration as plain JSON, without fields that are None.
+    Args:
+        fields: Mapping of a field of `AgentContext` → its value.
+
+    Raises:
+        ConfigError: It is no mapping, has an unknown field or an invalid value, or has `credentials`.
+    """
     if not isinstance(fields, dict):
         raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
+    # The session would store them in its checkpoints.
     if "credentials" in fields:
         raise ConfigError("credentials belong to one run's context; a session may not store them.")
     try:

@@ -1,4 +1,4 @@
-"""Reads and writes the checkpoint that a node runs from, and the checkpoints that it was edited from."""
+"""Reads and writes the checkpoint that a node runs from, and finds those that a person edited or copied into it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from langgraph.runtime import Runtime
 from graph_agent.core.runs.run import AgentHandle, deferred_of, run_of, with_handle
 
 BY_A_PERSON = ("update", "fork")
-"""Sources of the checkpoints created by `update_state` and by going back in time."""
+"""Values of `source` in the metadata of checkpoints that `update_state` stored, or that fork from an older
+checkpoint."""
 
 
 def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
-    """Return the config of the checkpoint that a node runs from; None in a run without checkpoints.
-
-    The config contains the run, so that writes with it are refused once another run has continued the session.
+    """Return a config that addresses the checkpoint that a node runs from; None in a run without checkpoints.
+    The config contains the run's handle, so that writes with it are refused once another run has continued the session.
     """
     info = runtime.execution_info
     if info is None or info.thread_id is None:
@@ -36,7 +36,7 @@ def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> Runnabl
 
 
 async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
-    """Read a checkpoint; None if it does not exist."""
+    """Return a checkpoint with its pending writes; None if it does not exist."""
     return await saver.aget_tuple(config)
 
 
@@ -44,8 +44,7 @@ _TRIES, _PAUSE_S = 200, 0.005
 
 
 async def load_running(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
-    """Read the checkpoint that a node runs from, once it is stored; None if it is not within a second.
-
+    """Return the checkpoint that a node runs from, waiting for up to one second until it is stored; None if it is not.
     LangGraph starts the first nodes of a run, also of a replay, while their checkpoint is being stored.
     """
     for _ in range(_TRIES):
@@ -56,7 +55,7 @@ async def load_running(saver: BaseCheckpointSaver[Any], config: RunnableConfig) 
 
 
 async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> RunnableConfig | None:
-    """Return the config of a thread's newest checkpoint that is older than the given one; None if there is none."""
+    """Return the config of a thread's newest checkpoint before the one in `config`; None if there is none."""
     configurable = config["configurable"]
     thread: RunnableConfig = {
         "configurable": {"thread_id": configurable["thread_id"], "checkpoint_ns": configurable.get("checkpoint_ns", "")}
@@ -65,12 +64,14 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
 
 
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
-    """Return the checkpoints that `update_state` edited or copied into this one, newest first; empty if there are none.
+    """Return the checkpoints that `update_state` edited or copied into `found`, newest first; empty if there are none.
+    People edit or copy a stopped session in LangGraph Studio; with these checkpoints, finished calls keep their
+    results, and calls held by a breakpoint still run. Other copies of the same original are included. The search ends
+    at a checkpoint with newer ones of another kind after it (that edit goes back in time, to repeat the work from
+    there), and at the fork that a replay of an older checkpoint stores.
 
-    People who edit or copy a stopped session in LangGraph Studio need it: finished calls keep their results, and calls
-    held by a breakpoint still run. Other copies of the same original are included. An edit or a copy of a checkpoint
-    with newer ones of another kind is excluded: it goes back in time, to repeat the work from there. So is the fork
-    that a replay of an older checkpoint stores.
+    Args:
+        found: The checkpoint that the run starts from; None gives an empty list.
     """
     before: list[CheckpointTuple] = []
     copies: list[CheckpointTuple] = []
@@ -91,6 +92,7 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
 
 
 def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
+    """Whether `found`, made by a person, is an edit or a copy of `original`, which was stored directly before it."""
     if found.metadata.get("source") == "update":
         parent = found.parent_config or {}
         return parent.get("configurable", {}).get("checkpoint_id") == original.checkpoint["id"]
@@ -102,7 +104,7 @@ def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
 
 
 def _have_one_original(copy: CheckpointTuple, other: CheckpointTuple) -> bool:
-    """Whether two checkpoints look like copies of one; the forks of two replays look the same."""
+    """Whether two checkpoints look like copies of the same one. The forks of two replays look the same."""
     return (
         copy.metadata.get("source") == other.metadata.get("source") == "fork"
         and copy.checkpoint["channel_versions"] == other.checkpoint["channel_versions"]
@@ -114,7 +116,11 @@ def _have_one_original(copy: CheckpointTuple, other: CheckpointTuple) -> bool:
 async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:
-    """Store pending writes of a checkpoint under a task id; they are committed when this returns."""
+    """Store pending writes of a checkpoint and wait until they are committed, also in a run that defers its writes.
+    Args:
+        writes: Pairs of channel and value.
+        task_id: Id under which the writes are stored; a second call with it replaces them, as the saver's rules allow.
+    """
     await saver.aput_writes(config, writes, task_id)
     if (deferred := deferred_of(config)) is not None:
         await deferred.flush()

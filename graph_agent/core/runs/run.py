@@ -1,4 +1,7 @@
-"""Represents a run in progress: its cancellation, its working time, and what its config passes to it."""
+"""Represents a run in progress: its cancellation, its working time, and the data its `configurable` passes on.
+A run is one pass of an agent's graph from its entry point to its end; an input (a user's message) takes several runs if
+it is resumed. Waiting between two runs is not working time.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,8 @@ _HANDLE = "__graph_agent_run"
 
 
 class AgentHandle:
-    """What this package passes to a run of an agent, and from there to the runs inside it, in their `configurable`.
-
-    It is one immutable object under one key: `handle_of` reads it, and `with_handle` writes it.
+    """The data that this package passes in `configurable` to an agent's run, and on to the runs nested in it.
+    The object is immutable: `handle_of` reads it, and `with_handle` writes a changed copy.
     """
 
     # No dataclass: pydantic copies one field by field when a tool's runtime is dumped, down to the locks of a run.
@@ -67,7 +69,7 @@ class AgentHandle:
         in_foreground: bool = False,
     ) -> None:
         self.run = run
-        """The run; None before its start."""
+        """The run; None before the run starts."""
         self.parent = parent
         """The parent of a run that has not started; None if there is none."""
         self.readership = readership
@@ -84,17 +86,16 @@ _NO_HANDLE = AgentHandle()
 
 
 def handle_of(configurable: Mapping[str, Any]) -> AgentHandle:
-    """Return the handle in a `configurable`; an empty one if it belongs to no agent's run."""
+    """Return the handle in a `configurable`; a shared empty handle if the `configurable` belongs to no agent's run."""
     handle: AgentHandle = configurable.get(_HANDLE, _NO_HANDLE)
     return handle
 
 
 def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a `configurable` with another handle.
-
+    """Return a copy of a `configurable` with another handle; the given mapping and its handle stay unchanged.
     Args:
-        handle: The handle; None for the one that `configurable` has.
-        fields: Values that replace those of the handle.
+        handle: The new handle; None to keep that of `configurable`, or an empty one if it has none.
+        fields: Attributes of `AgentHandle` by name, which replace those of the handle. Unknown names are ignored.
     """
     handle = handle or handle_of(configurable)
     if fields:
@@ -103,11 +104,13 @@ def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = No
 
 
 def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the complete `configurable` of a run that starts inside another one.
+    """Return the merged `configurable` of a run that starts inside another run.
+    If both have a handle, the result has a new one. Its `parent` is the nearest known outer run; `run`, `readership`
+    and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
 
     Args:
-        surrounding: That of the other run.
-        given: That of the run itself, whose values come first.
+        surrounding: The `configurable` of the outer run.
+        given: The `configurable` of the inner run; its values win. If it names a checkpoint, no flag is inherited.
     """
     merged, outer, own = {**surrounding, **given}, handle_of(surrounding), handle_of(given)
     if outer is _NO_HANDLE or own is _NO_HANDLE or own is outer:
@@ -116,6 +119,7 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
     passed_on = _NO_HANDLE if names_checkpoint(given) else outer
     return with_handle(
         merged,
+        # A run that has a parent already was started on behalf of that one.
         parent=own.run or own.parent or outer.run,
         is_watched=own.is_watched or passed_on.is_watched,
         in_foreground=own.in_foreground or passed_on.in_foreground,
@@ -124,35 +128,39 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
 @dataclass(frozen=True, slots=True)
 class EarlyEvents:
-    """The first events of a superstep that waits for a model, which stores them at its end; on the custom stream."""
+    """The first events of a superstep, sent on the custom stream while a model is asked, before they are stored."""
 
     events: Sequence[StoredEvent]
 
 
 class WorkStoppedError(Exception):
-    """An abort or a deadline stopped work of a run; see `RunStop.stoppable`."""
+    """An abort or a timeout stopped work of a run; raised by `RunStop.stoppable`."""
 
 
 @dataclass(eq=False, repr=False)
 class RunStop:
-    """What stops one run: an abort, its deadline, the loss of its session, or a reader that has left. Thread-safe."""
+    """The conditions that stop one run: an abort, its deadline, a lost session lock, or a stream that its reader left.
+    Thread-safe, except for the methods that await or return a cancel scope, which run on the run's loop.
+    """
 
     parent: RunStop | None = None
-    """That of the run which contains this one as a delegate or a subgraph; it stops this run, too."""
+    """The stop of the run that contains this one as a delegate or a subgraph, and stops it too; None if there is
+    none."""
     fence: CheckpointFence | None = None
-    """The fence of the run; None if the run is not this process's own."""
+    """Refuses checkpoint writes once another run has continued the session; None if the run is not of this process."""
     readership: ConsumerTracker | None = None
     """State of the run's stream; None if the run has no stream, or it is unknown."""
     task: asyncio.Task[Any] | None = None
     """The task whose cancellation ends the run; None if there is none."""
     started_ns: int = field(default_factory=time.time_ns)
-    """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
+    """Wall clock at the start in ns; it separates aborts of this run from older ones in the session's inbox."""
     deadline_s: float | None = None
-    """Seconds that the input may take, the answer included; None for no limit, or before the input began."""
+    """Working seconds that the input may take, with its answer; None for no limit, or before the input has begun."""
     at_consumer: bool = False
-    """Whether the consumer of the stream has the newest part, and the run waits for it."""
+    """Whether the reader of the stream holds the newest part, and the run waits until the reader asks for another."""
     confirm_lock: Callable[[], Future[None]] | None = None
-    """Verifies the session's lock; None if the lock cannot be lost."""
+    """Starts a check that this process still holds the session's lock; None if the lock cannot be lost. The returned
+    future fails with `SessionLostError` if the lock is lost."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _stopped_at: float | None = None
@@ -169,22 +177,24 @@ class RunStop:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that its input may still take; None for no limit."""
+        """Working seconds that remain until the input's deadline, at least 0.0; None without a deadline."""
         return None if self.deadline_s is None else max(0.0, self.deadline_s - self.worked_s(0.0))
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is about to end: it was aborted or cancelled, or its stream was left."""
+        """Whether the run is about to end: it was aborted, its task was cancelled, or the reader of its stream left."""
         cancelled = self.task is not None and self.task.cancelling() > 0
         return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
 
     def stopped_for_s(self) -> float:
-        """Return the seconds since this run or one that contains it was found stopped; 0.0 if none of them is.
-
-        Nested runs share the time in which stopped work may end, so that each level does not add its own.
+        """Return the monotonic seconds since this run or an outer one was first found stopped; 0.0 if none is.
+        A run counts as stopped if it is ending or has passed its deadline. The first call that finds it so starts the
+        count. Nested runs share the time in which stopped work may end, so that each level does not add a wait of its
+        own.
         """
         now, seconds = time.monotonic(), 0.0
         stop: RunStop | None = self
+        # A nested run ends with the first of its outer runs that stops.
         while stop is not None:
             if stop.is_ending or stop.left_s == 0:
                 stop._stopped_at = stop._stopped_at or now
@@ -193,7 +203,7 @@ class RunStop:
         return seconds
 
     def abort(self) -> None:
-        """Abort the run: cancel its current work, and start nothing more."""
+        """Abort the run and every run inside it, from any thread: cancel their current work and start no more."""
         with self._guard:
             self._stopped = True
             scopes, children = dict(self._scopes), set(self._children)
@@ -205,20 +215,26 @@ class RunStop:
             child.abort()
 
     def end_lost(self, why: str) -> None:
-        """Abort the run, and store nothing more, because its process lost the session; `why` is for the sender."""
+        """Abort the run and refuse its further checkpoint writes, because this process lost the session's lock.
+        Args:
+            why: Message of the `SessionLostError` that refused writes and `check_held` raise; the sender of the input
+                reads it.
+        """
         if self.fence is not None:
             self.fence.close(why)
         self.abort()
 
     def check_held(self) -> None:
-        """Raise `SessionLostError` if a loss of the session's lock was recorded."""
+        """Raise `SessionLostError` if the loss of the session's lock was recorded for this run or for an outer one."""
         if self.fence is not None and self.fence.why_lost:
             self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
-        """Behaves like `check_held`, but first verifies the lock itself if its last check is outdated."""
+        """Verify the locks of this run and the outer ones, where the last check is outdated, and wait for the result.
+        Raises `SessionLostError` if a lock is lost, or if its loss was recorded before.
+        """
         stop: RunStop | None = self
         while stop is not None:
             if stop.confirm_lock is not None:
@@ -227,22 +243,25 @@ class RunStop:
         self.check_held()
 
     def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
-        """Abort the run if a note requests it; return the keys of all aborts, which can now be removed.
+        """Abort the run if one of the notes (messages to the session from outside, see `runs.inbox`) requests it.
+        The first call ignores aborts sent before the run's start, which were meant for an earlier run. An abort that
+        appears later always counts, whatever the clock of its sender shows. Notes of other kinds are ignored.
 
-        At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
-        that appear later always count, for any clock of their sender.
+        Returns the keys of all aborts among the notes, old ones included; the caller can remove them from the inbox.
         """
         aborts = {note.key: note for note in notes if note.kind == "abort"}
         if self._old_aborts is None:
+            # An abort may be sent between the run's start and its first reading, so clocks are compared only once.
             self._old_aborts = frozenset(key for key, note in aborts.items() if note.sent_ns < self.started_ns)
         if aborts.keys() - self._old_aborts:
             self.abort()
         return list(aborts)
 
     def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
-        """Return a cancel scope that an abort, or a timeout if given, cancels.
-
-        The scope suppresses the cancellation; `cancelled_caught` is true if the work inside was cancelled.
+        """Return a cancel scope for a `with` block that an abort cancels, and a timeout of `seconds` if given.
+        The scope suppresses that cancellation: code after the block runs on, and `cancelled_caught` is true if the work
+        inside was cancelled. In a run that is aborted already, the block is cancelled at its first await. If the
+        session's lock was lost, leaving a cancelled block raises `SessionLostError`.
         """
         return _Interruptible(self, seconds)
 
@@ -250,16 +269,22 @@ class RunStop:
         self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None, *, contained: bool = False
     ) -> T:
         """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
+        An abort, the timeout, or a cancellation of the caller ends the wait, even if the code suppresses cancellations;
+        the work is then left to itself after a grace time (see `end_or_abandon`).
 
-        An abort, a timeout and a cancellation of the caller end the wait, also if that code suppresses cancellations
-        (see `end_or_abandon`); `contained` work does so itself (see `await_within`) and needs no task here. `what` is
-        the work, as the subject of a sentence. The timeout None is what is left of the input's deadline.
+        Args:
+            work: The coroutine; it is closed unstarted if the run is aborted already.
+            what: The work, as the subject of a sentence in logs, such as "The Store".
+            seconds: Timeout; None for the time that remains until the input's deadline.
+            contained: Whether the work ends by itself on a cancellation (see `await_within`), so that it needs no task.
 
-        Returns its result, also one that it returns after it was stopped; raises `WorkStoppedError` if an abort or the
-        timeout stopped it.
+        Returns the work's result, also one of stopped work, unless `contained`. Raises `WorkStoppedError` if an abort
+        or the timeout stopped the work, `SessionLostError` if the session's lock was lost, and the work's own
+        exceptions.
         """
         with self.interruptible(self.left_s if seconds is None else seconds) as scope:
             if scope.cancel_called:
+                # Otherwise Python warns that the coroutine was never awaited.
                 work.close()
                 raise WorkStoppedError
             if contained:
@@ -276,7 +301,7 @@ class RunStop:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Register the run with its parent, so that an abort of the parent reaches it."""
+        """Register the run with its parent, if any, during a `with` block, so that an abort of the parent aborts it."""
         if self.parent is None:
             yield
             return
@@ -289,20 +314,24 @@ class RunStop:
                 self.parent._children.discard(self)
 
     def begin_input(self) -> float:
-        """Restart the working time for a new input; return the seconds that passed before."""
+        """Restart the working time at 0 for a new input; return the seconds since the last restart or the creation."""
         now = time.monotonic()
         queued_s = now - self._since
         self._worked_s, self._since, self._stopped_at = 0.0, now, None
         return queued_s
 
     def worked_s(self, before_s: float) -> float:
-        """Return the working seconds of this input, after those of its earlier runs, without the time between them."""
+        """Return the working seconds of this input on the monotonic clock, without the time between its runs.
+        `before_s` is the working time of the input's earlier runs; only the first call adds it, later ones ignore it.
+        """
         if self._worked_s is None:
             self._worked_s = before_s
         return self._worked_s + time.monotonic() - self._since
 
 
 class _Interruptible:
+    """The context manager of `RunStop.interruptible`, which registers its cancel scope with the stop for the block."""
+
     # A class: every node of every run enters it, and a generator-based context manager takes twice as long.
     __slots__ = ("_scope", "_stop")
 
@@ -331,46 +360,49 @@ class _Interruptible:
 
 @dataclass(eq=False, slots=True)
 class RunIdentity:
-    """Which run it is, for its session's events, checkpoints and traces."""
+    """Names a run for its session's events, checkpoints and traces."""
 
     session_id: str = ""
-    """The session; empty for a run that stores nothing."""
+    """Id of the session, which is LangGraph's thread id; empty for a run that stores nothing."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     agent_name: str | None = None
-    """Name that the agent's messages carry; None for an agent without a name of its own."""
+    """Name that the agent's messages carry; None for an agent that was given no name."""
     mark: InputId | None = None
-    """The id of its input, which its checkpoints store; None for an input without an id."""
+    """Id by which a sender marks an input, so that a repeated delivery runs once; checkpoints store it. None
+    without."""
     warnings: tuple[str, ...] = ()
-    """Faults of the request that the run answers; a `warning` event reports each when the run begins an input."""
+    """Faults of the request that started the run; when an input begins, a `warning` event reports each."""
     inputs_before: Mapping[str, str] | str | None = None
-    """What its checkpoints store of the inputs before it, in savers without an index of input ids: at first, the newest
-    checkpoint of each; then, the checkpoint that has them. None for nothing."""
+    """Record of the earlier inputs' ids that the run's checkpoints store, for savers without an index of these ids:
+    first a mapping of input id → newest checkpoint id, then the id of the checkpoint that holds the mapping. None if
+    there is none."""
     recent_runs: tuple[str, ...] = ()
-    """Ids of the runs that a server dispatched to the session before it, which its checkpoints store."""
+    """Ids of the runs that a server dispatched to the session before this one; the run's checkpoints store them."""
 
 
 @dataclass(eq=False, slots=True)
 class RunCalls:
-    """The calls of one run: which it made ready, and which it has started."""
+    """The tool and delegation calls of one run: those that it planned or prepared, and those that it has started."""
 
     planned: set[str] = field(default_factory=set)
-    """Ids of the calls made ready in this run, which no earlier run can have started."""
+    """Ids of the calls made ready in this run; no earlier run can have started them."""
     started_tasks: set[str] = field(default_factory=set)
     """Ids of the calls whose task has started in this run."""
     started: set[str] = field(default_factory=set)
     """Ids of the calls started in this run."""
     answered_tasks: dict[str, int] = field(default_factory=dict)
-    """Task id → number of answers with which this run continued it."""
+    """Id of a delegate's task → number of human answers with which this run continued the task."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
-    """Cache of `recent_calls`."""
+    """Cache of loop detection: `id()` of a call → the call and its fingerprints, so that each is hashed once."""
 
     @property
     def untouched(self) -> list[str]:
-        """Ids of the calls made ready whose task has not started."""
+        """Sorted ids of the calls made ready in this run whose task has not started."""
         return sorted(self.planned - self.started_tasks)
 
     def plan(self, ids: Iterable[str]) -> None:
-        """Record calls as made ready in this run; a call may have the id of an earlier one."""
+        """Record calls as made ready and not started. An id may repeat that of an earlier call, whose record it
+        replaces."""
         new = set(ids)
         self.planned |= new
         self.started_tasks -= new
@@ -380,106 +412,118 @@ class RunCalls:
 @dataclass(eq=False, repr=False)
 class Run:
     """One run of an agent's graph, from its entry point to its end.
-
-    What a run is, what stops it, and which calls it has are groups of their own; a function takes the group it needs.
+    `identity`, `stop` and `calls` are groups of their own, so that a function takes only the group it needs.
     """
 
     identity: RunIdentity = field(default_factory=RunIdentity)
     parent: Run | RunHandle | None = None
     """The run that contains this one as a delegate or a subgraph, or its handle; its abort applies to this run too."""
     readership: InitVar[ConsumerTracker | None] = None
-    """State of the run's stream; see `RunStop`."""
+    """State of the run's stream, passed on to `stop`; None if the run has no stream, or its reader is unknown."""
     calls: RunCalls = field(default_factory=RunCalls)
     inbox: Inbox | None = None
-    """The session's inbox; None for a run without a session."""
+    """Storage of notes to the session, such as steering and aborts; None for a run without a session."""
     has_read_inbox: bool = False
-    """Whether the inbox was read. The first read removes notes that the stored state has processed."""
+    """Whether the inbox was read. The first read removes the notes that the stored state lists as processed."""
     deferred: DeferredWrites | None = None
-    """Its queued writes; None if each write is committed at once."""
+    """The run's queued checkpoint writes; None if each write is committed before the saver returns."""
     stored_lists: tuple[str, Mapping[str, list[Any]]] | None = None
-    """Id of the newest checkpoint that it stores, and its lists by channel; None before the first."""
+    """Id of the newest checkpoint that the run stored, and its growing lists by channel; None before the first."""
     is_unobserved: bool = False
-    """Whether it stores nothing, and its caller does not see which node wrote what; tracers may."""
+    """Whether the run stores nothing and its caller does not see which node wrote which field; tracers may see it."""
     updates_only: bool = False
-    """Whether it locks the session for `update_state` only, and runs no node."""
+    """Whether the run only holds the session's lock for `update_state`, and runs no node."""
     answering: bool = False
-    """Whether neither a model request nor a call is next, but the reading of a reply, or the answer."""
+    """Whether no further model request or call is needed: only reading a reply, or storing the answer, is left."""
     observed: Any = None
-    """What the observer of this process has recorded of it; None if there is none."""
+    """What the observer of this process, such as the OpenTelemetry one, keeps for the run; None without an observer."""
     cause: BaseException | None = None
-    """The exception behind the newest failure of this run; None if there is none."""
+    """The exception behind the newest failure of this run; None if nothing failed."""
     failure: RunFailedError | None = None
-    """The error to raise at the run's end; None if there is none."""
+    """The error that the run raises at its end; None if it succeeds."""
     ended: Future[None] = field(default_factory=Future)
-    """Done when the session is free for its next run."""
+    """Completed once the session is free for its next run."""
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     _held: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self, readership: ConsumerTracker | None) -> None:
+        """Create the run's `fence` and its `stop`, which is linked to the stop of the parent run or handle."""
         self.fence = CheckpointFence(self.identity.id)
         """Refuses its writes when another run has continued the session."""
         outer: RunStop | None = self.parent.stop if isinstance(self.parent, Run) else self.parent
         self.stop: RunStop = RunStop(outer, self.fence, readership)
 
     async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
-        """Return a value that several tasks of this run need, computed at the first request; no caller cancels it."""
+        """Return a value that several tasks of this run need: the first call with a key computes it, others wait.
+        A cancelled caller stops waiting and does not cancel the computation. An exception of `make` is raised to every
+        caller with the key, later ones included.
+
+        Args:
+            key: Name of the value in this run.
+            make: Computes the value; called at the first request only.
+        """
         if key not in self._shared:
             self._shared[key] = asyncio.ensure_future(make())
+        # One caller's cancellation must not cancel the value for the others.
         value: T = await asyncio.shield(self._shared[key])
         return value
 
     def shared(self, key: str, make: Callable[[], T]) -> T:
-        """Return an object that several tasks of this run share, made at the first request."""
+        """Return an object that several tasks of this run share; `make` creates it at the first request for `key`."""
         if key not in self._held:
             self._held[key] = make()
         held: T = self._held[key]
         return held
 
     def release(self) -> None:
-        """Drop the objects that its tasks share; the run has ended.
-
-        Cancelled timers, such as that of the model's timeout, keep the context of a run until they are due.
+        """Drop the objects that tasks of the ended run share, so that memory is freed.
+        Cancelled timers, such as the one of a model's timeout, keep the context of a run alive until they are due.
         """
         self._held.clear()
         self._shared.clear()
         self.stored_lists = None
 
     def record_cause(self, error: BaseException) -> None:
-        """Record the exception that fails the input; for an error of a hook, the hook's own exception."""
+        """Record in `cause` the exception that fails the input; for a `HookError` with a cause, the cause."""
+        # Users recognize the exception of their own hook, and find its traceback.
         self.cause = error.__cause__ if isinstance(error, HookError) and error.__cause__ is not None else error
 
 
 @dataclass(eq=False, repr=False)
 class RunHandle(RunStop):
-    """Parent of one run, passed by a program in its `AgentHandle` to abort the run and to hook into it.
-
-    Runs nested in that run, such as a delegate's, do not inherit the hooks.
+    """A program's handle of a run that it starts, to abort the run and to be called at its begin and end.
+    It is the `parent` in the run's `AgentHandle`. Nested runs, such as a delegate's, do not inherit the callbacks.
     """
 
     surrounding: Run | RunHandle | None = None
-    """The run in which the program starts this one, and whose stop is `parent`; None outside of any."""
+    """The run in which the program starts this one, and whose stop is `parent`; None outside of any run."""
     mark: InputId | None = None
-    """The id of the run's input; None for an input without an id."""
+    """Id of the run's input, by which a repeated delivery runs once; None for an input without an id."""
     warnings: tuple[str, ...] = ()
-    """Faults of the request that the run answers; see `RunIdentity`."""
+    """Faults of the request that started the run; when the run begins an input, a `warning` event reports each."""
     brought: tuple[ControlMessage, ...] = ()
-    """Notes for the session, added once the run has its lock; dropped if the run is refused."""
+    """Notes to add to the session's inbox once the run holds the session's lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
-    """Awaited when the run has its session's lock, before it begins; an exception replaces the run."""
+    """Awaited when the run holds its session's lock, before it begins; if it raises, the run ends with that
+    exception."""
     begun: Callable[[int, Sequence[StoredEvent]], None] | None = None
-    """Called before a model is asked for a plan, with the first events of the superstep, which are not stored yet, and
-    the index of the first of them; None for no reader."""
+    """Called before a model is asked for a plan, with the index of the superstep's first event and its events so far,
+    which are not stored yet; None if no reader needs them."""
     forwarder: Forwarder | None = None
-    """Builds the watch that forwards a reply to a reader outside the graph's stream; None for no reader."""
+    """Creates the object that forwards a model's reply to a reader outside the graph's stream; None without a
+    reader."""
     after: Callable[[Run], Awaitable[None]] | None = None
-    """Awaited with the run after it has ended, while no other run of the session can begin."""
+    """Awaited with the run after its end, while the session's lock still keeps other runs of the session out."""
     continues_at: str | None = None
     """Id of the earlier checkpoint from which the run continues its input; None for the newest checkpoint."""
 
 
 @asynccontextmanager
 async def observed(run: Run, name: str) -> AsyncIterator[None]:
-    """Report a run of the named agent to the observer of this process, if there is one."""
+    """Report a run to the observer of this process during an `async with` block; without an observer, do nothing.
+    Args:
+        name: Name of the agent, for the run's span.
+    """
     if telemetry.observer is None:
         yield
         return
@@ -488,13 +532,16 @@ async def observed(run: Run, name: str) -> AsyncIterator[None]:
 
 
 def fence_of(config: RunnableConfig) -> CheckpointFence | None:
-    """Return the fence of the run that a saver request belongs to; None if it belongs to no agent's run."""
+    """Return the fence of the run that a request to the checkpointer belongs to; None if it is of no agent's run."""
     run = handle_of(config["configurable"]).run
     return run.fence if run is not None else None
 
 
 def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
-    """Return the queued writes of the run that a saver request belongs to; None if the request must not be deferred."""
+    """Return the queue of writes of the run that a request to the checkpointer belongs to.
+    None if the request must be committed at once: of no agent's run, of a run that defers nothing, or of a graph inside
+    the run that inherits `durability="sync"`.
+    """
     configurable = config["configurable"]
     run = handle_of(configurable).run
     if run is None or run.deferred is None:
@@ -504,19 +551,18 @@ def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
 
 
 def is_running(config: RunnableConfig) -> bool:
-    """Whether a config belongs to a run; False for `update_state`."""
+    """Whether a config belongs to an agent's run that executes nodes; False outside a run, and for `update_state`."""
     run = handle_of(config["configurable"]).run
     return run is not None and not run.updates_only
 
 
 def run_of(config: RunnableConfig) -> Run:
-    """Return the run a node belongs to; a new one for a node that is called outside a compiled agent."""
+    """Return the run that a node belongs to; a new, empty one if the node is called outside a compiled agent."""
     return handle_of(config["configurable"]).run or Run()
 
 
 class AnsweringControl(RunControl):
-    """A caller's control of a run, which lets the run end if its calls are done and `finalize` is next.
-
+    """Wraps a caller's `RunControl`, so that a drain does not stop a run whose calls are done and `finalize` is next.
     Otherwise a run whose answer has been streamed would be stopped before the answer is stored.
     """
 
@@ -528,15 +574,15 @@ class AnsweringControl(RunControl):
         self._run = run
 
     def request_drain(self, reason: str = "shutdown") -> None:
-        """Request the drain of the caller's control."""
+        """Request a drain from the caller's control: LangGraph then stops its runs before their next superstep."""
         self._control.request_drain(reason)
 
     @property
     def drain_requested(self) -> bool:
-        """Whether the run stops before its next task."""
+        """Whether the run stops before its next superstep: a drain was requested, and the run is not `answering`."""
         return self._control.drain_requested and not self._run.answering
 
     @property
     def drain_reason(self) -> str | None:
-        """The reason of the caller's request; None without one."""
+        """The reason of the drain request; None if no drain was requested."""
         return self._control.drain_reason
