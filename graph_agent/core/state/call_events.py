@@ -1,4 +1,7 @@
-"""Creates events of calls and their results, records their progress, and queries the newest wave."""
+"""Creates events of calls and their results, records their progress, and queries the newest wave.
+A wave is the calls of one plan, which run in parallel. A call of a structured plan has two ids: a stored `id`, unique
+in the session, and the model's own `plan_id`, which other calls of the plan refer to.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,11 @@ from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
 
 _CALLS = ("tool_call", "delegation_request")
+"""Types of the events that announce a call."""
 _ANSWERS = ("tool_result", "delegation_response")
+"""Types of the events that hold the result of a call."""
 CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
+"""What became of a call, in four classes for a report to the user."""
 OUTCOMES: dict[ResultStatus, CallOutcome] = {
     "success": "finished",
     "error": "failed",
@@ -31,37 +37,42 @@ OUTCOMES: dict[ResultStatus, CallOutcome] = {
 
 
 class Handoff(TypedDict):
-    """A command of a tool to the parent graph, in plain types."""
+    """A command of a tool to the parent graph, in plain types so that checkpoints can hold it."""
 
     goto: list[Any]
-    """Names of nodes; a `Send` is a pair of its node and its argument."""
+    """Names of nodes; a `Send` is stored as a pair of its node and its argument."""
     update: list[tuple[str, Any]]
-    """Writes to the parent's state."""
+    """Pairs of field and value, written to the parent's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call before truncation, whether the call was run or skipped."""
+    """The result of a call, run or skipped, before it is truncated for the model."""
 
     content: str | list[Any]
-    """Text, or LangChain content blocks."""
+    """The output: text, or LangChain content blocks."""
     status: ResultStatus = "success"
+    """How the call ended; see `ResultStatus`."""
     artifact: Any = field(default=None, kw_only=True)
-    """Plain JSON stored with the message in addition to its content; hidden from the model."""
+    """Plain JSON stored with the message in addition to its content; hidden from the model. None if there is none."""
     stored: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    """Fields by which the call's event stores the result's value; see `graph_agent.state.events`."""
+    """Fields by which the call's event stores the result's value: `encoding` or `value`; empty if the content is the
+    value."""
     raised: BaseException | None = field(default=None, kw_only=True)
-    """The exception that `content` reports; None if there is none, or if middleware must not receive it."""
+    """The exception that `content` reports; None if there is none, or if middleware must not get it."""
     writes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
-    """Writes to the agent's own state fields."""
+    """Pairs of field and value, written to the agent's own state fields."""
     messages: tuple[AnyMessage, ...] = field(default=(), kw_only=True)
-    """Messages for the history, after the results of the wave."""
+    """Messages to append to the history after the results of the wave."""
     handoff: Handoff | None = field(default=None, kw_only=True)
     """A command to the parent graph; None if there is none."""
 
 
 def fault_result(call: Call) -> CallResult:
-    """Return the result of a call with a fault, which does not run."""
+    """Return the result of a call with a `fault` (the reason why it cannot run), which is the content.
+    The status is `denied` if a person or middleware refused the call, `skipped` if a limit or an abort did, else
+    `invalid`.
+    """
     if (by := call.get("denied_by")) is not None:
         return CallResult(call["fault"], "denied", stored={"decided_by": by})
     return CallResult(call["fault"], "skipped" if "skipped" in call else "invalid")
@@ -70,14 +81,20 @@ def fault_result(call: Call) -> CallResult:
 def announce(
     calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
 ) -> list[StoredEvent]:
-    """Return the events of calls whose turn has come, and write the progress of those that run to the custom stream.
+    """Return the events of calls whose turn has come, and write a progress record of each call that runs.
+    A call is left out if the wave already has an event of it with the same name and arguments, as after a resume. A
+    call that was refused gets an event and no progress record.
 
-    A call is left out if the wave's events so far already contain it with the same name and arguments.
+    Args:
+        wave: Events since the newest plan.
+        step: Number of the plan.
+        write: Writes an object to the custom stream.
     """
     known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
     events: list[StoredEvent] = []
     for call in calls:
         made = call_event(call, step)
+        # A person may have edited the call since its event.
         if known.get(call["id"]) != call_of(made):
             if "refused" not in made:
                 write(progress_of(call, step))
@@ -86,14 +103,22 @@ def announce(
 
 
 def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = "user") -> StoredEvent:
-    """Return the event of a result that a person or a hook supplied in place of the call's own; an error denies it."""
+    """Return the event of a result that a person or a hook supplied in place of running the call.
+    The status is `denied` if the message is an error, else `answered`.
+
+    Args:
+        message: The supplied result.
+        step: Number of the plan.
+        decided_by: Who supplied it: the person's name, the middleware's name or `user`.
+    """
     status = "denied" if message.status == "error" else "answered"
     recorded = result_event(call["id"], call["name"], status, to_json_safe(message.content), step)
     return {**recorded, "decided_by": decided_by}
 
 
 def call_event(call: Call, step: int) -> StoredEvent:
-    """Return the `tool_call` or `delegation_request` event of a call."""
+    """Return the `tool_call` or `delegation_request` event of a call; `refused` holds the status of a call that cannot
+    run."""
     refused = {"refused": fault_result(call).status} if "fault" in call else {}
     ids = {name: call[name] for name in ("id", "plan_id") if name in call}
     if is_delegation(call["name"]):
@@ -103,7 +128,7 @@ def call_event(call: Call, step: int) -> StoredEvent:
 
 
 def call_of(entry: StoredEvent) -> Call | None:
-    """Return the call of a `tool_call` or `delegation_request` event; None for any other event."""
+    """Return the call that an event of type `tool_call` or `delegation_request` announces; None for any other event."""
     if entry["type"] == "tool_call":
         return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
     if entry["type"] == "delegation_request":
@@ -112,7 +137,8 @@ def call_of(entry: StoredEvent) -> Call | None:
 
 
 def call_name(entry: StoredEvent) -> str | None:
-    """Return the name of the call that an event announces or answers; None for any other event."""
+    """Return the name of the call that an event announces or answers, as the model called it; None for any other
+    event."""
     if entry["type"] in ("tool_call", "tool_result"):
         return str(entry["name"])
     if entry["type"] in ("delegation_request", "delegation_response"):
@@ -121,7 +147,15 @@ def call_name(entry: StoredEvent) -> str | None:
 
 
 def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
-    """Return the `tool_result` or `delegation_response` event of a call; `truncated` if the model sees only a part."""
+    """Return the `tool_result` or `delegation_response` event of a call.
+    Args:
+        id_: Id of the call.
+        name: Name of the call, `delegate_to_<name>` for a delegation.
+        status: A `ResultStatus`.
+        content: The whole output, text or content blocks.
+        step: Number of the plan.
+        truncated: Whether the model sees only a part; not recorded for a delegation.
+    """
     if is_delegation(name):
         target = delegate_name(name)
         return event("delegation_response", step, id=id_, target=target, status=status, content=content)
@@ -129,7 +163,10 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
 
 
 def progress_of(call: Call, step: int) -> dict[str, Any]:
-    """Return a call's progress record for the custom stream; other programs rely on exactly these keys."""
+    """Return the record that the custom stream gets when a call starts.
+    `{"type": "progress", "step": 1, "action": "tool_call", "target": "search"}`; `action` is `delegate` for a
+    delegation. Other programs rely on exactly these keys.
+    """
     if is_delegation(call["name"]):
         target = delegate_name(call["name"])
         return {"type": "progress", "step": step, "action": "delegate", "target": target}
@@ -137,15 +174,19 @@ def progress_of(call: Call, step: int) -> dict[str, Any]:
 
 
 def approval_progress(name: str, step: int) -> dict[str, Any]:
-    """Return the progress record of a call that waits for a person's approval."""
+    """Return the record that the custom stream gets when a call waits for a person: that of `progress_of` with the
+    action `approval`."""
     return {"type": "progress", "step": step, "action": "approval", "target": delegate_name(name)}
 
 
 _PROGRESS = {"type", "step", "action", "target"}
+"""The keys of a progress record."""
 
 
 def is_progress(payload: Any) -> bool:
-    """Whether an object of the custom stream is one of these records, by its exact form: a tool may write any."""
+    """Whether an object of the custom stream is a progress record of this package, by its keys and types.
+    A tool may write any object to that stream.
+    """
     return (
         isinstance(payload, dict)
         and payload.keys() == _PROGRESS
@@ -156,8 +197,9 @@ def is_progress(payload: Any) -> bool:
 
 
 def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the newest plan's event and all later ones; empty if the newest input has no plan."""
+    """Return the newest plan's event and all later events; empty if the newest input has no plan yet."""
     for index in range(len(events) - 1, -1, -1):
+        # A plan before it belongs to an earlier input.
         if events[index]["type"] == "user_message":
             break
         if events[index]["type"] == "plan":
@@ -166,19 +208,22 @@ def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 
 def is_structured(wave: Sequence[StoredEvent]) -> bool:
-    """Whether the arguments of a wave, whose events start with its plan, may contain references."""
+    """Whether arguments of a wave's calls may contain references to results, which only structured planning allows.
+    Args:
+        wave: The wave's events, beginning with its plan.
+    """
     return bool(wave) and "planner" in wave[0]
 
 
 def plan_ids(events: Iterable[StoredEvent]) -> dict[str, str]:
-    """Return the plan id of each planned call of some events, by its id."""
+    """Return id → plan id of the calls planned in some events; the same id twice for a call without a plan id."""
     return {call["id"]: plan_id_of(call) for entry in events if entry["type"] == "plan" for call in entry["calls"]}
 
 
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
-    """Return the results of the newest wave as plain JSON, by plan id.
-
-    These are the values of `RunResult.results`. Content blocks that include other types than text become their text.
+    """Return the successful results of the newest wave as plain JSON, by plan id.
+    `RunResult.results` has these values. Content blocks that include other types than text are reduced to their text.
+    Failed, skipped and denied calls are left out.
     """
     names = plan_ids(events)
     answers = [each for each in _answers(events, "plan") if each["status"] in SUCCESSES]
@@ -186,6 +231,7 @@ def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
 
 
 def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
+    """Return the plan id of the call that an event answers; the id itself if no plan has the call."""
     # A person may have added the call to the plan.
     id_ = str(answer["id"])
     return names.get(id_, id_)
@@ -193,17 +239,18 @@ def _name_of(answer: StoredEvent, names: Mapping[str, str]) -> str:
 
 @dataclass
 class _Calls:
-    """The calls of some events."""
+    """The calls found in some events, with the newest result of each plan id."""
 
     names: MutableMapping[str, str] = field(default_factory=dict)
-    """Id of each call → its plan id."""
+    """Id of each call → plan id of the call."""
     ended: MutableMapping[str, None] = field(default_factory=dict)
-    """Plan ids of the calls of earlier inputs."""
+    """Plan ids of the calls of earlier inputs; a mapping used as a set."""
     newest: dict[str, tuple[str, StoredEvent | None]] = field(default_factory=dict)
-    """Plan id → id of the newest call of the newest input that has it, and the event of its result, if any."""
+    """Plan id → id of the newest input's newest call with it, and the event of that call's result (None before it
+    ends)."""
 
     def add(self, events: Iterable[StoredEvent]) -> None:
-        """Add the calls of later events."""
+        """Add the calls and results of events that follow those added before."""
         for entry in events:
             type_ = entry["type"]
             if type_ == "user_message" or (type_ == "plan" and entry["step"] <= 1):
@@ -221,15 +268,14 @@ class _Calls:
                     self.newest[name] = id_, entry
 
     def end_input(self) -> None:
-        """Make all calls those of earlier inputs."""
+        """Turn the newest input's calls into calls of an earlier input."""
         self.ended.update(dict.fromkeys(self.newest))
         self.newest = {}
 
 
 class EarlierCalls:
-    """The calls of a session, as a new plan may use their ids: stored ids are taken, plan ids can be referred to.
-
-    One object serves a run: each event and each message is read once, and none for a plan without calls.
+    """The calls of a session, which determine what ids a new plan may use: stored ids are taken, plan ids are known.
+    One object serves a run, so that each event and message is read once, and none for plans without calls.
     """
 
     def __init__(self) -> None:
@@ -241,20 +287,21 @@ class EarlierCalls:
         self._last: AnyMessage | None = None
 
     def follow(self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent], *, begun: bool) -> None:
-        """Take the events of the session up to the next plan, with the user message of the newest input.
-
+        """Set the events of the session up to the next plan; they are read at the first query.
         Args:
             stored: The stored events, oldest first.
-            new: Those that this pass has added.
-            begun: Whether the newest input has a plan. An input without a user message has no event that it begins
-                with.
+            new: Events that the running superstep has added.
+            begun: Whether the newest input has a plan already. False ends the input before it, also if the new input
+                has no user message, whose event would show its begin.
         """
         self._events, self._now = (stored, [*new], begun), None
 
     @property
     def _calls(self) -> _Calls:
+        """The calls in the events set by `follow`, read now if they were not."""
         if self._now is None:
             stored, new, begun = self._events
+            # The session was continued from an earlier checkpoint.
             if len(stored) < self._read:
                 self._stored, self._read = _Calls(), 0
             self._stored.add(stored[self._read :])
@@ -268,7 +315,12 @@ class EarlierCalls:
         return self._now
 
     def ids_with(self, messages: Sequence[AnyMessage]) -> Container[str]:
-        """Return the ids of all calls, with those of messages, whose events another program may have left out."""
+        """Return the ids of all calls in the session's events and in messages; a message's calls may have no events.
+        Args:
+            messages: The history. Only messages after those of the previous call are read, if it still begins with
+                them.
+        """
+        # Compaction or a person may have replaced the messages that were read.
         if self._messages > len(messages) or (self._messages and messages[self._messages - 1] is not self._last):
             self._messages = 0
         for message in messages[self._messages :]:
@@ -278,16 +330,16 @@ class EarlierCalls:
 
     @property
     def ended(self) -> Container[str]:
-        """Plan ids of the calls of earlier inputs."""
+        """Plan ids of the calls of earlier inputs, for membership tests."""
         return self._calls.ended
 
     @property
     def newest(self) -> Container[str]:
-        """Plan ids of the calls of the newest input."""
+        """Plan ids of the calls of the newest input, for membership tests."""
         return self._calls.newest
 
     def results(self) -> dict[str, Any]:
-        """Return the results of the newest input's calls by plan id; those of `results_of_wave` for one wave."""
+        """Return the successful results of the newest input's calls, of all its waves, as plain JSON by plan id."""
         return {
             name: _value(entry)
             for name, (_, entry) in self._calls.newest.items()
@@ -296,22 +348,23 @@ class EarlierCalls:
 
 
 def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """Return the ids of the newest wave's calls that have an answer."""
+    """Return the ids of the newest wave's calls that have a result of any status."""
     return {entry["id"] for entry in _answers(events, "plan")}
 
 
 def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """Return the plan ids of the newest wave's calls whose answer is none of `SUCCESSES`."""
+    """Return the plan ids of the newest wave's calls whose result no other call can use, such as an error."""
     names = plan_ids(events)
     return {_name_of(each, names) for each in _answers(events, "plan") if each["status"] not in SUCCESSES}
 
 
 def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the events that answer the calls of the newest wave, in call order."""
+    """Return the events with the results of the newest wave, in the order in which they were stored."""
     return list(_answers(events, "plan"))[::-1]
 
 
 def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]:
+    """Yield the events with results, newest first, back to the newest event of the type `since`."""
     for entry in reversed(events):
         if entry["type"] == since:
             return
@@ -320,21 +373,23 @@ def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]
 
 
 def result_value(content: Any) -> Any:
-    """Return the value that a reference to a result resolves to, given only the result's content."""
+    """Return the value that a reference to a result stands for, given only the content of the result."""
     return _value({"content": content})
 
 
 def _value(entry: StoredEvent) -> Any:
+    """Return the value of a result event for use as an argument: content blocks become their text."""
     value = value_of(entry)
     # An image cannot be an argument of a call; accompanying text such as a caption can.
     return text_of(value) if value is entry["content"] and isinstance(value, list) else value
 
 
 def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
-    """Return the names of the newest input's calls by outcome, in call order.
-
+    """Return the names of the newest input's calls by outcome, in the order of their results in the history.
     Args:
-        events: The session's history, oldest first.
+        events: The session's events, oldest first.
+
+    Returns all four outcomes as keys, e.g. `{"finished": ["search"], "failed": [], "unknown": [], "skipped": []}`.
     """
     found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
     for entry in _answers(events, "user_message"):

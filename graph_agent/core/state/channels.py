@@ -1,4 +1,7 @@
-"""Defines the channels of the state: the status with its transitions, and growing lists stored as deltas."""
+"""Defines the channels of the state: the status with its transitions, and growing lists stored as deltas.
+A delta channel stores each superstep's writes, and only now and then a full copy of the list; reading a session replays
+the writes since the newest copy. `remote` holds tasks of delegates: agents that this one hands tasks to.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from graph_agent.core.state.call_events import Handoff
 from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.lengths import CheckedWrites, add_length
 
+# At import, before any graph with these channels is compiled.
 let_channels_decide_on_copies(add_length)
 index_pending_writes()
 
@@ -46,13 +50,16 @@ _ID = attrgetter("id")
 
 
 def status_event(before: str, after: str, step: int) -> StoredEvent:
-    """Return the `status` event of a transition; raise `InvalidUpdateError` if the transition is not allowed."""
+    """Return the `status` event of a transition; raise `InvalidUpdateError` if the transition is not allowed.
+    Args:
+        step: Number of the plan for the event; 0 before the first plan.
+    """
     check_change(before, after)
     return event("status", step, **{"from": str(before), "to": str(after)})
 
 
 def check_change(before: str, after: str) -> None:
-    """Refuse a transition that is not in `NEXT` by an `InvalidUpdateError` with the statuses and the allowed ones."""
+    """Raise `InvalidUpdateError`, which names the allowed statuses, for a transition that is not in `NEXT`."""
     try:
         allowed = NEXT[SessionStatus(before)]
         known = SessionStatus(after)
@@ -65,41 +72,45 @@ def check_change(before: str, after: str) -> None:
 
 
 class StatusChannel(LastValue[str]):
-    """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
+    """Holds the session's status and refuses invalid transitions; writing the current status is allowed."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Make the transitions of a superstep; return whether there is one. `InvalidUpdateError` for a wrong one."""
+        """Apply one superstep's writes in order, and return whether there were any.
+        Raises `InvalidUpdateError` if a transition is not allowed. The status before the first write is `CREATED`.
+        """
         before = self.value if self.is_available() else SessionStatus.CREATED
         for value in values:
             if value != before:
                 check_change(before, value)
             before = value
+        # LangGraph's channel refuses two writes in one superstep, as of a node and an update by a person.
         return super().update(values[-1:])
 
 
 class GrowingDelta(DeltaChannel[list[Any]]):
-    """A delta channel of a list that writes a full copy after the list has doubled, and at least every `_MOST_STEPS`.
-
+    """A delta channel of a list that writes a full copy once the list has doubled, or after `_MOST_STEPS` supersteps.
     LangGraph's own rule is a fixed number of updates, with which the copies soon take more space than the updates.
     """
 
     copied = 0
-    """Length of the list in the last full copy before the run; 0 before the first."""
+    """Length of the list in the last full copy before this run; 0 if there was none."""
 
     def copy(self) -> Self:
-        """Return a channel that shares the list, which is never modified in place."""
+        """Return a channel that shares the list, which no channel modifies in place."""
+        # LangGraph's own copy would copy the list, which grows with the session.
         new = self.__class__(self.reducer, self.typ, snapshot_frequency=self.snapshot_frequency)
         new.key, new.value, new.copied = self.key, self.value, self.copied
         return new
 
     def from_checkpoint(self, checkpoint: Any) -> Self:
-        """Restore the channel from a full copy."""
+        """Return a channel with the list of a full copy."""
         new = super().from_checkpoint(checkpoint)
         new.copied = len(new.value)
         return new
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
-        """Rebuild the list from stored writes, oldest first; raise `DamagedSessionError` if some are missing."""
+        """Rebuild the list from stored writes, oldest first; raise `DamagedSessionError` if some entries are
+        missing."""
         values = [value for _, _, value in writes]
         if values and all(type(value) is list for value in values):
             self.value = self.reducer(self.value, values)  # a list is no `Overwrite`, for which LangGraph searches
@@ -108,13 +119,16 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         self._check(writes)
 
     def _check(self, writes: Sequence[PendingWrite]) -> None:
+        """Compare the number of rebuilt entries with the stored one, if known; raise `DamagedSessionError` if some are
+        missing."""
         if isinstance(writes, CheckedWrites):
             writes.check(len(self.value) if self.is_available() else 0)
 
     def is_copy_due(self, updates: int, supersteps: int) -> bool:
-        """Whether to write a full copy now, by the updates and supersteps since the last one.
-
-        LangGraph asks several times about one copy, so the answer changes nothing. After a copy, `updates` begins at 0.
+        """Whether to write a full copy now. The answer changes nothing, as LangGraph asks several times about one copy.
+        Args:
+            updates: Updates since the last full copy; 0 right after one.
+            supersteps: Supersteps since the last full copy.
         """
         if not self.is_available():
             return False
@@ -123,10 +137,10 @@ class GrowingDelta(DeltaChannel[list[Any]]):
 
 
 class MessagesChannel(GrowingDelta):
-    """The delta channel of ``messages``: add, replace by id, remove by id, and remove all.
-
-    LangGraph's delta reducer ignores ``REMOVE_ALL_MESSAGES`` and indexes the whole history at each write. The channel
-    keeps it as its reducer because LangGraph assigns message ids only if it is set (see ``_compat``).
+    """The delta channel of ``messages``: appends messages, replaces and removes them by id, and removes all.
+    LangGraph's delta reducer ignores ``REMOVE_ALL_MESSAGES`` and indexes the whole history at each write; this channel
+    replaces both where it can. It keeps that reducer because LangGraph assigns message ids only if it is set (see
+    ``_compat``).
     """
 
     def __init__(
@@ -138,14 +152,15 @@ class MessagesChannel(GrowingDelta):
     ) -> None:
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
         self._ids: tuple[Any, set[str | None]] = (None, set())
-        """A history and the ids in it, so that a write does not read the whole history."""
+        """A history and the set of ids in it, so that a write does not read the whole history."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Apply one superstep's writes to the history; return whether there were any."""
+        """Apply one superstep's writes to the history, and return whether there were any."""
         return bool(values) if self._append_new(values) else super().update(_resets(values))
 
     def _append_new(self, values: Sequence[Any]) -> bool:
-        """Append the written messages if all are new; return False if the reducer must apply them."""
+        """Append the written messages and return True if all have new ids; otherwise change nothing and return
+        False."""
         if not isinstance(self.value, list) or (new := self._only_new(self.value, values)) is None:
             return False
         if new:
@@ -155,7 +170,10 @@ class MessagesChannel(GrowingDelta):
         return True
 
     def _only_new(self, state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
-        """Return the written messages if all are new; None if the reducer must apply them."""
+        """Return the written messages as one list if each can just be appended; None if the reducer must apply them.
+        The reducer is needed for removals, message chunks, values that are no messages, and ids that are missing or
+        taken.
+        """
         new: list[Any] = []
         for value in values:
             new.extend(value) if isinstance(value, list) else new.append(value)
@@ -168,25 +186,31 @@ class MessagesChannel(GrowingDelta):
             ids.add(message.id)
         if self._ids[0] is not state:
             self._ids = state, set(map(_ID, state))
+        # Only messages with new ids can be appended without comparing them with the history.
         if None in ids or len(ids) != len(new) or not ids.isdisjoint(self._ids[1]):
             return None
         return new
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
-        """Rebuild the history from stored writes, oldest first."""
+        """Rebuild the history from stored writes, oldest first; raise `DamagedSessionError` if messages are missing."""
         stored = [value for _, _, value in writes]
         if self._append_new(stored):
             self._check(writes)
             return
         values = _resets(stored, live=False)
         folded: list[PendingWrite] = [("", self.key, value) for value in values]
+        # Folding makes a new list, which would lose the expected length.
         if isinstance(writes, CheckedWrites):
             folded = CheckedWrites(folded, writes.expected, writes.session_id)
         super().replay_writes(folded)
 
 
 def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
-    """Replace each "remove all" by an `Overwrite` with the messages after it, which the base channel supports."""
+    """Replace each "remove all" in writes by an `Overwrite` with the messages after it, which the base channel
+    supports.
+    Args:
+        live: Whether the writes are of one superstep; False for stored writes, which are replayed one by one.
+    """
     folded: list[Any] = []
     for value in values:
         items = value if isinstance(value, list) else [value]
@@ -204,24 +228,27 @@ def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
 
 
 def _removes_all(item: Any) -> bool:
+    """Whether an item is LangGraph's request to remove all messages."""
     return isinstance(item, RemoveMessage) and item.id == REMOVE_ALL_MESSAGES
 
 
 _collected: ContextVar[list[tuple[str, Any]] | None] = ContextVar("graph_agent_own_writes", default=None)
+"""List that receives the writes of the running node's code; None outside `collect_writes`."""
 
 
 class ResponseExtras(TypedDict, total=False):
-    """What middleware returned with the newest reply of the model; an absent key stands for nothing."""
+    """Writes that middleware returned with the newest reply of the model; an absent key stands for nothing."""
 
     messages: list[AnyMessage]
     """Messages for the history, after the results of the reply's calls, or after the answer."""
     structured: Any
-    """The structured response of the answer."""
+    """The structured response that belongs to the answer."""
 
 
 @contextmanager
 def collect_writes(into: list[tuple[str, Any]]) -> Iterator[None]:
-    """Collect the writes of the code inside the context in a list, which the node adds to its update."""
+    """Append every `write_field` of the code inside the `with` block to `into`, which the node then adds to its
+    update."""
     reset = _collected.set(into)
     try:
         yield
@@ -230,19 +257,24 @@ def collect_writes(into: list[tuple[str, Any]]) -> Iterator[None]:
 
 
 def write_field(name: str, value: Any) -> None:
-    """Write a field; ignored outside `collect_writes`."""
+    """Write a field of the state from code inside a node; ignored outside `collect_writes`."""
     if (collected := _collected.get()) is not None:
         collected.append((name, value))
 
 
 def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
-    """Remove and return writes outside own fields; `mark` is added to messages of its role that are no user's input."""
+    """Remove the writes of `messages` and `structured_response` from `writes`, in place, and return them.
+    Args:
+        mark: Key set to True in the `additional_kwargs` of each user message, which shows that it is no input of the
+            user.
+    """
     extras: ResponseExtras = {}
     for name, value in writes:
         if name == "structured_response":
             extras["structured"] = value
         elif name == "messages":
             for message in value if isinstance(value, list) else [value]:
+                # A user message would otherwise count as the begin of another input.
                 marked = {"additional_kwargs": {**message.additional_kwargs, mark: True}}
                 kept = message.model_copy(update=marked) if isinstance(message, HumanMessage) else message
                 extras["messages"] = [*extras.get("messages", []), kept]
@@ -251,59 +283,64 @@ def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
 
 
 class RemoteTask(TypedDict):
-    """A delegate's task that waits for a person's answer: of a remote agent, or a run in this process."""
+    """A delegate's task that waits for a person's answer; the delegate is a remote agent or a run in this process."""
 
     delegate: str
     """The delegate's name."""
     task_id: str
-    """The task's id at the remote agent; in this process, the id of an interrupt."""
+    """Id of the task at the remote agent; in this process, id of the interrupt that asks."""
     context_id: str
-    """The conversation's id at the remote agent, empty if it has none; in this process, the checkpoints' namespace."""
+    """Id of the conversation at the remote agent, empty if it has none; in this process, the checkpoint namespace of
+    the run."""
     question: str
-    """The remote agent's question; empty if `request` holds it all."""
+    """The delegate's question; empty if `request` holds all of it."""
     request: NotRequired[dict[str, Any]]
-    """The approval request that asks the question; absent for a question of another kind."""
+    """The approval request that asks the question, as in an `approval_request` event; absent for another kind of
+    question."""
     recorded_here: NotRequired[bool]
-    """Whether the delegating session makes the events of the request; the delegate has none of its own."""
+    """Whether the delegating session records the events of the request, because the delegate has none of its own."""
     refused: NotRequired[bool]
     """Whether the question is asked again because the delegate refused the last answer; absent for no."""
     copied: NotRequired[int]
-    """Events of the delegate's input that the delegating session has considered; absent if there are none."""
+    """Number of events of the delegate's input that the delegating session has read; absent for 0."""
     checkpoint_id: NotRequired[str]
-    """The delegate's checkpoint that asks the question; only in this process."""
+    """Id of the delegate's checkpoint that asks the question; only in this process."""
     usage: NotRequired[dict[str, Any]]
-    """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
+    """Usage of the task up to its question, in the form of `Usage`, which is already counted; absent if not
+    reported."""
 
 
 class BackgroundTask(TypedDict):
-    """A delegate's task in the background, whose result has not been received yet."""
+    """A delegate's task that goes on while the agent continues; its result has not been received yet."""
 
     delegate: str
     """The delegate's name."""
     session_id: str
-    """The session that runs the task; the task's id at a remote agent."""
+    """Id of the session that runs the task; the task's id at a remote agent."""
     task: str
+    """The task, in the model's words."""
     context: list[AnyMessage]
-    """The messages before the task; empty for a remote agent."""
+    """Messages given to the delegate before the task; empty for a remote agent."""
     budget: dict[str, float | int | None]
-    """The budget of the task (see `RemainingBudget.as_json`)."""
+    """Limits for the task: the fields of `RemainingBudget.as_json`."""
     depth_left: int
-    """Remaining depth of delegations below this one."""
+    """Number of further levels of delegation that the task may use."""
     asked: NotRequired[list[str]]
     """Ids of the questions that the delegating session has reported; absent if there are none."""
 
 
 class AfterWave(TypedDict):
-    """Effects of a call that take place after its wave."""
+    """Effects of a call that take place after its wave (the calls that run in parallel)."""
 
     messages: list[AnyMessage]
-    """Messages of the user or the system for the history."""
+    """Messages of the user or the system to append to the history."""
     handoff: Handoff | None
     """A command to the parent graph; None if there is none."""
 
 
 class RemoteState(TypedDict):
-    """A session's conversations and open tasks at remote agents, and what its calls leave for the next plan."""
+    """A session's conversations with delegates and its open tasks there, and effects of calls that the next plan
+    applies."""
 
     contexts: dict[str, str]
     """Delegate name → id of this session's conversation with it."""
@@ -316,9 +353,10 @@ class RemoteState(TypedDict):
 
 
 class RemoteChange(TypedDict):
-    """A write to `remote`."""
+    """A write to `remote`; see `change_remote`."""
 
     contexts: dict[str, str]
+    """Delegate name → id of the conversation, to add or replace."""
     open: dict[str, RemoteTask | None]
     """Call id → its task; None removes the task."""
     after: NotRequired[dict[str, AfterWave] | None]
@@ -328,10 +366,13 @@ class RemoteChange(TypedDict):
 
 
 NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
+"""The value of `remote` before the first change."""
 
 
 def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
-    """Reducer of `remote`: merge a change into the current value."""
+    """Reducer of `remote`: return the current value merged with a change; None or an empty change changes nothing.
+    A task of None removes the entry of its call id, and `after` of None removes all effects.
+    """
     if not change:
         return state
     state = state or NOTHING_REMOTE
@@ -350,5 +391,5 @@ def change_remote(state: RemoteState | None, change: RemoteChange | None) -> Rem
 
 
 def after_wave(call_id: str, messages: list[AnyMessage], handoff: Handoff | None) -> RemoteChange:
-    """Return the write to `remote` for effects of a call after its wave."""
+    """Return the write to `remote` that stores effects of a call until its wave has ended."""
     return {"contexts": {}, "open": {}, "after": {call_id: {"messages": messages, "handoff": handoff}}}

@@ -1,4 +1,7 @@
-"""Reads state fields of an agent's own: their schemas, the values they may hold, and access to them."""
+"""Handles the own state fields of an agent, declared by its `state_schema` or middleware: schemas, checks and access.
+Values in checkpoints must be plain: JSON types, dates, messages, and others that LangGraph's strict serializer
+restores. A reducer is the function in a field's annotation that combines the present value and a write.
+"""
 
 from __future__ import annotations
 
@@ -33,28 +36,31 @@ RESERVED = frozenset(PlanState.__annotations__) - _SHARED
 
 
 class HookedPlanState(PlanState, total=False):
-    """Input of `plan` in an agent with hooks: the state, and where a hook jumped."""
+    """Input of the node `plan` in an agent with hooks: the state, and the target of a hook's jump."""
 
     jump_to: Annotated[str | None, EphemeralValue(str, guard=False)]
+    """`end`, `model` or `tools`, set by a hook of middleware for one superstep; None without a jump."""
 
 
 class LastWrite(LastValue[Any]):
-    """Holds the last value; of the parallel calls of one wave, the last call in the plan's order wins."""
+    """A channel that holds the last value; of several calls of one wave, the last in the plan's order wins."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Set the value; return whether there was a write."""
+        """Set the value to the last of a superstep's writes, and return whether there was any."""
         return super().update(values[-1:])
 
 
 class ReducedWrites(BinaryOperatorAggregate[Any]):
-    """Combines writes by a reducer; of several `Overwrite`s of one wave, the last in the plan's order wins.
-
-    LangGraph stores the writes of parallel calls before it combines them. If the reducer refuses one of several, that
-    write is left out, as no run could load the session otherwise.
+    """A channel that combines writes by a reducer; of several `Overwrite`s of a superstep, the last in plan order wins.
+    LangGraph stores the writes of parallel calls before it combines them. If the reducer raises for one of several
+    writes, that write is logged and left out, as no run could load the session otherwise.
     """
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Apply one superstep's writes; return whether there was one."""
+        """Apply one superstep's writes, and return whether the value changed.
+        Raises `InputError` if there is only one write and the reducer raises for it.
+        """
+        # LangGraph's channel raises for a second overwrite in one superstep.
         if overwrites := [value for value in values if isinstance(value, Overwrite)]:
             return super().update(overwrites[-1:])
         if len(values) < 2:
@@ -71,7 +77,7 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
         return changed
 
     def _update_once(self, values: Sequence[Any]) -> bool:
-        """Apply at most one write; raise `InputError` if the reducer refuses it."""
+        """Apply one write or none; raise `InputError` if the reducer raises."""
         try:
             return super().update(values)
         except Exception as error:
@@ -80,27 +86,33 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
 
 @dataclass(frozen=True)
 class CustomState:
-    """The own fields of one agent's state; empty for an agent without any."""
+    """The own state fields of one agent, and the state schemas that contain them; empty for an agent without any."""
 
     names: tuple[str, ...] = ()
+    """Names of the fields that can be written."""
     inputs: frozenset[str] = frozenset()
-    """Fields that the input of a run may set."""
+    """Names of the fields that the input of a run may set."""
     outputs: tuple[str, ...] = ()
-    """Fields that are part of a run's output."""
+    """Names of the fields that are part of a run's output."""
     stored: frozenset[str] = frozenset()
-    """Fields that checkpoints store, so that their values must be plain."""
+    """Names of the fields that checkpoints store, so that their values must be plain."""
     reduced: Mapping[str, tuple[Any, Callable[[Any, Any], Any]]] = field(default_factory=dict)
-    """Type and reducer of each field with a reducer."""
+    """Name of each field with a reducer → its type and the reducer."""
     state_schema: Any = AgentState
     input_schema: Any = AgentInput
     output_schema: Any = AgentOutput
     hook_schema: Any = None
-    """State that hooks of middleware receive; None without own fields."""
+    """Schema of the state that hooks of middleware receive; None without own fields."""
     readable: tuple[str, ...] = field(default=tuple(AgentState.__annotations__))
-    """All fields that tools and middleware may read."""
+    """Names of all fields that tools and middleware may read."""
 
     def fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
-        """Return what is wrong with a write to a field after others of the superstep; None if the write is allowed."""
+        """Return what is wrong with a write to a field, as a clause for an error message; None if the write is allowed.
+        Args:
+            name: Name of the field, known or not.
+            value: The written value.
+            earlier: Earlier writes of the same superstep to the field, which the reducer combines first.
+        """
         if name not in self.names:
             return f"{name!r} is no own state field of the agent"
         if name in self.stored and (fault := _fault(name, value)) is not None:
@@ -112,11 +124,14 @@ class CustomState:
     def _reducer_error(
         self, name: str, values: Sequence[Any], current: Mapping[str, Any] | None = None
     ) -> Exception | None:
-        """Return the error of a field's reducer for values, in order; None if it accepts them.
+        """Return the exception that a field's reducer raises for values, applied in order; None if it accepts them.
+        LangGraph stores a write before it calls the reducer, so the session could not be read after a failure. The
+        exception of a user's reducer is logged.
 
-        LangGraph stores a write before the reducer sees it, so that the session could not be read after a failure.
-        `current` is None for the values of the running node. Outside a node, they are unknown, and only an error that
-        does not depend on them counts.
+        Args:
+            current: Current values by field; None to read those of the running node. Outside a node no values are
+                known, and then only `TypeError`, `AttributeError` and `InvalidUpdateError` count, which do not depend
+                on them.
         """
         if name not in self.reduced:
             return None
@@ -125,6 +140,7 @@ class CustomState:
         errors: tuple[type[Exception], ...] = (TypeError, AttributeError, InvalidUpdateError)
         if name in known:
             channel = channel.from_checkpoint(copy.copy(known[name]))
+        # A reducer may fail on an empty field for a reason that has nothing to do with the new value.
         if name in known or current is not None:
             errors = (Exception,)
         try:
@@ -139,10 +155,12 @@ class CustomState:
         return None
 
     def check(self, update: Mapping[str, Any], current: Mapping[str, Any] | None = None) -> None:
-        """Refuse an input's values that are not plain, also of fields not stored, or that a reducer cannot use.
+        """Raise `InputError` for the first value of an input that is not plain, or that its field's reducer cannot use.
+        Fields that are not the agent's own are skipped; fields that are not stored are checked, too.
 
-        `current` are the values before it, if known. The `InputError` has the field, and the first such value or its
-        type.
+        Args:
+            update: Field → value.
+            current: Values before the input by field; None to read those of the running node, if there is one.
         """
         for name, value in ((name, value) for name, value in update.items() if name in self.names):
             if (fault := _fault(name, value)) is not None:
@@ -151,7 +169,7 @@ class CustomState:
                 raise InputError(_refusal(name, value, self.reduced[name][1], error)) from error
 
     def check_input(self, update: Mapping[str, Any]) -> None:
-        """Refuse fields that an input may not set (the `InputError` has the others), and values that are not plain."""
+        """Raise `InputError` for a field that an input may not set, and for a value that `check` refuses."""
         for name in update:
             if name not in self.inputs:
                 known = did_you_mean(name, sorted(self.inputs)) if self.inputs else "this agent has no own fields."
@@ -159,14 +177,19 @@ class CustomState:
         self.check(update)
 
     def current(self, *, messages: bool = True) -> dict[str, Any]:
-        """Return the state of the running node: `messages`, unless left out, and the fields that have a value."""
+        """Return the values of the running node's state: messages, structured response and own fields, as far as set.
+        Args:
+            messages: Whether to include the messages.
+        """
         return read_running_state([*(["messages"] if messages else []), "structured_response", *self.names])
 
 
 NO_OWN_FIELDS = CustomState()
+"""The own fields of an agent without any."""
 
 
 def _refusal(name: str, value: Any, reducer: Callable[[Any, Any], Any], error: Exception) -> str:
+    """Return the message of an error for a value that a reducer cannot use."""
     return (
         f"The state field {name!r} was given {reprlib.repr(value)}, which its reducer {_name_of(reducer)} cannot use "
         f"({exception_text(error)}). Give a value that the reducer accepts, or change the reducer in the state_schema."
@@ -174,10 +197,12 @@ def _refusal(name: str, value: Any, reducer: Callable[[Any, Any], Any], error: E
 
 
 def _name_of(reducer: Callable[[Any, Any], Any]) -> str:
+    """Return the name of a reducer; its `repr` for an object without a name."""
     return getattr(reducer, "__name__", repr(reducer))
 
 
 def _fault(name: str, value: Any) -> str | None:
+    """Return why checkpoints cannot hold a value, as a clause with the field, path and type; None if they can."""
     if (found := first_unplain(value)) is None:
         return None
     where, kind = found
@@ -188,14 +213,22 @@ def _fault(name: str, value: Any) -> str | None:
 
 
 def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> CustomState:
-    """Return the own fields of an agent's `state_schema` and its middleware's, in order; the former's annotations win.
+    """Return the own fields declared by an agent's `state_schema` and by the schemas of its middleware.
+    A field in several schemas has the annotation of the last of them, which is that of `state_schema`.
 
-    With `jumps`, hooks of middleware may set `jump_to`. Raises `ConfigError` if a schema is no `TypedDict`, or names a
-    field that the agent has itself.
+    Args:
+        state_schema: A `TypedDict` class; None for no own fields.
+        middleware: The state schemas of the middleware, in order.
+        jumps: Whether hooks of middleware may set `jump_to`.
+
+    Raises:
+        ConfigError: A schema is no `TypedDict`, names a type that cannot be found, has a field that the agent itself
+            uses, or a reducer that cannot be called with two values.
     """
     fields: dict[str, Any] = {}
     for schema in [*middleware, *([state_schema] if state_schema is not None else [])]:
         for name, annotation in _hints(schema).items():
+            # LangChain's own state schemas repeat these fields.
             if name in _SHARED:
                 continue
             if name in RESERVED or name.startswith("__"):
@@ -210,6 +243,8 @@ def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bo
 
 
 def _hints(schema: Any) -> dict[str, Any]:
+    """Return field → annotation of a `TypedDict`; raise `ConfigError` for another value, or if a type cannot be
+    found."""
     if not is_typeddict(schema) and not hasattr(schema, "__total__"):
         raise ConfigError(
             f"state_schema={schema!r}: give a TypedDict class, such as a subclass of LangChain's AgentState."
@@ -224,18 +259,26 @@ def _hints(schema: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Field:
+    """One own state field, as its annotation declares it."""
+
     annotation: Any
+    """The annotation with the channel that this package uses for the field."""
     given: bool
-    """Whether an input may set it."""
+    """Whether an input may set the field."""
     returned: bool
-    """Whether it is part of the output."""
+    """Whether the field is part of a run's output."""
     stored: bool
+    """Whether checkpoints store the field: not for an `UntrackedValue`."""
     managed: bool
+    """Whether LangGraph computes the value, as for `RemainingSteps`, so that nothing writes it."""
     type: Any
+    """The type without metadata."""
     reducer: Callable[[Any, Any], Any] | None
+    """Combines the present value and a write; None if the last write wins, or if the annotation has a channel."""
 
     @classmethod
     def of(cls, annotation: Any) -> _Field:
+        """Read a field from its annotation; raise `ConfigError` for a reducer that cannot be called with two values."""
         type_, metadata = _unwrapped(annotation)
         omitted = [meta for meta in metadata if _is_omission(meta)]
         kept = [meta for meta in metadata if not _is_omission(meta)]
@@ -262,6 +305,11 @@ class _Field:
 
 
 def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
+    """Build the state schemas of an agent with own fields.
+    Args:
+        fields: Name → field.
+        jumps: Whether hooks of middleware may set `jump_to`.
+    """
     make: Any = TypedDict  # built at run time, which type checkers do not follow
 
     def schema(name: str, base: Any, chosen: Mapping[str, Any]) -> Any:
@@ -292,7 +340,7 @@ def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:
-    """Split an annotation into its type and its metadata, without `Required` and `NotRequired`."""
+    """Split an annotation into its type and the list of its metadata; `Required` and `NotRequired` are removed."""
     metadata: list[Any] = []
     while (origin := get_origin(annotation)) in (Annotated, Required, NotRequired):
         arguments = get_args(annotation)
@@ -303,13 +351,14 @@ def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:
 
 
 def _is_omission(meta: Any) -> bool:
-    """Whether metadata is LangChain's `OmitFromSchema`; without its module loaded there is none."""
+    """Whether metadata is LangChain's `OmitFromSchema`. If LangChain's module was not imported, nothing can be one."""
     types = sys.modules.get("langchain.agents.middleware.types")
     return types is not None and isinstance(meta, types.OmitFromSchema)
 
 
 def _is_reducer(meta: Any) -> bool:
-    """Whether metadata is a reducer for LangGraph; `ConfigError` for a function that two values cannot be passed to."""
+    """Whether metadata is a reducer: a callable that is no class. Raises `ConfigError` if two values cannot be passed
+    to it."""
     if not callable(meta) or isclass(meta):
         return False
     try:
@@ -325,7 +374,7 @@ def _is_reducer(meta: Any) -> bool:
 
 
 def _checked_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a reducer that refuses to build a value that checkpoints cannot hold."""
+    """Return the reducer wrapped in a check: `InvalidUpdateError` if it returns a type that checkpoints cannot hold."""
 
     @functools.wraps(reducer)
     def checked(left: Any, right: Any) -> Any:

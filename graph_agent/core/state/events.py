@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
 """How a call ended: `error` if it ran and failed, `unknown` if it may have run and its effect is not known. Four never
 ran: `invalid`, with an unknown name or arguments that do not fit; `skipped`, because of a limit, an abort, a crash or a
-failed need; `denied`, refused; `answered`, with a result that is not the tool's."""
+failed call that it needs; `denied` by a person or middleware; `answered`, with a result supplied in place of the
+tool's."""
 NOT_RUN: frozenset[ResultStatus] = frozenset({"invalid", "skipped", "denied", "answered"})
 """The statuses of calls that never ran."""
 SUCCESSES = frozenset({"success", "answered"})
@@ -70,22 +71,22 @@ class _Event(TypedDict):
     session_id: str
     """The session that the event belongs to."""
     step: int
-    """The plan it belongs to, from 1; 0 before the first plan of an input."""
+    """Number of the plan that it belongs to, from 1; 0 before the first plan of an input."""
     model_calls: NotRequired[list[ModelCallRecord]]
-    """The model calls since the last event that has any, oldest first: those that led to this event. In a `plan`, an
+    """The model calls that led to this event, oldest first: all since the last event that has any. In a `plan`, an
     `agent_response`, or the event that ends an input without either; absent if there were none."""
 
 
 class _TimedCall(TypedDict):
     queued_s: NotRequired[float]
-    """Seconds that the call waited for a free slot and for the effect ledger, on the monotonic clock, from the start of
-    its task; absent if it did not run in this run of the graph."""
+    """Seconds that the call waited for a free slot and the effect ledger (the table of calls that may write), on the
+    monotonic clock, from the start of its task; absent if it did not run in this run of the graph."""
     duration_s: NotRequired[float]
     """Seconds that the call ran, retries included, on the monotonic clock; it ended just before `ts`. Absent with
     `queued_s`."""
     waited_s: NotRequired[float]
-    """Seconds from the last event of the call before its run, which is its start or its question, to that run, if a
-    person has answered in between; of the wall clock. Absent if the call asked no person."""
+    """Wall-clock seconds from the call's last event before it ran, which is its start or its question to a person, to
+    that run, if a person has answered in between. Absent if the call asked no person."""
 
 
 class UserMessageEvent(_Event):
@@ -95,9 +96,8 @@ class UserMessageEvent(_Event):
     content: str | list[Any]
     """Text, or content blocks if it has more than text."""
     queued_s: NotRequired[float]
-    """Seconds from the request for its run to its begin, on the monotonic clock; they include the wait for the
-    session's lock. For a follow-up, seconds since it was sent, of the wall clock. Absent in sessions of older
-    versions."""
+    """Seconds from the request for the run to its begin, on the monotonic clock, the wait for the session's lock
+    included. For a follow-up, wall-clock seconds since it was sent. Absent in sessions of older versions."""
 
 
 class PlannedCall(TypedDict):
@@ -111,7 +111,7 @@ class PlannedCall(TypedDict):
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
     needs: NotRequired[list[str]]
-    """`plan_id` of each call of the same plan that it waits for; absent if there are none."""
+    """`plan_id` of each call of the same plan whose result it waits for; absent if there are none."""
 
 
 class PlanEvent(_Event):
@@ -121,17 +121,18 @@ class PlanEvent(_Event):
     status: Literal["continue", "done"]
     """`continue` if the model plans again after these calls, `done` if not."""
     action: str
-    """The intended action."""
+    """The intended action, in the model's words."""
     reasoning: str
     """The text of the reply that has the calls."""
     calls: list[PlannedCall]
     """The calls of the plan, in the model's order; empty if there are none."""
     slots: NotRequired[Any]
-    """Parameters read from the user's message; only with structured planning."""
+    """Parameters that the model read from the user's message; only with structured planning."""
     reruns: NotRequired[int]
     """Number of model reruns by hooks for this plan; absent if there were none."""
     planner: NotRequired[Literal["wave", "dag"]]
-    """The session's planner; only with structured planning."""
+    """How the session plans: `wave` for one parallel batch a plan, `dag` if calls may wait for others. Only with
+    structured planning."""
     cached: NotRequired[Literal[True]]
     """The plan comes from the cache; absent if the model made it."""
 
@@ -140,7 +141,7 @@ class _Start(_Event):
     id: str
     """Id of the call, unique in the session."""
     plan_id: NotRequired[str]
-    """Same as in the `plan` event."""
+    """The model's own id of the call, as in the `plan` event."""
     refused: NotRequired[Literal["invalid", "skipped", "denied"]]
     """Status of the result that the call gets instead of running; absent for a call that is about to run."""
 
@@ -163,9 +164,9 @@ class _Outcome(_Event):
     content: str | list[Any]
     """The whole output, even if the model sees only a part; of a call that did not run, the reason."""
     encoding: NotRequired[Literal["json"]]
-    """The text of `content` is the JSON of the result's value; absent if the content is the value."""
+    """Present if `content` is the JSON text of the result's value; absent if the content is the value itself."""
     value: NotRequired[Any]
-    """The result's value, if `content` does not determine it; see `graph_agent.state.events`."""
+    """The result's value, if `content` does not determine it; see `value_of`."""
 
 
 class ToolResultEvent(_TimedCall, _Outcome):
@@ -177,7 +178,7 @@ class ToolResultEvent(_TimedCall, _Outcome):
     decided_by: NotRequired[str]
     """The person, the middleware or `loop_detection` that denied or answered the call; absent for other statuses."""
     truncated: bool
-    """Whether the model sees only a part."""
+    """Whether the model sees only a part of the content."""
 
 
 class DelegationRequestEvent(_Start):
@@ -202,13 +203,13 @@ class DelegationResponseEvent(_TimedCall, _DelegateAnswer):
 
     type: Literal["delegation_response"]
     decided_by: NotRequired[str]
-    """Same as in a `tool_result` event."""
+    """The person or the middleware that denied or answered the delegation; absent for other statuses."""
     untrusted: NotRequired[Literal[True]]
-    """The content is untrusted; absent for a delegate of this process."""
+    """The content comes from another process and is untrusted; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]
     """The delegate's own events, if it is a graph of this process; absent if there are none."""
     background: NotRequired[str]
-    """The session or remote task that goes on, if the delegation was started in the background."""
+    """Id of the session or remote task that goes on; only if the delegation was started in the background."""
 
 
 class DelegationProgressEvent(_Event):
@@ -299,10 +300,10 @@ class LoopDetectedEvent(_Event):
     count: int
     """Number of consecutive repetitions, at the end of the calls, of what `repeated` names."""
     repeated: Literal["calls", "calls and results", "results"]
-    """Equal calls, with different results or withheld; equal calls with equal results; equal results of different
-    arguments."""
+    """What repeats: equal `calls` (results differ, or the calls are withheld), equal `calls and results`, or equal
+    `results` of different arguments."""
     hint: NotRequired[str]
-    """Same as in a `limit` event; only if the loop ended planning."""
+    """Advice for the developer; only if the loop ended planning."""
 
 
 class LimitEvent(_Event):
@@ -327,21 +328,22 @@ class ModelRequestEvent(_Event):
     purpose: Purpose
     """What the reply is for."""
     model: str
-    """Same as in a `ModelCallRecord`."""
+    """Name of the model as the provider reports it; else as configured, or the kind of the model."""
     started: str
-    """The `started` of its `ModelCallRecord`."""
+    """When the request was sent, as in the record of its model call."""
     kept_first: int
-    """Number of its first messages that are the first of the request before."""
+    """Number of leading messages that the request before has at its beginning, too."""
     added: list[str]
-    """Hashes of the messages that follow these."""
+    """Hashes of the messages that follow these; `parts` of this or an earlier event has the messages."""
     kept_last: int
-    """Number of its last messages, after the added ones, that are the last of the request before."""
+    """Number of trailing messages, after the added ones, that the request before has at its end, too."""
     tools: NotRequired[list[str]]
     """Hashes of the offered tools; absent if they are those of the request before."""
     options: NotRequired[dict[str, Any]]
     """Other options of the call; absent if they are those of the request before."""
     learned: NotRequired[dict[str, Any]]
-    """Fields of `WireRules` that differ from what is known of the endpoint, because it refused other requests."""
+    """Fields of `WireRules` (what the endpoint accepts) that differ from the known ones, because it refused other
+    requests."""
     parts: dict[str, Any]
     """Hash → message or tool as plain JSON, of those that no earlier event has; secrets are masked as in logs."""
 
@@ -369,7 +371,8 @@ class HookEvent(_Event):
     name: str
     """Name of its class, or of the middleware."""
     action: Literal["replaced", "ended", "rerun"]
-    """`replaced` is the reply that counts in place of the model's; `ended` is an end of planning without its calls."""
+    """`replaced`: another reply counts in place of the model's; `ended`: planning ended without the reply's calls;
+    `rerun`: the model is asked again."""
     reply: NotRequired[str]
     """The text of the model's own reply; absent if no model was asked."""
     calls: NotRequired[list[dict[str, Any]]]
@@ -385,7 +388,7 @@ class WarningEvent(_Event):
     message: str
     """What happened, and the fix if there is one."""
     hint: NotRequired[str]
-    """Same as in a `limit` event."""
+    """Advice for the developer; absent if there is none."""
     commentary: NotRequired[str]
     """Text that readers received of a reply which is no answer; absent if there was none."""
 
@@ -400,7 +403,7 @@ class ErrorEvent(_Event):
     message: str
     """What failed, and the fix if there is one."""
     hint: NotRequired[str]
-    """Same as in a `limit` event."""
+    """Advice for the developer; absent if there is none."""
 
 
 class AgentResponseEvent(_Event):
@@ -451,38 +454,41 @@ Event: TypeAlias = (
 
 
 def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
-    """Return a new event of one of `Event`'s types with the current time; step 0 is before the first plan."""
+    """Return a new event with the current time, and report it to this process's observer, if there is one.
+    `type_` is a type of `Event`, `step` the number of the plan (0 before the first), `fields` those of the type.
+    """
     made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
+    # Observers see each event when it happens; a checkpoint has it at the end of the superstep.
     if telemetry.observer is not None:
         telemetry.observer.event(made)
     return made
 
 
 def seconds_since(ts: str) -> float:
-    """Return the seconds since the time of an event, of the wall clock; at least 0."""
+    """Return the wall-clock seconds since an event's `ts`, to microseconds; 0.0 for a time in the future."""
     return max(0.0, round((datetime.now(UTC) - datetime.fromisoformat(ts)).total_seconds(), 6))
 
 
 def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
-    """Reducer of the event channel: append the writes in order."""
+    """Reducer of the `events` channel: return the events followed by the written ones, in order."""
     return [*state, *(entry for write in writes for entry in write)]
 
 
 def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:
-    """Add ``seq`` and ``session_id`` to stored events, of which the first has the index `first`."""
+    """Return stored events with ``seq`` and ``session_id`` added; `first` is the index of the first of them in the
+    history."""
     return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
 
 
 def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
-    """Return the event fields that store a value, plain JSON; empty if the content is the value."""
+    """Return the result event's fields that store a value of plain JSON; empty if the content's text is the value."""
     if isinstance(value, str) and is_text(content) and value == text_of(content):
         return {}
     return {"encoding": "json"} if _holds(content, value) else {"value": value}
 
 
 def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
-    """Return the event fields that store the structured content of an MCP tool's artifact; empty without any.
-
+    """Return the result event's fields that store the structured content in an MCP tool's artifact; empty without any.
     MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
     then stored.
     """
@@ -513,12 +519,12 @@ def decode(text: str) -> tuple[Any] | None:
 
 
 def is_text(content: str | list[Any]) -> bool:
-    """Whether a content is only text: a string, or blocks of text."""
+    """Whether a content is only text: a string, or a list of strings and text blocks."""
     return isinstance(content, str) or all(isinstance(block, str) or block.get("type") == "text" for block in content)
 
 
 def _holds(content: str | list[Any], value: Any) -> bool:
-    """Whether the text of a content is the JSON of a value."""
+    """Whether the text of a content is JSON equal to a value."""
     decoded = decode(text_of(content))
     # Compared as JSON: in Python 1, 1.0 and True are equal.
     return decoded is not None and _canonical(decoded[0]) == _canonical(value)
@@ -533,15 +539,16 @@ _SOURCES = ("delegation", "middleware")
 
 
 def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
-    """Return the event of calls that wait for a person.
-
-    `source` is `delegate` and `delegation`, or `middleware`, if they wait there; none for the agent's own policy.
+    """Return the `approval_request` event of calls that wait for a person.
+    `source` has `delegate` and `delegation`, or `middleware`, if they ask (see `_Approval`); empty for the agent's
+    policy.
     """
     return event("approval_request", step, calls=list(calls), **source)
 
 
 def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
-    """Return the event of a decision on a request of the time `asked_at`, if known; `source` as of `request_event`."""
+    """Return the `approval_decision` event of a decision; `waited_s` is counted from `asked_at`, the request's `ts`, if
+    given."""
     call = decided.call
     fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
     if decided.type == "edit":
@@ -556,23 +563,21 @@ def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source:
 
 
 def is_approval(entry: Mapping[str, Any]) -> bool:
-    """Whether an event is an approval of any source."""
+    """Whether an event is an approval request or decision of any source."""
     return entry["type"] in ("approval_request", "approval_decision")
 
 
 def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approval_decision"]) -> bool:
-    """Whether an event is an approval of this type that the agent's own policy asked for.
-
+    """Whether an event is of this type, and the approval is for a call of the agent itself, asked by its own policy.
     Calls of delegates have ids of their own, which may equal those of the agent's calls.
     """
     return entry["type"] == type_ and not any(field in entry for field in _SOURCES)
 
 
 def as_value(returned: Any) -> Any:
-    """Convert a tool's return value to JSON types; raise `ValueError` if it contains itself or is too deep.
-
-    Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become their
-    `str()`.
+    """Return a tool's return value as JSON types; raise `ValueError` if it contains itself or is too deep.
+    Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator and types without a JSON
+    form become their `str()`, bytes their text or base64.
     """
     if isinstance(returned, Iterator):
         # Reading an iterator would consume it, and need not end.
@@ -585,7 +590,7 @@ def as_value(returned: Any) -> Any:
 
 
 def as_json(returned: Any) -> str | None:
-    """Convert a tool's return value to JSON text; None for a scalar without a JSON form, which becomes its `str()`."""
+    """Return a tool's return value as JSON text; None if the value is text, or only its `str()` can represent it."""
     try:
         value = as_value(returned)
     except ValueError:

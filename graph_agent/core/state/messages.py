@@ -1,4 +1,7 @@
-"""Handles the message history: checks of input, open calls, placement of results, rewriting, failed inputs."""
+"""Handles the message history: checks of input, open calls, placement of results, rewriting, failed inputs.
+An open call is a tool call of the model without a result in the history. Providers refuse a history whose results do
+not follow their calls.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +33,23 @@ from graph_agent.base.errors import InputError, ModelFailedError, RunFailedError
 FAILURE_MARK = "graph_agent"
 """Key of this package's entry in `response_metadata`."""
 KEPT_AS = "graph_agent_kept_as"
-"""Key in the artifact of a tool result that requests hold in full after compaction: the newest one of each value."""
+"""Key in the artifact of a tool result whose newest value stays in requests in full after compaction of the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCalls:
-    """The unanswered calls of one of the model's messages."""
+    """The calls of one of the model's messages that have no result yet."""
 
     at: int
-    """Index of that message."""
+    """Index of that message in the history."""
     calls: list[ToolCall]
+    """The calls, in the order of the message."""
 
 
 def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
-    """Return every call without a result, oldest first.
-
-    A result belongs to the nearest preceding call with its id, because models repeat ids within a session.
+    """Return the calls without a result, one entry for each model message that has any, oldest first.
+    A result belongs to the nearest preceding message of the model that has its call id, because models repeat ids
+    within a session. Invalid calls (`invalid_tool_calls`) do not count.
     """
     found: list[OpenCalls] = []
     pending: dict[str, ToolCall] = {}
@@ -66,12 +70,12 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
 
 
 def is_settled(messages: Sequence[AnyMessage]) -> bool:
-    """Whether each call has its result right after its message, and each result its call; False in doubt.
-
-    Each input of a session asks this about the whole history; reading `type` takes a fifth of `isinstance`.
+    """Whether the results of each model message's calls follow it directly, and no result is without its call.
+    False also in doubt: for invalid calls, and for a message in which two calls have the same id.
     """
     open_ids: list[str | None] = []
     for message in messages:
+        # Every input reads the whole history here; reading `type` takes a fifth of `isinstance`.
         if message.type == "tool":
             if message.tool_call_id not in open_ids:
                 return False
@@ -86,7 +90,11 @@ def is_settled(messages: Sequence[AnyMessage]) -> bool:
 
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
-    """Insert new results (by message index and call id) after their message, in call order, as providers require."""
+    """Return the history with new results placed after the messages that made their calls, in call order.
+    Args:
+        messages: The history, which is not changed.
+        results: Index of the message with the call, and the call's id → the result.
+    """
     placed: list[AnyMessage] = []
     for index, message in enumerate(messages):
         placed.append(message)
@@ -102,9 +110,9 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
 
 
 def newest_in_call_order(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Order the results of the newest calls as the calls; return the same list if they are in this order.
-
-    Calls that waited for others or for a person have later results; older messages are not read.
+    """Return the history with the results of the newest model message in the order of its calls.
+    Calls that waited for others or for a person finish later. Other messages among the results move behind them. Older
+    messages stay as they are. Returns the same list object if the order is right already.
     """
     caller = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], AIMessage)), -1)
     after = messages[caller + 1 :]
@@ -119,16 +127,16 @@ def newest_in_call_order(messages: list[AnyMessage]) -> list[AnyMessage]:
 
 
 def _in_call_order(caller: AnyMessage, results: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return results sorted by the calls of `caller`; results of no such call come last."""
     calls = (*caller.tool_calls, *caller.invalid_tool_calls) if isinstance(caller, AIMessage) else ()
     ranks = {call["id"]: rank for rank, call in enumerate(calls)}
     return sorted(results, key=lambda result: ranks.get(getattr(result, "tool_call_id", None), len(ranks)))
 
 
 def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Move each result right after the message with its call; return the same list if every result is in place.
-
-    A result belongs to the nearest preceding call with its id. A result without a call, or a second one for the same
-    call, is dropped, because providers refuse it.
+    """Move each result right after the message with its call; return the same list object if every result is in place.
+    A result belongs to the nearest preceding call with its id. A result without a call, and a second result for the
+    same call, are dropped, because providers refuse them.
     """
     owner: dict[str, int] = {}
     unanswered: dict[int, list[str]] = {}
@@ -165,7 +173,10 @@ def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
 
 
 def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the writes that turn one history into another: remove the messages that changed, and append in order."""
+    """Return the writes to the `messages` channel that turn one history into another.
+    The writes are a `RemoveMessage` for each old message from the first difference on, then the new messages in order.
+    Old messages that only leave are removed without rewriting the ones after them. Messages are compared by identity.
+    """
     stays = {id(message) for message in after}
     same = 0
     removed: list[AnyMessage] = []
@@ -173,6 +184,7 @@ def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[A
         if same < len(after) and message is after[same]:
             same += 1
             continue
+        # The message moved: appending in order is only possible after everything from here on is removed.
         if id(message) in stays:
             break
         removed.append(RemoveMessage(id=message.id or ""))  # type: ignore[arg-type]  # AnyMessage excludes RemoveMessage, which only writes contain
@@ -184,9 +196,15 @@ def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[A
 
 
 def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, id_: str | None = None) -> AIMessage:
-    """Return the message, after the streamed part of the answer, that ends an input without a complete answer.
+    """Return the message that ends an input without a complete answer: the streamed part, then the report.
+    `response_metadata` marks it with stop reason, error kind and the length of the streamed part; see `failure_of`.
 
-    `id_` is the message id under which `streamed` was streamed; None if there is none.
+    Args:
+        streamed: Text of the answer that readers have already; empty if there is none.
+        report: Description of the failure for the user.
+        stop_reason: Why planning ended, such as `error`.
+        kind: Category of the error, such as `auth`.
+        id_: Message id under which `streamed` was streamed; None if there is none.
     """
     text = f"{streamed}\n\n{report}" if streamed else report
     mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(streamed)}
@@ -194,7 +212,9 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
 
 
 def failure_of(message: AnyMessage) -> dict[str, Any] | None:
-    """Return the mark of a message that ends a failed input; None for any other message."""
+    """Return the mark of a message that ends a failed input; None for any other message.
+    The mark has `stop_reason`, `error` (the kind of the error) and `answer_chars` (characters of the streamed part).
+    """
     mark = message.response_metadata.get(FAILURE_MARK) if message.response_metadata else None
     if mark is None or not isinstance(message, AIMessage):
         return None
@@ -202,7 +222,9 @@ def failure_of(message: AnyMessage) -> dict[str, Any] | None:
 
 
 def without_failure_report(message: AnyMessage) -> AnyMessage:
-    """Return the message for later requests; a short note replaces the report, which the model did not write."""
+    """Return a message for later requests, with a short note in place of a failure report, which no model wrote.
+    The streamed part of the answer stays before the note. A message that ends no failed input is returned unchanged.
+    """
     mark = failure_of(message)
     if mark is None:
         return message
@@ -212,7 +234,13 @@ def without_failure_report(message: AnyMessage) -> AnyMessage:
 
 
 def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
-    """Return the error that a run raises for a failed input; arguments as for `RunFailedError`."""
+    """Return the error that a run raises for a failed input: `ModelFailedError` if a model failed, else
+    `RunFailedError`.
+    Args:
+        message: The report of the failure.
+        kind: Category of the error, such as `auth`.
+        answer: The part of the answer that was streamed; empty if there is none.
+    """
     # Imported here because the import compiles the patterns of providers' errors.
     from graph_agent.base.model_error_text import ModelErrorKind
 
@@ -221,13 +249,17 @@ def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
 
 
 class PushedText(AIMessageChunk):
-    """Text that a node streams itself."""
+    """A chunk of text that a node streams itself, as opposed to the tokens that LangGraph takes from a model."""
 
 
 def stream_rest(message: AIMessage, streamed: str) -> None:
-    """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`; nothing without an id.
+    """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`.
+    LangGraph does not stream a message returned by a node if some of its tokens have been streamed. Does nothing for a
+    message without an id, or without further text.
 
-    LangGraph does not stream a message returned by a node if some of its tokens have been streamed.
+    Args:
+        message: The complete message.
+        streamed: The text that was streamed under its id.
     """
     if message.id is not None and (rest := message.text.removeprefix(streamed)):
         chunk = PushedText(content=rest, id=message.id, response_metadata=message.response_metadata)
@@ -235,7 +267,8 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
 
 
 def results_in(update: Any) -> list[ToolMessage]:
-    """Return the tool results that a node's update writes: a command, a mapping, pairs, or a list of these."""
+    """Return the tool results in a node's update: a command, a mapping, pairs of field and value, or a list of
+    these."""
     if isinstance(update, Command):
         update = update.update
     if isinstance(update, Mapping):
@@ -250,12 +283,14 @@ def results_in(update: Any) -> list[ToolMessage]:
 
 
 def with_name(message: AIMessage, name: str | None) -> AIMessage:
-    """Return an agent's message with the agent's name; unchanged without a name, or if the message has one."""
+    """Return the agent's message with the agent's name; unchanged if `name` is None, or if the message has a name."""
     return message if name is None or message.name else message.model_copy(update={"name": name})
 
 
 def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
-    """Return the answer after a fixed sentence; unchanged without a sentence."""
+    """Return the answer with a fixed sentence in a paragraph before it; unchanged if the sentence is empty.
+    The new message has only the id and the text of the answer.
+    """
     return AIMessage("\n\n".join(filter(None, [sentence, answer.text])), id=answer.id) if sentence else answer
 
 
@@ -263,7 +298,14 @@ _PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinf
 
 
 def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
-    """Return path and type of the first value, down to `depth`, that a strict checkpoint cannot hold, if any."""
+    """Return where and what in a value LangGraph's strict checkpoint serializer could not restore; None if it is plain.
+    Args:
+        value: Any value; for an `Overwrite`, its content is checked.
+        depth: Levels of nested containers to check; deeper values count as plain.
+
+    Returns path and type name of the first such value, e.g. `("['user'][0]", "Decimal2")`; the path of the value itself
+    is empty, and that of a dict's key is ` (key …)`.
+    """
     if isinstance(value, Overwrite):
         value = value.value
     if isinstance(value, _PLAIN):
@@ -290,7 +332,8 @@ _MESSAGE_FIELDS = ("content", "additional_kwargs", "response_metadata", "tool_ca
 
 
 def value_fault(value: Any) -> str | None:
-    """Return why checkpoints cannot hold a value; None if they can."""
+    """Return why checkpoints cannot hold a value, as a clause for an error message; None if they can."""
+    # The serializer is asked last: it is slow, and accepts more types than those listed.
     if (found := first_unplain(value)) is None or _is_storable(value):
         return None
     where, kind = found
@@ -300,9 +343,12 @@ def value_fault(value: Any) -> str | None:
 def messages_fault(
     written: Any, *, stored: bool = True, fix: str = "; return messages, such as [AIMessage('…')]"
 ) -> str | None:
-    """Return why a write to the messages, in any form of LangChain's, is invalid; None if it is valid.
-
-    `fix` is added to the reason if something is no message.
+    """Return why a write to the `messages` field is invalid, as a clause for an error message; None if it is valid.
+    Args:
+        written: One message or a list of them, in any form that LangChain converts to messages, or an `Overwrite` of
+            these.
+        stored: Whether checkpoints store the messages, so that their values must be plain.
+        fix: Text appended to the reason if something is no message.
     """
     try:
         messages = convert_to_messages(_items(written))
@@ -312,9 +358,14 @@ def messages_fault(
 
 
 def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
-    """Refuse an input that no run can use, by an `InputError` with the reason and the right call.
+    """Raise `InputError`, with the reason and a correct call, for an input that no run can use.
+    Such an input is a `Command` without `resume`, `update` and `goto`, a value with none of the agent's fields, or one
+    whose messages are invalid or blank text. None and an empty mapping, which resume a run, are allowed.
 
-    `stored` is whether checkpoints store the messages.
+    Args:
+        given: The argument of `invoke` or `stream`.
+        known: Names of the agent's fields.
+        stored: Whether checkpoints store the messages, so that their values must be plain.
     """
     fields = _fields_of(given, known)
     if isinstance(given, Command):
@@ -330,9 +381,18 @@ def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
 
 
 def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
-    """Whether an input needs no checkpoint: it has a message or own field, or hooks before the model may add some."""
+    """Whether a run with this input needs no checkpoint to continue from.
+    True if the input has a message to add or one of the known fields. If hooks run before the model, any input but None
+    is enough, because they may add messages.
+
+    Args:
+        given: The argument of `invoke` or `stream`; of a `Command`, the `update` counts.
+        known: Names of the agent's fields.
+        hooked: Whether hooks run before the model.
+    """
     update = given.update if isinstance(given, Command) else given
     if update is None or hooked or (isinstance(given, Command) and not isinstance(update, Mapping)):
+        # Any object may be an update here, as the schema of the hooks decides.
         return update is not None
     fields = _fields_of(given, known)
     messages = _items(fields.pop("messages", []))
@@ -340,7 +400,10 @@ def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
 
 
 def unusable_input(given: Any, why: str) -> InputError:
-    """Return the error of an input that no run can use, with the right call."""
+    """Return the error for an input that no run can use; the message shows a correct call.
+    Args:
+        why: What is wrong, as the predicate of "The input …".
+    """
     texts = [value for value in (given.values() if isinstance(given, Mapping) else [given]) if isinstance(value, str)]
     text = next((text for text in texts if text.strip()), "hello")
     return InputError(
@@ -350,7 +413,7 @@ def unusable_input(given: Any, why: str) -> InputError:
 
 
 def _fields_of(given: Any, known: Collection[str]) -> dict[str, Any]:
-    """Return the values of the known fields in an input, which may be an object with attributes."""
+    """Return the known fields of an input as name → value; the input may be a mapping, an object or a `Command`."""
     update = given.update if isinstance(given, Command) else given
     if isinstance(update, Mapping):
         return {name: update[name] for name in known if name in update}
@@ -358,12 +421,13 @@ def _fields_of(given: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def _items(written: Any) -> list[Any]:
-    """Return the items of a write to the messages."""
+    """Return the items of a write to the messages, of a list or a single value; an `Overwrite` is unpacked."""
     value = written.value if isinstance(written, Overwrite) else written
     return value if isinstance(value, list) else [value]
 
 
 def _message_fault(message: BaseMessage) -> str | None:
+    """Return why checkpoints cannot hold a message, as a clause for an error message; None if they can."""
     plain = all(first_unplain(getattr(message, name, None)) is None for name in _MESSAGE_FIELDS)
     if plain or _is_storable(message):
         return None
@@ -371,6 +435,7 @@ def _message_fault(message: BaseMessage) -> str | None:
 
 
 def _is_storable(value: Any) -> bool:
+    """Whether LangGraph's serializer accepts a value."""
     try:
         JsonPlusSerializer().dumps_typed(value)
     except (TypeError, ValueError, RecursionError):

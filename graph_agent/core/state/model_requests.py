@@ -1,6 +1,6 @@
 """Records the requests that models receive, each as the difference to the one before, and reads them back.
-
-A part of a request, which is a message or a tool, is stored once, under its hash, with secrets masked as in logs.
+A part of a request, which is a message or a tool, is stored once, under its hash, with secrets replaced by `***` as in
+logs. Recording is on with the setting `record_requests`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from graph_agent.base.usage import TimedRequest
 
 TYPE = "model_request"
-"""Type of the events that record requests."""
+"""The `type` of the events that record requests."""
 _HASH_CHARS = 16
 _KEYS: BoundedCache[tuple[str, int], str] = BoundedCache(20_000)
-"""Hash of a part as given, and the limit → hash of the part as recorded."""
+"""Hash of a part as given, and the limit of its recorded length → hash of the part as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,40 +33,47 @@ class ModelRequest:
     """One request that a model received."""
 
     step: int
-    """The step it belongs to."""
+    """Number of the plan that the request belongs to, from 1; 0 before the first plan of an input."""
     purpose: Purpose
-    """What its reply is for."""
+    """What the reply is for: `plan`, `answer` or `summary`."""
     model: str
     """Name of the model, as configured or reported; empty if unknown."""
     messages: tuple[Mapping[str, Any], ...]
-    """Its messages as plain JSON: `type` (`system`, `human`, `ai` or `tool`), `content`, and `tool_calls` or others."""
+    """The messages as plain JSON: `type` (`system`, `human`, `ai` or `tool`), `content`, and if present `name`,
+    `tool_calls` and `tool_call_id`. Content beyond the recorded length is cut, with `omitted_chars`."""
     kept_first: int = 0
-    """Number of its first messages that are the first of the request before."""
+    """Number of leading messages that the request before has at its beginning, too."""
     kept_last: int = 0
-    """Number of its last messages that are the last of the request before."""
+    """Number of trailing messages that the request before has at its end, too."""
     removed: int = 0
-    """Number of messages of the request before that it does not have."""
+    """Number of messages of the request before that this one does not have."""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Its tools, in OpenAI's format."""
+    """The offered tools, in OpenAI's function format."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Its other options, such as `temperature` and `tool_choice`."""
+    """Further options of the call, such as `temperature` and `tool_choice`."""
     reconstructed: bool = False
-    """Whether it is derived from the history, without system prompt, tools and options, because it was not recorded."""
+    """Whether the request was not recorded, so that it is derived from the history: without system prompt, tools and
+    options."""
     seq: int = 0
-    """Index of the event that records it, or that it led to; for a delegate's request, of the event of its answer."""
+    """Index of the event that records the request, or that it led to; for a delegate's request, of the event of its
+    answer."""
     delegate: str = ""
-    """Name of the delegate in this process that sent it, as `outer/inner` if it is nested; empty for the agent."""
+    """Name of the delegate in this process that sent the request, as `outer/inner` if it is nested; empty for the
+    agent."""
 
     @property
     def added(self) -> tuple[Mapping[str, Any], ...]:
-        """The messages that the request before did not have."""
+        """The messages that the request before did not have, in order."""
         return self.messages[self.kept_first : len(self.messages) - self.kept_last]
 
 
 class RequestLog:
-    """The recorded requests among a session's events, up to a point.
-
-    Content longer than `limit` characters a part is cut. `hashes` caches them by the identity of messages and tools.
+    """The requests recorded in a session's events up to a point; it reads the next event, or records the next request.
+    Args:
+        events: The session's events up to that point, oldest first.
+        limit: Maximum characters of JSON that `record` stores of one message or tool; longer content is cut.
+        hashes: Cache of `id()` of a message or tool → the object and its hash, shared by the logs of a run; None for a
+            new one.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class RequestLog:
                 self._apply(entry)
 
     def _apply(self, entry: Mapping[str, Any]) -> None:
+        """Make the request of an event that records one the newest request of the log."""
         self._parts |= entry["parts"]
         # In place: a copy for each record would cost the square of the session's length.
         self._messages[entry["kept_first"] : len(self._messages) - entry["kept_last"]] = entry["added"]
@@ -90,7 +98,11 @@ class RequestLog:
         self._options = entry.get("options", self._options)
 
     def read(self, entry: Mapping[str, Any], seq: int = 0) -> ModelRequest:
-        """Return the request of the next event that records one."""
+        """Return the request that the next `model_request` event records, and make it the newest one of the log.
+        Args:
+            entry: The event; those before it must have been read.
+            seq: Index of the event in the session's history.
+        """
         first, last, before = entry["kept_first"], entry["kept_last"], len(self._messages)
         self._apply(entry)
         return ModelRequest(
@@ -109,9 +121,13 @@ class RequestLog:
     def record(
         self, sent: TimedRequest, call: ModelCallRecord, step: int, learned: Mapping[str, Any] | None = None
     ) -> StoredEvent | None:
-        """Return the event that records a request; None if it equals the one before.
-
-        `learned` has the fields of `WireRules` that differ because the endpoint has refused another form.
+        """Return the `model_request` event for a request, the newest one from now on; None if it equals the last one.
+        Args:
+            sent: The request, with its messages, tools and options.
+            call: The record of the model call, from which purpose, model and start are copied.
+            step: Number of the plan for the event.
+            learned: Fields of `WireRules` (what an endpoint accepts) that differ from the known ones, because the
+                endpoint refused another form of the request; None if nothing differs.
         """
         new: dict[str, Any] = {}
 
@@ -135,6 +151,7 @@ class RequestLog:
             return None
         first = common_length(keys, before)
         last = common_length(keys[first:][::-1], before[first:][::-1])
+        # Both ends are compared, because compaction replaces messages in the middle of a request.
         fields: dict[str, Any] = {"kept_first": first, "added": keys[first : len(keys) - last], "kept_last": last}
         if tools != self._tools:
             fields["tools"] = tools
@@ -153,7 +170,9 @@ class RequestLog:
 
 
 def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the fields of `WireRules` that were learned when requests were recorded, by the model's name."""
+    """Return what endpoints had been found to refuse when requests were recorded: model name → fields of `WireRules`.
+    The newest value of a field counts. Models without any are left out.
+    """
     found: dict[str, dict[str, Any]] = {}
     for entry in events:
         if entry["type"] == TYPE:
@@ -165,10 +184,12 @@ def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, An
 
 
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
-    """Return the requests of a session and its delegates, oldest first, from the events since its beginning.
+    """Return the requests of a session and of its delegates in this process, oldest first.
+    Requests that were not recorded are reconstructed from the history and marked so. The requests of a delegate stand
+    where its answer arrived; each is the difference to the delegate's request before.
 
-    Those that were not recorded are reconstructed and marked so. The requests of a delegate are where its answer
-    arrived; each is the difference to the one before of that delegate.
+    Args:
+        events: The session's events from its beginning.
     """
     log, found = RequestLog(()), list[ModelRequest]()
     conversation: list[dict[str, Any]] = []
@@ -205,13 +226,14 @@ def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
 
 
 def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
-    """Add what an event contributes to the conversation, in the form of `ModelRequest.messages`."""
+    """Append to the conversation what an event adds to it, in the form of `ModelRequest.messages`, if anything."""
     match entry["type"]:
         case "user_message" | "steering":
             conversation.append({"type": "human", "content": entry["content"]})
         case "plan" if entry["calls"]:
             conversation.append({"type": "ai", "content": entry["reasoning"], "tool_calls": []})
         case "tool_call" | "delegation_request" if conversation and (call := call_of(entry)) is not None:
+            # A call that a person added belongs to the newest plan, even if other messages followed it.
             newest = next((each for each in reversed(conversation) if "tool_calls" in each), conversation[-1])
             made = {"id": call["id"], "name": call["name"], "args": call["arguments"]}
             newest.setdefault("tool_calls", []).append(made)
@@ -222,10 +244,12 @@ def _continue(conversation: list[dict[str, Any]], entry: StoredEvent) -> None:
 
 
 def _digest(text: str) -> str:
+    """Return the first `_HASH_CHARS` hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
 
 
 def _as_json(part: Any) -> Any:
+    """Return a message or tool as plain JSON, of a message the fields of `ModelRequest.messages`."""
     if isinstance(part, Mapping):
         return to_json_safe(dict(part))
     shown = {"type": part.type, "content": to_json_safe(part.content)}
@@ -238,7 +262,8 @@ def _as_json(part: Any) -> Any:
 
 
 def masked(value: Any) -> Any:
-    """Return plain JSON with `***` in place of secrets, as in logs."""
+    """Return plain JSON with `***` in place of secrets: those in texts, and texts under a secret's name such as
+    `api_key`."""
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, list):
@@ -249,7 +274,7 @@ def masked(value: Any) -> Any:
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    """Whether a text is a secret by its name; the text alone does not show it."""
+    """Whether a text is a secret because of its key's name, as opposed to the form of the text."""
     if not isinstance(value, str) or not _names_secret(name):
         return False
     shown = json.dumps({name: value}, ensure_ascii=False)
@@ -258,12 +283,16 @@ def _is_secret(name: str, value: Any) -> bool:
 
 @functools.lru_cache(1024)
 def _names_secret(name: str) -> bool:
+    """Whether a key's name, such as `password`, makes any text under it a secret."""
     shown = json.dumps({name: "a-single-word"})
     return mask_secrets(shown) != shown
 
 
 def _bounded(part: Any, limit: int) -> Any:
-    """Return a part with at most `limit` characters of JSON, and with what was left out."""
+    """Return a message or tool cut to about `limit` characters of JSON; unchanged if it is shorter.
+    A cut tool keeps its name. A cut message keeps the beginning of its text, and names the types of its other blocks in
+    `omitted_blocks`. Both have `omitted_chars`.
+    """
     text = json.dumps(part, ensure_ascii=False)
     if len(text) <= limit:
         return part

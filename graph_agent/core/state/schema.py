@@ -1,4 +1,7 @@
-"""Declares the state schemas; every value in a checkpoint is plain JSON or a LangChain message."""
+"""Declares the state schemas; every value in a checkpoint is plain JSON or a LangChain message.
+A step is one plan of the model and the wave of calls that it makes, which run in parallel. A turn is one model call of
+planning.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ from graph_agent.core.state.events import ModelCallRecord, StoredEvent, append_e
 
 
 class LoopOutcome(TypedDict):
-    """The reason planning ended, passed from ``plan`` to ``finalize``."""
+    """Why and how planning ended, passed from the node ``plan`` to the node ``finalize``."""
 
     stop_reason: StopReason
     limit: NotRequired[float]
-    """The value of the limit that was reached; absent if there is none."""
+    """The value of the limit that was reached, in the unit of its setting; absent if no limit ended planning."""
     draft: NotRequired[AIMessage]
-    """The answer, if planning produced it; the streamed part, if planning was interrupted."""
+    """The answer, if planning produced it; the streamed part, if planning was interrupted; absent for no text."""
     shown: NotRequired[bool]
     """Whether the draft has been streamed; absent for False."""
     replaced: NotRequired[bool]
@@ -41,168 +44,180 @@ class LoopOutcome(TypedDict):
     unguarded: NotRequired[bool]
     """Whether the draft has not passed hooks and middleware; absent for False."""
     unfit: NotRequired[bool]
-    """Whether the planning reply was streamed and does not match the response format; absent for False."""
+    """Whether the planning reply was streamed, and does not match the required response format; absent for False."""
     empty: NotRequired[bool]
-    """Whether the reply meant as answer was empty, so the model is asked once more; absent for False."""
+    """Whether the reply that was meant as the answer was empty, so that the model is asked once more; absent for
+    False."""
     composed: NotRequired[bool]
-    """Whether the draft is the whole answer, in the history already; absent for False."""
+    """Whether the draft is the whole answer and in the history already; absent for False."""
     failed: NotRequired[bool]
     """Whether the request for the answer failed, so that the draft is its streamed part; absent for False."""
     handoffs: NotRequired[list[Handoff]]
-    """Commands to the parent graph that end the input without an answer; absent if there are none."""
+    """Commands of tools to the parent graph, which end the input without an answer; absent if there are none."""
 
 
 class Recovery(TypedDict, total=False):
-    """Measures taken for one input so that a model answers."""
+    """Measures taken for one input so that a model answers; an absent key stands for False, 0 or nothing."""
 
     fallback: int
-    """Index of the model in use: 0 or absent for the first, from 1 for the fallbacks."""
+    """Index of the model in use: 0 for the configured one, from 1 for the fallbacks."""
     compacted: bool
-    """A warning was emitted that requests omit the older part of the history."""
+    """Whether a warning was emitted that requests omit the older part of the history."""
     unsummarized: bool
-    """A summary failed, so that none is requested again."""
+    """Whether a request for a summary failed, so that none is requested again."""
     unkept: bool
-    """Nothing else could be left out, so that requests do not repeat kept results."""
+    """Whether nothing else could be left out, so that requests no longer repeat results that compaction otherwise
+    keeps."""
     cut: bool
-    """A warning was emitted that requests truncate results further."""
+    """Whether a warning was emitted that requests truncate results further than usual."""
     too_long: int
-    """Estimated tokens of the shortest request that the model in use refused as too long; absent if there is none."""
+    """Estimated tokens of the shortest request that the model in use refused as too long."""
     crowded: bool
-    """A warning was emitted that the model's context window is nearly full."""
+    """Whether a warning was emitted that the model's context window is nearly full."""
     asked_again: bool
-    """The model was asked again because a call in its text could not be read."""
+    """Whether the model was asked again because a tool call in its text could not be parsed."""
     asked_in_text: bool
-    """A planning request was repeated with tools in text, because the reply indicated that tools are ignored."""
+    """Whether a planning request was repeated with the tools as text, because the reply indicated that tools are
+    ignored."""
     free_choice: bool
-    """A warning was emitted that the tool requested by the caller's tool choice is withheld."""
+    """Whether a warning was emitted that the tool which the caller's `tool_choice` requests is withheld."""
     unsupported: list[str]
-    """Models for which a warning was emitted that their class cannot send an option of the configuration."""
+    """Names of models for which a warning was emitted that their class cannot send an option of the configuration."""
 
 
+# The text itself stands in the event alone: the loop state is written again with each checkpoint.
 class Summary(TypedDict):
-    """The summary that requests hold in place of the older messages."""
+    """The summary that requests contain in place of the older messages."""
 
     event: int
-    """Index of its `summary` event in the history."""
+    """Index of the `summary` event, which holds the text, in the session's events."""
     kept_from: str
-    """Id of the first message that requests contain after it."""
+    """Id of the first message that requests contain after the summary."""
     inputs: list[tuple[int, str]]
-    """Position and id of each message before `kept_from` that belongs to the input of that time; requests keep them
-    until the next input."""
+    """Index and id of each message before `kept_from` that belonged to the current input when the summary was made;
+    requests keep these until the next input."""
     at: int
-    """Number of messages when it was made."""
+    """Number of messages in the history when the summary was made."""
 
 
 class HookWork(TypedDict):
-    """Actions of loop hooks for one input, which count towards their limits."""
+    """Actions of loop hooks for one input, which count towards the limits of hooks."""
 
     reruns: int
-    """Number of reruns of the model."""
+    """Number of times that a hook had the model asked again."""
     calls: list[str]
-    """Fingerprints of the replies replaced by reruns; a reply without calls has none."""
+    """Fingerprints (hashes of name and arguments) of the calls in replies that a rerun replaced, to detect loops."""
     ended: list[int]
-    """Indices of the agent's hooks whose rerun was refused; they have no more reruns."""
+    """Indices of the agent's hooks whose request for a rerun was refused; they may request no more."""
 
 
 class RequestOnlyMessages(TypedDict):
     """Messages that are part of requests but not of the history."""
 
     at: int
-    """Number of history messages before them."""
+    """Number of messages of the history that precede them in requests."""
     messages: list[AnyMessage]
+    """The messages, in order."""
 
 
 class Position(TypedDict):
-    """Position in the loop: the plans and the wave of this input."""
+    """Position in the loop: the plans of this input, and the newest wave."""
 
     step: int
-    """Plans made for this input; 0 at its start."""
+    """Number of plans made for this input; 0 at its start."""
     waves: int
-    """Waves run for this input; 0 at its start."""
+    """Number of waves run for this input; 0 at its start."""
     last_input_id: str
-    """Id of the newest user message whose event is written; empty before the first."""
+    """Id of the newest user message whose event is stored; empty before the first."""
     outcome: LoopOutcome | None
-    """The reason planning ended; None during planning."""
+    """Why and how planning ended; None during planning."""
     events_before: NotRequired[int]
-    """Number of events when the newest plan began, so that readers can number the newest events; absent before."""
+    """Number of stored events when the newest plan began, by which readers number the events of a running step."""
     waiting: list[Call]
-    """Calls of the wave that wait for others; empty outside structured planning."""
+    """Calls of the wave that wait for results of others; empty unless planning is structured (the model names what each
+    call needs)."""
     last_wave: bool
-    """Whether the model declared this wave the last one."""
+    """Whether the model declared that it needs no plan after this wave."""
     awaiting_approval: NotRequired[list[HeldCall]]
-    """Calls of the wave on which a person is asked to decide; `waiting` contains them too."""
+    """Calls of the wave that wait for a person's decision; `waiting` contains them, too. Absent if there are none."""
     model_calls: NotRequired[list[ModelCallRecord]]
     """Model calls that no event reports yet, oldest first; absent if there are none."""
     ledger: NotRequired[bool]
-    """Whether the effect ledger records each writing call of the wave before it runs; absent for False."""
+    """Whether the effect ledger (a table of calls that may write) records each such call of the wave before it runs;
+    absent for False."""
 
 
 class LimitsSoFar(TypedDict):
-    """Amounts that count towards limits, and what loop detection has found in this input."""
+    """Amounts of this session and input that count towards limits, and findings of loop detection."""
 
     turn: int
-    """Phase-1 model calls of the session; 0 at its start."""
+    """Model calls of planning in this session; 0 at its start."""
     inputs: NotRequired[int]
-    """User messages that began or joined an input; absent in a session that an earlier version began."""
+    """Number of user messages that began or joined an input; absent in a session that an earlier version began."""
     calls_before: NotRequired[int]
-    """Model calls of the earlier inputs, of every phase; absent in a session that an earlier version began."""
+    """Model calls of the earlier inputs, for planning and all else; absent in a session that an earlier version
+    began."""
     worked_s: NotRequired[float]
-    """Seconds spent on this input up to the last step; only with a deadline."""
+    """Working seconds of this input up to the last step; only with a deadline."""
     loops: NotRequired[dict[str, int]]
     """Pattern of calls → number of repetitions with equal results in this input."""
     withheld: NotRequired[list[str]]
-    """Tools not offered until the next input because their calls and results repeated."""
+    """Names of tools that are not offered until the next input, because their calls and results repeated."""
     unchanging: NotRequired[list[str]]
-    """Tools reported in this input for equal results under different arguments."""
+    """Names of tools reported in this input because they returned equal results for different arguments."""
 
 
 class RequestChanges(TypedDict):
-    """Measures by which requests differ from the history: summaries, truncations, fallbacks, tools in text."""
+    """How requests differ from the history: summaries, truncations, fallback models, tools as text."""
 
     text_tools: list[str]
-    """Models whose provider refused tools, so that this session calls tools in text."""
+    """Names of models whose provider refused tools, so that this session offers tools in the prompt's text."""
     native_tools: NotRequired[list[str]]
-    """Models with a native tool call so far whose profile does not declare tool calling."""
+    """Names of models that have made a native tool call although their profile does not declare tool calling."""
     recovery: NotRequired[Recovery]
-    """Measures taken so far for this input's requests; absent at its start."""
+    """Measures taken for this input so that a model answers; absent at its start."""
     summary: NotRequired[Summary]
     """The newest summary; absent before the first."""
     kept_from: NotRequired[str]
-    """Id of the first message that requests contain in full; absent if they contain all."""
+    """Id of the first message that requests contain in full; absent if they contain all messages in full."""
     truncations: NotRequired[dict[str, int]]
-    """Id of a result's message → characters of it in requests; absent if no result is truncated further."""
+    """Id of a tool result's message → number of its characters in requests; absent if no result is truncated
+    further."""
 
 
 class HookState(TypedDict):
-    """What hooks and middleware have done for this input."""
+    """Records of hooks and middleware for this input."""
 
     hooks: NotRequired[HookWork]
     """Actions of loop hooks for this input."""
     request_only_messages: NotRequired[list[RequestOnlyMessages]]
     """Messages that hooks add to requests for the rest of this input."""
     extras: NotRequired[ResponseExtras]
-    """What middleware returned with the newest reply."""
+    """Writes that middleware returned with the newest reply of the model."""
     next_node: NotRequired[Literal["agent", "model", "review"]]
-    """Where `plan` leads an agent with hooks: `before_agent`, `before_model`, `after_model`; absent for elsewhere."""
+    """The hooks that run next in an agent with hooks: `before_agent` for `agent`, `before_model` for `model`,
+    `after_model` for `review`; absent if `plan` leads elsewhere."""
     reply_id: NotRequired[str]
-    """Id of the model's reply that hooks see now; empty for a request without one, absent if none was made."""
+    """Id of the model's reply that hooks receive now; empty if the request had no reply, absent if no request was
+    made."""
 
 
 class SettingsChanges(TypedDict):
-    """Settings that differ from the agent's own."""
+    """Settings of the session or input that differ from the agent's own."""
 
     config_overrides: NotRequired[dict[str, Any]]
-    """Configuration fields changed during the session."""
+    """Fields of the configuration changed during the session → their values."""
     approve: NotRequired[list[str]]
-    """Approval patterns of this input's context, which also count when it is resumed without them."""
+    """Approval patterns (names of calls that need a decision) of this input's context, which also count if it is
+    resumed without them."""
     consumed_notes: NotRequired[list[str]]
-    """Keys of processed notes that may still be in the inbox."""
+    """Keys of processed notes (messages to the session from outside a run) that may still be in the inbox."""
 
 
+# Groups keep related keys together for a reader; at run time they are one dictionary.
 class LoopState(Position, LimitsSoFar, RequestChanges, HookState, SettingsChanges):
-    """The state of the loop between two nodes. It is one state field because each field adds bytes to a checkpoint.
-
-    A key that is not required is absent until its first value.
+    """The state of the loop between two nodes; a key that is not required is absent until its first value.
+    All keys are one field of the state, because each field adds bytes to every checkpoint.
     """
 
 
@@ -216,12 +231,14 @@ INITIAL_LOOP: LoopState = {
     "waiting": [],
     "last_wave": False,
 }
+"""The loop state of a session before its first input."""
 
 
 _SESSION_KEYS = (
     "turn",
     "inputs",
     "calls_before",
+    # Without it, a message would get a second event when an input is resumed.
     "last_input_id",
     "text_tools",
     "native_tools",
@@ -230,13 +247,17 @@ _SESSION_KEYS = (
     "truncations",
     "consumed_notes",
 )
-"""Keys of the loop state that are kept when a new input begins."""
+"""Keys of the loop state that keep their value when a new input begins."""
 
 
 def loop_of_new_input(last: LoopState, own: Mapping[str, Any]) -> LoopState:
-    """Return the loop state at the beginning of an input, after `last`, which is empty for the first input.
+    """Return the loop state at the beginning of an input.
+    Session-wide keys are kept, the others are reset. Configuration changes of the session are kept, except for fields
+    that the input's context sets, because these are newer.
 
-    `own` has configuration fields that the input's own context sets.
+    Args:
+        last: The loop state at the end of the input before; empty for the first input.
+        own: Fields of the input's context that were set → their values.
     """
     loop: LoopState = {**INITIAL_LOOP, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
     # Values in this input's own context are newer than changes made before it.
@@ -255,42 +276,44 @@ class AgentInput(TypedDict):
 
 
 class AgentOutput(TypedDict, total=False):
-    """Output of a run."""
+    """Output of a run: the state that `invoke` returns."""
 
     messages: Annotated[list[AnyMessage], MessagesChannel()]
     """The whole conversation."""
     status: Annotated[str, StatusChannel]
-    """A `SessionStatus`; absent before the first input. Invalid transitions are refused."""
+    """A `SessionStatus`; absent before the first input. A transition that is not allowed raises
+    `InvalidUpdateError`."""
     stop_reason: str | None
-    """A `StopReason`; None during a run."""
+    """A `StopReason`: why planning ended; None during a run."""
     structured_response: Any
     """The answer as plain JSON per ``response_format``; None without a response format or if extraction failed."""
 
 
 class AgentState(AgentOutput, total=False):
-    """All fields of a checkpoint."""
+    """All fields of the state that a checkpoint holds."""
 
     events: Annotated[list[StoredEvent], GrowingDelta(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
-    """The history; empty before the first input. `SessionMemory` reads it."""
+    """The session's events, oldest first; empty before the first input. `SessionMemory` reads them."""
     loop: LoopState
-    """Position of the loop; absent before the first input."""
+    """The state of the loop between two nodes; absent before the first input."""
     ready: list[Call]
-    """The calls to run next; empty after planning."""
+    """The calls that the next superstep runs; empty after planning."""
     usage: Annotated[Usage, add_usage]
     """Tokens and model calls of this input; zeros at its start."""
     remote: Annotated[RemoteState | None, change_remote]
-    """Tasks and conversations that other agents hold for this session; absent before the first."""
+    """Tasks and conversations that delegates hold for this session; absent before the first."""
+    # A channel of its own, because an ephemeral value is gone after one superstep without a write.
     wave_finished: Annotated[bool, EphemeralValue(bool, guard=False)]
     """True only in the superstep after a wave; it distinguishes a continued run from new input."""
 
 
 class PlanState(AgentState, total=False):
-    """Input of ``plan``: the state and the number of supersteps that LangGraph still allows."""
+    """Input of the node ``plan``: the state, and the number of supersteps that LangGraph still allows this run."""
 
     remaining_steps: RemainingSteps
 
 
 def report_model_calls(loop: LoopState, entry: StoredEvent) -> None:
-    """Move the model calls that no event reports yet from the loop state to an event."""
+    """Move the model calls that no event reports yet, if any, from `loop` to `entry`, as `model_calls`."""
     if calls := loop.pop("model_calls", None):
         entry["model_calls"] = calls
