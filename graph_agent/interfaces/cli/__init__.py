@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work of a command to its end, and return its result."""
+    """Run a coroutine on a new event loop until it ends, and return its result; raises what it raises."""
     # Imported here: a fifth of the time of `--help`.
     import asyncio
 

@@ -6,7 +6,11 @@ from graph_agent.interfaces.cli.typed_keys import hide_typed_keys
 
 
 def main() -> None:
-    """Run the command line; without the echo of typed keys from the start, if the command holds a conversation."""
+    """Run the command line of this process, and exit with the status of its command.
+
+    The commands `run`, `chat` and `resume`, which may read from the terminal, first stop its echo of typed keys,
+    because imports take a second in which keys would be shown twice. Ctrl-C during the imports exits with status 130.
+    """
     # The argument `-` reads standard input itself.
     if sys.argv[1:2] in (["run"], ["chat"], ["resume"]) and "-" not in sys.argv:
         hide_typed_keys()

@@ -41,6 +41,10 @@ def doctor(
 
 
 async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
+    """Run the checks of `doctor`, printing each result as it arrives.
+
+    Return the exit status, 1 if there is a problem.
+    """
     from graph_agent.devtools.checks import check_all
     from graph_agent.interfaces.server.settings import unknown_variables
 
@@ -90,6 +94,7 @@ def graph(
 
 
 async def _draw_compiled(spec: AgentSpec) -> str:
+    """Build the agent without its model, and return LangGraph's drawing of its graph, in Mermaid."""
     from graph_agent.agent_file.factory import open_parts
 
     async with open_parts(spec) as agent:
@@ -98,7 +103,11 @@ async def _draw_compiled(spec: AgentSpec) -> str:
 
 
 def mermaid(spec: AgentSpec) -> str:
-    """Return the Mermaid text of an agent's graph."""
+    """Return an agent's graph as a Mermaid flowchart, from its file alone; the last line has no line feed.
+
+    The node `tools` lists tools and MCP servers, `delegate` the delegates; `approve` is there if the file asks for
+    approvals.
+    """
     tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
     tools += [f"{name} (MCP)" for name in spec.mcp_servers]
     asks = spec.approve is not None or spec.config.get("approve") is not None
@@ -121,14 +130,17 @@ def mermaid(spec: AgentSpec) -> str:
 
 
 def _label(node: str, names: list[str]) -> str:
+    """Return the quoted label of a node: its name, then each name of a tool or delegate on a line of its own."""
     return _quoted("<br/>".join([node, *map(_escaped, names)]))
 
 
 def _quoted(text: str) -> str:
+    """Return a text in double quotes for Mermaid or YAML, with control characters as escapes."""
     return f'"{printable(text).replace(chr(34), "#quot;")}"'
 
 
 def _escaped(text: str) -> str:
+    """Return a text in which characters of HTML, which Mermaid would interpret, are Mermaid's entities."""
     return text.replace("&", "#amp;").replace("<", "#lt;").replace(">", "#gt;")
 
 
@@ -162,7 +174,11 @@ def new(
 
 
 def create(name: str, folder: Path) -> Path:
-    """Write the files, and return their folder; raise `InputError` for an invalid name, or a folder that exists."""
+    """Write the files of a new agent to the folder `folder / name`, and return the folder.
+
+    Raises `InputError` for a name that does not begin with a letter, is longer than 64, or has other characters than
+    letters, digits, `-` and `_`; and if the folder exists or cannot be written.
+    """
     if not _NAME.fullmatch(name):
         raise InputError(
             f"name={printable(name)!r}: a name begins with a letter and has letters, digits, '-' and '_', at most 64."

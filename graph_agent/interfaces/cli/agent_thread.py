@@ -28,7 +28,15 @@ T = TypeVar("T")
 
 
 class AgentThread:
-    """Opens an agent in a daemon thread, and closes it there, within `end_s` on exit."""
+    """Async context manager that opens an agent on the event loop of a daemon thread of its own, and closes it there.
+
+    Use it inside a running event loop, the caller's, which keeps the terminal responsive while code of the agent
+    blocks.
+
+    Args:
+        open_agent: Called in the new thread; its context manager yields the open agent.
+        end_s: Maximum seconds to wait on exit for the agent to close and the thread to end.
+    """
 
     def __init__(self, open_agent: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]], end_s: float) -> None:
         self._open_agent = open_agent
@@ -40,38 +48,57 @@ class AgentThread:
         self._caller = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, name="graph-agent chat", daemon=True)
         self.is_stuck = False
-        """Whether the thread did not end in time."""
+        """Whether the thread had not ended `end_s` seconds after the exit began; False before the exit."""
 
     async def __aenter__(self) -> CompiledAgentGraph:
-        """Start the thread, and return the agent once it is open; raises what `open_agent` raises."""
+        """Start the thread, wait until the agent is open, and return it; raises what opening it raises."""
         self._thread.start()
         return await self._opened
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the agent, and wait for the end of the thread."""
+        """Close the agent in its thread, wait up to `end_s` seconds for the thread to end, and set `is_stuck`."""
         if self._loop is not None and self._closing is not None:
             with suppress(RuntimeError):  # the loop may be closed already
                 self._loop.call_soon_threadsafe(self._closing.set)
+        # Waited for in another thread: the caller's loop must still handle keys and signals.
         self.is_stuck = not await asyncio.to_thread(self._ended.wait, self._end_s)
 
     def abandon(self) -> None:
-        """Do not wait for the end of the thread on exit: its loop is blocked."""
+        """Make the exit wait for nothing, because the agent's loop is blocked and would not react.
+
+        Sets `is_stuck` on exit.
+        """
         self._end_s = 0
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the agent's loop, and return its result."""
+        """Run a coroutine on the agent's loop, wait for it, and return its result.
+
+        Raises what the coroutine raises. Cancelling the wait cancels the coroutine. Call it only after `__aenter__`.
+        """
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def stream(self, start: Callable[[], AsyncGenerator[Part]]) -> AsyncIterator[Part]:
-        """Yield the parts of a run on the agent's loop, where `start` is called."""
+        """Yield the parts of a run that executes on the agent's loop, in order.
+
+        Parts are queued without a bound, so a slow reader does not slow the run. An exception of the run is raised here
+        after the parts before it. Closing the iterator, or cancelling its reader, cancels the run.
+
+        Args:
+            start: Called on the agent's loop; returns the stream of the run, e.g. `lambda: session.stream(text)`.
+        """
         queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue()
 
         def put(item: Part | BaseException | None) -> None:
+            """Add an item to the queue from the agent's thread.
+
+            An item is a part, the exception that ended the run, or None at the end.
+            """
             with suppress(RuntimeError):  # the caller's loop may be closed
                 self._caller.call_soon_threadsafe(queue.put_nowait, item)
 
         async def produce() -> None:
+            """Read the stream on the agent's loop into the queue, until its end or an exception."""
             try:
                 async with aclosing(start()) as parts:
                     async for part in parts:
@@ -79,6 +106,7 @@ class AgentThread:
                 put(None)
             except BaseException as error:
                 put(error)
+                # A cancellation must reach the event loop that requested it.
                 if not isinstance(error, Exception):
                     raise
 
@@ -93,6 +121,10 @@ class AgentThread:
             producer.cancel()
 
     def _work(self) -> None:
+        """Run the event loop of the thread until the agent is closed.
+
+        An exception of opening it is passed to `__aenter__`.
+        """
         try:
             asyncio.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - the caller raises it
@@ -101,12 +133,21 @@ class AgentThread:
             self._ended.set()
 
     async def _serve(self) -> None:
+        """Open the agent, pass it to `__aenter__`, and keep it open until `__aexit__` requests the end."""
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         async with self._open_agent() as graph:
             self._answer(self._opened.set_result, graph)
             await self._closing.wait()
 
     def _answer(self, resolve: Callable[[Any], None], value: Any) -> None:
+        """Complete `__aenter__` from the agent's thread.
+
+        Does nothing if it is complete or cancelled, or its loop is closed.
+
+        Args:
+            resolve: `set_result` or `set_exception` of the future that `__aenter__` awaits; called with `value`.
+        """
+
         def answer() -> None:
             if not self._opened.done():
                 resolve(value)
@@ -124,11 +165,12 @@ _RESPONSE_S = 3.0
 
 
 class Interrupts:
-    """Handler of Ctrl-C while a command runs.
+    """Handles Ctrl-C (SIGINT) while a command runs; construct it in the task of the command.
 
-    The first Ctrl-C aborts the running session, or cancels the command if no session runs; a second one cancels the
-    command. Neither works if code blocks the event loop or swallows the cancellation, so a thread ends the process
-    `GRACE_S` seconds after the first Ctrl-C, or after `_RESPONSE_S` seconds if the loop does not react.
+    The first Ctrl-C aborts the running session, which settles its calls, or cancels the command if no session runs;
+    each further one cancels the command. Both fail if code blocks the event loop or suppresses the cancellation, so the
+    first Ctrl-C also starts a thread that ends the process after `GRACE_S` seconds, or after `_RESPONSE_S` seconds if
+    the loop does not react.
     """
 
     def __init__(self) -> None:
@@ -142,7 +184,11 @@ class Interrupts:
     @classmethod
     @contextmanager
     def handled(cls) -> Iterator[Interrupts]:
-        """Handle Ctrl-C for the current task within the context; does nothing outside the main thread."""
+        """Handle Ctrl-C for the current task within the context, and yield the handler.
+
+        The handler's `count` is the number of times that Ctrl-C was pressed. Restores the previous handler of SIGINT on
+        exit. Outside the main thread, where Python permits no signal handler, the yielded object never counts anything.
+        """
         interrupts = cls()
         if threading.current_thread() is not threading.main_thread():
             yield interrupts
@@ -152,7 +198,7 @@ class Interrupts:
 
     @contextmanager
     def aborting(self, session: Session) -> Iterator[None]:
-        """Make the first Ctrl-C within the context abort this session."""
+        """Make the first Ctrl-C within the context abort this session, in place of cancelling the command."""
         self._session = session
         try:
             yield
@@ -160,12 +206,17 @@ class Interrupts:
             self._session = None
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        """Count a SIGINT and schedule its effect on the event loop.
+
+        The first one starts the thread that ends the process.
+        """
         self.count += 1
         if self.count == 1:
             threading.Thread(target=self._end_in_time, name="graph-agent interrupt", daemon=True).start()
         self._loop.call_soon_threadsafe(self._act, self.count)
 
     def _act(self, count: int) -> None:
+        """Abort the session for the first Ctrl-C, if one runs; otherwise cancel the command's task."""
         self._reacted.set()
         if count == 1 and self._session is not None:
             self._aborting = self._loop.create_task(self._session.abort())
@@ -173,6 +224,7 @@ class Interrupts:
             self._command.cancel()
 
     def _end_in_time(self) -> None:
+        """End the process after the grace period; runs in a thread, which dies with a process that ends before."""
         reason = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
         if self._reacted.wait(_RESPONSE_S):
             time.sleep(GRACE_S)
@@ -181,7 +233,11 @@ class Interrupts:
 
 
 def leave_at_once(reason: str) -> NoReturn:
-    """Print the reason, and exit with `STOPPED`, in any thread and without waiting for others."""
+    """Print `Stopped at once: REASON.` on standard error, and end the process with status 130 (`STOPPED`).
+
+    It may be called in any thread. No thread is waited for, and no exit handler runs; only the echo of typed keys is
+    restored.
+    """
     show_typed_keys()
     # Another thread may hold the lock of sys.stderr.
     os.write(2, f"Stopped at once: {reason}.\n".encode())
@@ -189,7 +245,7 @@ def leave_at_once(reason: str) -> NoReturn:
 
 
 def leave_interrupted() -> NoReturn:
-    """Flush the output streams, and exit with `STOPPED` without waiting for threads.
+    """Flush the output streams, and end the process with status 130 (`STOPPED`), without waiting for threads.
 
     A thread may be blocked on standard input, whose lock the interpreter needs for a regular shutdown.
     """

@@ -33,6 +33,10 @@ err = Terminal(stderr=True)
 
 
 def _print_version(requested: bool) -> None:
+    """Print `graph-agent VERSION` and exit with status 0, if `--version` was given.
+
+    Called by Typer before other options.
+    """
     if requested:
         from importlib import metadata
 
@@ -45,7 +49,8 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
-) -> None: ...
+) -> None:
+    """Declare the options of `graph-agent` itself, before a command's name; Typer handles them."""
 
 
 def schema() -> None:
@@ -88,7 +93,13 @@ app.add_typer(sessions_app, name="sessions")
 
 
 def main() -> None:
-    """Run the command line; errors for the user to fix are one line on standard error, with exit status 2."""
+    """Run the command line of this process, and exit with the status of its command.
+
+    An error that the user can fix (`GraphAgentError`, a failure of SQLite, an `OSError` with a message, such as a full
+    disk) is printed as one red line on standard error, with exit status 2. Ctrl-C ends the process with status 130. Any
+    other exception is printed with its traceback, with secrets masked and control characters escaped, and exit status
+    1.
+    """
     escape_unencodable()
     try:
         log_warnings(stream=log_stream)
@@ -116,6 +127,7 @@ def main() -> None:
 
 
 def _show_error(text: str) -> None:
+    """Print an error in red on standard error, with secrets of the environment masked."""
     err.print(mask_named_secrets(text), style="red")
 
 

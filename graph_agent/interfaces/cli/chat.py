@@ -40,23 +40,24 @@ _EVENTS = 20
 
 
 class Command(NamedTuple):
-    """One command."""
+    """One command of the conversation, typed as `/NAME`."""
 
     usage: str
-    """Its arguments; empty if there are none."""
+    """Form of its arguments for the help, e.g. `TEXT`; empty if there are none."""
     help: str
+    """One sentence for the help."""
     run: Callable[[Chat, str], Awaitable[None]]
-    """Executes it with the text after its name."""
+    """Executes the command in a conversation, with the text after its name, without surrounding white space."""
 
 
 def find_command(text: str) -> Command | None:
-    """Return the command of a line that begins with `/`; None if there is none of its name."""
+    """Return the command of a line that begins with `/`, in any case of letters; None if there is none of its name."""
     name = text[1:].strip().partition(" ")[0].lower()
     return COMMANDS.get(_ALIASES.get(name, name))
 
 
 async def run_command(chat: Chat, text: str) -> None:
-    """Execute a line that begins with `/`; errors are printed."""
+    """Execute a line that begins with `/`; an unknown command and the errors of a command are printed."""
     name, _, rest = text[1:].strip().partition(" ")
     if (command := find_command(text)) is None:
         hint = did_you_mean(f"/{name}", [f"/{known}" for known in COMMANDS])
@@ -69,6 +70,7 @@ async def run_command(chat: Chat, text: str) -> None:
 
 
 async def _help(chat: Chat, _: str) -> None:
+    """Print the commands and keys."""
     for name, command in COMMANDS.items():
         chat.out.print(f"  {f'/{name} {command.usage}'.strip():<18} {command.help}")
     chat.out.print(
@@ -79,6 +81,7 @@ async def _help(chat: Chat, _: str) -> None:
 
 
 async def _steer(chat: Chat, text: str) -> None:
+    """Send a message to the run before its next step; if none is under way, it precedes the next input."""
     if not text:
         chat.err.print("Write the message after /steer.", style="red")
         return
@@ -87,10 +90,15 @@ async def _steer(chat: Chat, text: str) -> None:
 
 
 async def _abort(chat: Chat, _: str) -> None:
+    """Stop the run, or drop the calls that wait for an answer."""
     await chat.abort()
 
 
 async def _approve(chat: Chat, text: str) -> None:
+    """Ask the open questions again, or approve all of them for the argument `all`.
+
+    Questions that `all` cannot approve are asked.
+    """
     if not chat.questions or chat.is_running:
         chat.out.print("Nothing waits for an answer.", style="dim")
     elif text != "all":
@@ -103,12 +111,15 @@ async def _approve(chat: Chat, text: str) -> None:
 
 
 async def _events(chat: Chat, text: str) -> None:
+    """Print the newest events of the session; the argument is their number, by default 20."""
     count = int(text) if text.isdecimal() else _EVENTS
+    # A number of 0 prints all, as `[-0:]` is the whole list.
     for event in (await chat.call(chat.session.events()))[-count:]:
         chat.out.line(event_line(event))
 
 
 async def _status(chat: Chat, _: str) -> None:
+    """Print the session's status, its calls, and the model calls, tokens and cost of the newest input."""
     doing = "running" if chat.is_running else "waiting for your answer" if chat.questions else "idle"
     status = await chat.call(chat.session.status())
     chat.out.line(f"session {chat.session.id}: {status}, {doing}")
@@ -124,6 +135,10 @@ async def _status(chat: Chat, _: str) -> None:
 
 
 async def _resume(chat: Chat, _: str) -> None:
+    """Ask the open questions again, or continue a run that was interrupted.
+
+    During a run, only print that there is one.
+    """
     if chat.is_running:
         chat.out.print("A run is under way.", style="dim")
     elif chat.questions:
@@ -133,6 +148,7 @@ async def _resume(chat: Chat, _: str) -> None:
 
 
 async def _new(chat: Chat, _: str) -> None:
+    """Start a new session; refused, with a text, during a run."""
     if chat.is_running:
         chat.out.print("A run is under way; /abort stops it.", style="dim")
         return
@@ -141,6 +157,7 @@ async def _new(chat: Chat, _: str) -> None:
 
 
 async def _quit(chat: Chat, _: str) -> None:
+    """End the conversation."""
     chat.leave()
 
 
@@ -169,9 +186,13 @@ _RESPONSE_S = 3.0
 
 
 async def chat_with(settings: Settings) -> int:
-    """Hold a conversation until the person leaves; return the exit status."""
+    """Open the agent in a thread of its own, and hold a conversation until the person leaves; return the exit status.
+
+    If the agent does not close within 10 s (`GRACE_S`), the process is ended at once.
+    """
 
     def opened() -> Any:
+        """Open the agent; called in its thread."""
         return open_agent(settings.spec, today=settings.today, db=settings.db)
 
     agent = AgentThread(opened, GRACE_S)
@@ -183,7 +204,14 @@ async def chat_with(settings: Settings) -> int:
 
 
 class Chat:
-    """One conversation, with the terminal's input line by default."""
+    """One conversation at the terminal, whose input line stays open while the agent works.
+
+    Args:
+        settings: The agent, the session to continue, and whether to approve every call.
+        agent: The thread that the agent runs in.
+        graph: The open agent.
+        editor: The input line; None for one that reads from the terminal and has the user's history.
+    """
 
     def __init__(
         self, settings: Settings, agent: AgentThread, graph: CompiledAgentGraph, editor: LineEditor | None = None
@@ -192,6 +220,7 @@ class Chat:
         self.screen = PromptScreen()
         self.out, self.err = self.screen.out, self.screen.err
         self.questions: list[Question] = []
+        """The open questions of the session."""
         self.result: RunResult | None = None
         """The result of the newest run of this conversation; None before it."""
         self._agent, self._graph = agent, graph
@@ -201,11 +230,17 @@ class Chat:
         self._editor.session.complete_while_typing = False
         self._dialog_editor = LineEditor(read_from=self._editor.session.input, write_to=self._editor.session.output)
         self._dialog: Dialog | None = None
+        """The questions as they are asked; None if nothing is asked."""
         self._run: asyncio.Task[None] | None = None
+        """The task that prints the newest run."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._draft = ""
         """The text that was typed when a question interrupted the input line."""
         self._armed = self._stuck = self._leaving = False
+        """`_armed`: Ctrl-C was pressed, and a second time leaves.
+
+        `_stuck`: the run did not react to an abort. `_leaving`: the conversation ends after the current input.
+        """
         self.start_session(settings.session_id or new_session_id())
 
     @property
@@ -214,11 +249,15 @@ class Chat:
         return self._run is not None and not self._run.done()
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the agent's loop, and return its result; `TimeoutError` if it is blocked for `GRACE_S`."""
+        """Run a coroutine on the agent's loop, and return its result.
+
+        Raises what the coroutine raises, and `TimeoutError` after 10 s (`GRACE_S`), e.g. if code of the agent blocks
+        the loop.
+        """
         return await asyncio.wait_for(self._agent.call(work), GRACE_S)
 
     def start_session(self, session_id: str) -> None:
-        """Continue with another session."""
+        """Continue the conversation in the session of this id, which need not exist; forgets the open questions."""
         self.session = Session(self._graph, session_id)
         self.questions, self._dialog, self.result = [], None, None
         self._report = TextReport(self.screen)
@@ -228,7 +267,13 @@ class Chat:
         self._leaving = True
 
     async def talk(self) -> int:
-        """Read and execute inputs until the person leaves; return the exit status."""
+        """Read and execute inputs until the person leaves, and abort a run that is under way then.
+
+        Return the exit status.
+
+        The newest exchange and the open questions of a continued session are printed first. The status is 0, or 130 for
+        SIGINT while no run was under way. Errors of inputs are printed.
+        """
         status = 0
         with patch_stdout(raw=True):
             self.greet()
@@ -253,16 +298,22 @@ class Chat:
         return status
 
     def greet(self) -> None:
-        """Print the agent and the session."""
+        """Print a line with the agent's name and the session's id."""
         self.out.line(f"{self.settings.spec.name} - session {self.session.id} - /help lists the commands", style="dim")
 
     def show_error(self, error: Exception) -> None:
-        """Print an error; the conversation continues."""
+        """Print an error with secrets masked.
+
+        One without a text, such as a timeout, as a hint that the agent blocks.
+        """
         text = str(error) or "the agent does not react: something of it blocks"
         self.err.print(mask_named_secrets(f"error: {text}"), style="red")
 
     async def _show_last_exchange(self) -> None:
-        """Print the newest input of a continued session as its run printed it."""
+        """Print the newest input of a continued session, with its answer, as its run printed it.
+
+        Nothing for a new session.
+        """
         events = await self.call(self.session.events())
         inputs = [at for at, event in enumerate(events) if event["type"] == "user_message"]
         report = TextReport(self.screen)
@@ -274,7 +325,10 @@ class Chat:
         report.close()
 
     async def load_questions(self) -> None:
-        """Read the open questions of the session, and ask them."""
+        """Read the open questions of the session, and ask them.
+
+        If there are none, print whether another process runs the session, or its last run was interrupted.
+        """
         state = await self.call(self._graph.aget_state({"configurable": {"thread_id": self.session.id}}))
         self.questions = questions_of(open_interrupts(state))
         if self.questions:
@@ -285,25 +339,30 @@ class Chat:
             self.err.print("The last run of this session was interrupted; /resume continues it.", style="yellow")
 
     def ask(self) -> None:
-        """Ask the open questions, in place of the next input."""
+        """Begin to ask the open questions; the next lines that are typed answer them."""
         self._dialog = Dialog(self.questions)
 
     def answer(self, answers: dict[str, Any] | None) -> None:
-        """Resume the session with answers; with None, after a crash."""
+        """Resume the session in a new run with answers, interrupt id → answer; with None, after an interruption."""
         self._dialog = None
         self._report.resume()
         session, given = self.session, None if answers is None else signed(answers)
         self._start(lambda: session.stream_resume(given, context=RUN_CONTEXT))
 
     def send(self, text: str) -> None:
-        """Run an input."""
+        """Run an input, after the agent's warnings; returns once its run has started."""
         self._report = TextReport(self.screen)
         self._report.warn(self._graph.input_warnings)
         session = self.session
         self._start(lambda: session.stream(text, context=RUN_CONTEXT))
 
     async def abort(self) -> None:
-        """Stop the run, or settle the calls that wait."""
+        """Stop the run, or drop the calls that wait, and put queued messages that were not sent back into the input
+        line.
+
+        If nothing reacts within 3 s (`_RESPONSE_S`), the run counts as stuck, and Ctrl-C leaves the program. Errors are
+        printed.
+        """
         aborting = asyncio.create_task(self._abort_run())
         # Not cancelled after the timeout: the loop may go on later.
         await asyncio.wait([aborting], timeout=_RESPONSE_S)
@@ -324,7 +383,11 @@ class Chat:
             self.out.print("Nothing is running.", style="dim")
 
     async def _abort_run(self) -> bool:
-        """Abort the session's run; repeat this for an input that was just sent, until its run is registered."""
+        """Abort the session's run; return whether something was stopped.
+
+        Repeated every 10 ms while the run of an input that was just sent is not registered yet, and would miss the
+        abort.
+        """
         while True:
             stopped: bool = await self._agent.call(self.session.abort())
             if stopped or not self.is_running:
@@ -332,7 +395,9 @@ class Chat:
             await asyncio.sleep(_RETRY_S)
 
     async def _take_back_follow_ups(self) -> None:
-        """Put the queued messages of a stopped run into the input line; they are not sent."""
+        """Withdraw the queued messages of a stopped run, print them, and put them into the input line if it is
+        empty.
+        """
         control = SessionControl(self._graph, self.session.id)
         if not (texts := await self.call(control.withdraw_follow_ups())):
             return
@@ -343,6 +408,12 @@ class Chat:
             buffer.cursor_position = len(buffer.text)
 
     async def _read(self) -> str:
+        """Read one line: an answer if questions are open and no run is under way, else an input, a message or a
+        command.
+
+        Returns `_WAKE` if there is no line, but another question must be shown. Raises `EOFError` to leave: for Ctrl-D,
+        or the second Ctrl-C at a question.
+        """
         if self._dialog is not None and not self.is_running:
             if not self._armed:
                 show_question(self.err, self._dialog)
@@ -361,6 +432,9 @@ class Chat:
         return await self._editor.read(self.screen.prompt, default=draft)
 
     async def _take(self, text: str) -> None:
+        """Execute one line: a command, an answer, a message that is queued to follow the current answer, or an
+        input.
+        """
         if text is _WAKE:
             return
         self._armed = False
@@ -383,10 +457,16 @@ class Chat:
             self.send(text)
 
     def _start(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
+        """Start the task that prints a run; `start` opens its stream on the agent's loop."""
         self.questions = []
         self._run = asyncio.create_task(self._show(start))
 
     async def _show(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
+        """Print a run to its end, then ask the questions that it ended with, or approve them if the settings ask for
+        it.
+
+        Exceptions of the run are printed. After an answer that does not fit, the questions are read and asked again.
+        """
         report = self._report
         self.screen.set_busy(True)
         refresh = asyncio.create_task(self._refresh())
@@ -419,12 +499,16 @@ class Chat:
         self._wake()
 
     async def _refresh(self) -> None:
+        """Redraw the live region four times a second, until cancelled."""
         while True:
             await asyncio.sleep(_REFRESH_S)
             self._editor.session.app.invalidate()
 
     def _wake(self) -> None:
-        """Interrupt the input line, so that the question is asked; the typed text is kept."""
+        """Interrupt the input line, so that the open question is asked.
+
+        The typed text is kept for the next input line.
+        """
         app = self._editor.session.app
         if self._dialog is not None and app.is_running:
             self._draft = app.current_buffer.text
@@ -432,7 +516,11 @@ class Chat:
             app.exit(result=_WAKE)
 
     def _interrupted(self, typed: str) -> bool:
-        """Handle the key Ctrl-C; return whether to clear the typed text."""
+        """Handle the key Ctrl-C; return whether to clear the typed text.
+
+        During a run it aborts the run. Otherwise it clears the text; in an empty line, the second one leaves the
+        conversation, as does one during a run that is stuck.
+        """
         app = self._editor.session.app
         if self.is_running and not self._stuck:
             self._spawn(self.abort())
@@ -448,19 +536,24 @@ class Chat:
         return False
 
     def _signalled(self) -> bool:
-        """Handle SIGINT, which the key Ctrl-C sends while output is printed; return False to leave the program."""
+        """Handle SIGINT, which the key Ctrl-C sends while output is printed; return False to leave the conversation."""
         if not self.is_running and not self._armed:
             return False
         self._interrupted("")
         return True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task, to which the conversation keeps a reference until it ends."""
         task = asyncio.create_task(work)
+        # asyncio holds tasks weakly only.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _end_run(self) -> None:
-        """Abort a run that is under way, and wait for its end."""
+        """Abort a run that is under way, and wait for it for at most 3 s.
+
+        A run that is stuck is abandoned with its thread.
+        """
         if self._run is None or self._run.done():
             return
         if not self._stuck:

@@ -1,6 +1,8 @@
 """Converts open interrupts to questions to a person, asks them, and reads the answers.
 
-Approvals have LangChain's shape: the interrupt's value is a `HITLRequest`, its answer a `HITLResponse`.
+An interrupt is an open question of a session. Approvals have LangChain's shape: the interrupt's value is a
+`HITLRequest`, its answer a `HITLResponse`. A decision is what a person decided on one call: `approve`, `reject`, `edit`
+(run with other arguments) or `respond` (use a given text as the result).
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
 
 
 Decision = dict[str, Any]
-"""One decision of a `HITLResponse`."""
+"""One decision of a `HITLResponse`, e.g. `{"type": "approve"}` or `{"type": "reject", "message": "too expensive"}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One call that waits for a decision."""
+    """One call that waits for a decision; a call may allow only some kinds of decisions."""
 
     name: str
     args: dict[str, Any]
@@ -48,26 +50,34 @@ class Action:
 
     @property
     def title(self) -> str:
-        """The tool, and the delegate if the call is not of the agent itself."""
+        """The name of the tool, e.g. `book`.
+
+        With the delegate that made the call, if any, e.g. `book (delegate travel)`.
+        """
         return f"{self.name} (delegate {self.delegate})" if self.delegate else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One open interrupt."""
+    """One open interrupt: an approval of one or more calls, or a question of another kind."""
 
     id: str
+    """Id of the interrupt."""
     value: Any
+    """The interrupt's value."""
     actions: tuple[Action, ...]
     """The calls that wait for a decision, in order; empty for a question of another kind."""
 
     def answer(self, decisions: Sequence[Decision]) -> Any:
-        """Return the answer with a decision for each action, in order."""
+        """Return the value that resumes the interrupt with a decision for each action, in order.
+
+        It is `{"decisions": […]}`, or the decision alone if the request has the shape of a single call.
+        """
         return decisions[0] if is_single_call(self.value) else {"decisions": [*decisions]}
 
 
 def user_name() -> str:
-    """Return the name of the user of this process, who decides; `user` if it has none."""
+    """Return the login name of this process, which is recorded with decisions; the text `user` if it has none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -75,11 +85,15 @@ def user_name() -> str:
 
 
 def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return answers in which each approval names the user of this process, for the history."""
+    """Return a copy of answers, by interrupt id, whose decisions have this process's login name as `decided_by`.
+
+    Decisions that name someone else, and answers that are no decisions, are unchanged.
+    """
     return {id_: _signed(answer, user_name()) for id_, answer in answers.items()}
 
 
 def _signed(answer: Any, user: str) -> Any:
+    """Return an answer with `decided_by` in each decision (see `signed`)."""
     if not isinstance(answer, dict):
         return answer
     if isinstance(decisions := answer.get("decisions"), list):
@@ -89,12 +103,12 @@ def _signed(answer: Any, user: str) -> Any:
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
-    """Return the questions of open interrupts."""
+    """Return the questions of open interrupts, in order; one that requests no approval has no actions."""
     return [Question(each.id, each.value, _actions(each)) for each in interrupts]
 
 
 def describe(question: Question) -> list[str]:
-    """Return a question as lines of text, one for each action."""
+    """Return a question as printable lines, one for each call, e.g. `book {"city": "Rome"}`, or one with the value."""
     if question.actions:
         return [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
     value = question.value
@@ -102,9 +116,10 @@ def describe(question: Question) -> list[str]:
 
 
 def parse_decision(text: str, action: Action) -> Decision:
-    """Parse a decision: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`.
+    """Return the decision that a text of the command line names.
 
-    Raises `InputError` if it has another form, or the call does not allow it.
+    The text is `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`. Raises
+    `InputError` if it has another form, or the call does not allow the decision.
     """
     kind, colon, rest = text.partition(":")
     kind, rest = kind.strip().lower(), rest.strip()
@@ -131,7 +146,10 @@ def edit(action: Action, arguments: dict[str, Any]) -> Decision:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """Parse the arguments of a call: a JSON or YAML object with text keys; raise `InputError` if it is none."""
+    """Parse the arguments of a call: a JSON or YAML object with text keys; an empty text is an empty object.
+
+    Raises `InputError` for anything else.
+    """
     try:
         value = json.loads(text)
     except ValueError:
@@ -147,6 +165,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _actions(interrupt: Interrupt) -> tuple[Action, ...]:
+    """Return the calls that an interrupt asks to approve, in order; empty if it requests no approval."""
     if (request := request_of(interrupt)) is None:
         return ()
     delegate = request["delegate"] if isinstance(request.get("delegate"), str) else ""
@@ -176,6 +195,7 @@ _WORDS = {
     "r": "respond",
     "respond": "respond",
 }
+"""What can be typed as a choice → the kind of decision; `always` approves later calls of the same tool, too."""
 _DETAILS = {
     "edit": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line, Ctrl-X Ctrl-E opens an editor.\narguments: ",
     "reject": "Enter submits, Ctrl-C goes back.\nreason (may be empty): ",
@@ -187,10 +207,11 @@ _LABELS = {"approve": "[y]es", "reject": "[n]o", "edit": "[e]dit", "respond": "[
 
 @dataclass(slots=True)
 class Dialog:
-    """Asks for each decision and collects the answers.
+    """Asks the open questions one by one, without input or output of its own, and collects the answers.
 
-    The caller prints `text` before each new question, reads one input with `label` as its prompt and `default` as its
-    editable beginning, and passes it to `submit`, until `answers` is not None.
+    The caller repeats, until `answers` is not None: print `text` if it is not empty, read one line with `label` as the
+    prompt and `default` as its editable beginning, and pass the line to `submit`. A choice may need a second line, e.g.
+    the reason of a rejection.
     """
 
     questions: Sequence[Question]
@@ -198,11 +219,15 @@ class Dialog:
     error: str = ""
     """Why the last input was refused; empty if it was accepted."""
     _at: int = 0
+    """Index of the open question."""
     _decisions: list[Decision] = field(default_factory=list)
+    """The decisions on the first calls of the open question."""
     _answers: dict[str, Any] = field(default_factory=dict)
+    """Interrupt id → answer, of the questions before the open one."""
     _awaits: str = ""
     """The text that the next input is: `edit`, `reject` or `respond`; empty for a choice."""
     _draft: str = ""
+    """The editable beginning of the next line of `edit`: the arguments, or the text that was refused."""
     _always: set[str] = field(default_factory=set)
     """Titles of the calls that are approved without a question; those of later requests are approved by the session."""
 
@@ -230,7 +255,7 @@ class Dialog:
 
     @property
     def label(self) -> str:
-        """The prompt of the next input."""
+        """The prompt of the next line, e.g. `[y]es, [n]o, [e]dit, [a]lways: `."""
         if self._awaits:
             return _DETAILS[self._awaits]
         if (action := self._action) is None:
@@ -242,21 +267,27 @@ class Dialog:
 
     @property
     def default(self) -> str:
-        """The editable beginning of the next input."""
+        """The editable beginning of the next line; empty unless it is the arguments of `edit`."""
         return self._draft if self._awaits == "edit" else ""
 
     @property
     def accepts(self) -> Literal["choice", "text", "detail"]:
-        """What the next input is: a choice, any text as the answer of a question, or the text that a choice needs."""
+        """The next line is a `choice`, the `text` that answers a question, or the `detail` that a choice needs."""
         return "detail" if self._awaits else "text" if self._action is None else "choice"
 
     def go_back(self) -> bool:
-        """Return to the choices; False if the dialog is there already."""
+        """Leave the text that a choice needs and return to the choices.
+
+        Return False if a choice is expected already.
+        """
         returns, self._awaits, self.error = bool(self._awaits), "", ""
         return returns
 
     def submit(self, given: str) -> None:
-        """Take in one input; sets `error` if it is refused, and the same question stays open."""
+        """Process one line: answer the question, make a decision, or expect the text that a choice needs.
+
+        A line that is refused sets `error`, and the same question stays open.
+        """
         self.error = ""
         try:
             self._take(given)
@@ -265,6 +296,7 @@ class Dialog:
             self._draft = given
 
     def _take(self, given: str) -> None:
+        """Process one line by what the dialog expects; raise `InputError` if it is refused."""
         action = self._action
         if action is None:
             if not given.strip():
@@ -281,6 +313,10 @@ class Dialog:
             self._choose(given.strip().lower(), action)
 
     def _choose(self, given: str, action: Action) -> None:
+        """Process a choice, e.g. `y` or `edit`, in lower case.
+
+        Raise `InputError` for an unknown one, or one the call does not allow.
+        """
         kind = _WORDS.get(given)
         if kind is None:
             raise InputError(f"{given!r} is none of the choices: {self.label.rstrip(': ')}.")
@@ -295,6 +331,10 @@ class Dialog:
             self._draft = visible_json(action.args, indent=2)
 
     def _decide(self, decision: Decision) -> None:
+        """Add a decision on the next call.
+
+        The last one of a question closes it. Then skip calls that are always approved.
+        """
         self._awaits = ""
         self._decisions.append(decision)
         if len(self._decisions) == len(self._question.actions):
@@ -302,34 +342,38 @@ class Dialog:
         self._skip_approved()
 
     def _close_question(self, answer: Any) -> None:
+        """Store the answer of the open question, and open the next one."""
         self._answers[self._question.id] = answer
         self._at += 1
         self._decisions = []
 
     def _skip_approved(self) -> None:
+        """Approve the next call without a question if `always` was chosen for its tool, and so on."""
         action = self._action
         if action is not None and action.title in self._always and "approve" in action.allowed:
             self._decide({**standing_approval(user_name())})
 
     @property
     def _question(self) -> Question:
+        """The open question; `IndexError` after the last."""
         return self.questions[self._at]
 
     @property
     def _action(self) -> Action | None:
-        """The call that the next decision is for; None for a question of another kind, and after the last."""
+        """The call that the next decision is for; None for a question that is no approval, and after the last."""
         if self._at == len(self.questions) or not self._question.actions:
             return None
         return self._question.actions[len(self._decisions)]
 
 
 def _news(action: Action) -> str:
-    """Return the description; empty if it has only the name and the arguments, as LangChain's default has."""
+    """Return the description of a call; empty if it only repeats name and arguments, as LangChain's default does."""
     is_known = action.description == f"Delegate {action.delegate}" or str(action.args) in action.description
     return "" if is_known else action.description
 
 
 def _as_yaml(value: Any) -> str:
+    """Return a value as YAML text, or as JSON if it has types that YAML cannot write."""
     try:
         text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, default_flow_style=False)
     except yaml.representer.RepresenterError:  # an interrupt may have any value
@@ -342,11 +386,14 @@ WAITING = 4
 
 
 Ask = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
-"""Returns interrupt id → answer; None to leave the session waiting."""
+"""Asks questions: returns interrupt id → answer, or None to leave the session waiting."""
 
 
 async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Behaves like `Ask`, at the terminal; None if the person leaves with Ctrl-C or Ctrl-D."""
+    """Ask each question at the terminal, and return interrupt id → answer; keys typed before the questions are dropped.
+
+    Returns None if the person leaves with Ctrl-C or Ctrl-D at a choice. Questions and errors are printed to `err`.
+    """
     # Imported here: commands without a terminal need no editor.
     from graph_agent.interfaces.cli.editor import LineEditor
 
@@ -364,7 +411,10 @@ async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[
 
 
 async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Return approvals of all calls; None if a question is no approval, or a call does not allow it."""
+    """Approve all calls without a question, and return interrupt id → answer.
+
+    Returns None if a question is no approval, or a call does not allow it.
+    """
     if not all(question.actions for question in questions):
         return None
     if not all("approve" in action.allowed for question in questions for action in question.actions):
@@ -373,20 +423,22 @@ async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
 
 
 async def leave_waiting(questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Return None: without a terminal, the session is left waiting."""
+    """Return None, which leaves the session waiting: there is no terminal to ask at."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswers:
-    """The answers that options of `graph-agent resume` give."""
+    """The decisions and answers that the options of `graph-agent resume` give in advance."""
 
     approve_all: bool = False
+    """Approve every call."""
     reject_all: bool = False
+    """Reject every call."""
     message: str = ""
     """The reason of `reject_all`; empty if there is none."""
     decisions: Sequence[str] = field(default=())
-    """One for each call, in order, as for `parse_decision`."""
+    """One text for each call, in order, in the form that `parse_decision` reads."""
     answers: Sequence[str] = field(default=())
     """One for each question that is no approval, in order."""
 
@@ -396,7 +448,12 @@ class GivenAnswers:
         return not (self.approve_all or self.reject_all or self.decisions or self.answers)
 
     def resolve(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Return interrupt id → answer; raise `InputError` with a list if the options do not fit the questions."""
+        """Return interrupt id → answer for all questions.
+
+        Raises `InputError` if more than one of `approve_all`, `reject_all` and `decisions` is given, their number or
+        that of `answers` differs from that of calls or other questions (the message lists both), or a decision is
+        invalid or not allowed.
+        """
         if self.approve_all + self.reject_all + bool(self.decisions) > 1:
             raise InputError("Give one of --approve-all, --reject-all and --decision.")
         calls = [action for question in questions for action in question.actions]
@@ -412,6 +469,10 @@ class GivenAnswers:
         return _by_id(questions, decisions, self.answers)
 
     def _texts(self, calls: int) -> Sequence[str]:
+        """Return a decision for each of `calls` calls, as texts that `parse_decision` reads.
+
+        Given ones are returned unchanged.
+        """
         if self.approve_all:
             return ["approve"] * calls
         if self.reject_all:
@@ -420,6 +481,7 @@ class GivenAnswers:
 
 
 def _by_id(questions: Sequence[Question], decisions: Sequence[Decision], answers: Sequence[str]) -> dict[str, Any]:
+    """Distribute decisions and answers to the questions in order; return interrupt id → answer."""
     remaining, texts = iter(decisions), iter(answers)
     return {
         question.id: question.answer([next(remaining) for _ in question.actions])
@@ -430,7 +492,10 @@ def _by_id(questions: Sequence[Question], decisions: Sequence[Decision], answers
 
 
 def show_question(err: Terminal, dialog: Dialog) -> None:
-    """Print why the last input was refused, and the question if it is a new one."""
+    """Print on standard error why the last line was refused.
+
+    If it was not, the next question, unless it was printed before.
+    """
     if dialog.error:
         err.print(dialog.error, style="red")
     elif dialog.text:
@@ -440,7 +505,15 @@ def show_question(err: Terminal, dialog: Dialog) -> None:
 def show_how_to_go_on(
     err: Terminal, session_id: str, questions: Sequence[Question], options: Sequence[str], db: str
 ) -> None:
-    """Print the open questions of a session, and the command, with these options, that answers them."""
+    """Print the open questions of a session, numbered, and the `graph-agent resume` command that answers them.
+
+    Args:
+        err: Where to print.
+        session_id: Id of the session.
+        questions: The open questions.
+        options: Options of the command that select the same agent and database.
+        db: URL of the database; for `memory:` the text reports that nothing can answer later.
+    """
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
     for number, line in enumerate((line for question in questions for line in describe(question)), 1):
         err.line(f"  {number}. {line}", style="yellow")

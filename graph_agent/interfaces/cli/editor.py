@@ -15,11 +15,15 @@ from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 HISTORY_VARIABLE = "GRAPH_AGENT_HISTORY"
-"""Environment variable with the file of the history; an empty value keeps the history in memory."""
+"""Environment variable with the path of the history file; an empty value keeps the history in memory."""
 
 
 def history_path() -> Path | None:
-    """Return the file of the input history in the user's state folder; None to keep it in memory."""
+    """Return the path of the file with earlier inputs; None to keep them in memory only.
+
+    It is the value of `GRAPH_AGENT_HISTORY`, or else `graph-agent/history` in `$XDG_STATE_HOME`, by default
+    `~/.local/state`. Raises `RuntimeError` if the home folder is needed and unknown.
+    """
     given = os.environ.get(HISTORY_VARIABLE)
     if given is not None:
         return Path(given) if given else None
@@ -30,7 +34,10 @@ def history_path() -> Path | None:
 
 
 def open_history() -> History:
-    """Return the persistent history, readable by this user only; one in memory if its file cannot be written."""
+    """Return the history of earlier inputs, whose file is created if needed, readable by this user only.
+
+    If no file can be written, or the variable asks for none, the history is kept in memory.
+    """
     try:
         path = history_path()
         if path is None:
@@ -44,7 +51,7 @@ def open_history() -> History:
 
 
 def terminal_output() -> Output:
-    """Return the terminal that standard output, or else standard error, is."""
+    """Return the terminal behind standard output, or else behind standard error, as an output of prompt_toolkit."""
     output = create_output(always_prefer_tty=True)
     if isinstance(output, Vt100_Output):
         # The terminal's answers to requests for the cursor position could arrive as keys of the next input.
@@ -53,16 +60,16 @@ def terminal_output() -> Output:
 
 
 class LineEditor:
-    """Reads inputs of one or several lines.
+    """Reads inputs of one or several lines from a terminal.
 
     Enter ends the input; Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-X Ctrl-E opens the
     input in `$VISUAL` or `$EDITOR`.
 
     Args:
-        history: The earlier inputs; None to keep none.
-        on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; returns whether
-            to clear the text. None to raise.
-        on_signal: Called for SIGINT; returns False to raise `KeyboardInterrupt`. None to raise.
+        history: The earlier inputs, for the arrow keys; None to keep none.
+        on_interrupt: Called for the key Ctrl-C with the typed text, in place of raising `KeyboardInterrupt` from
+            `read`; returns whether to clear the text. None to raise.
+        on_signal: Called for SIGINT; returns False to raise `KeyboardInterrupt` from `read`. None to raise.
         read_from: Source of keys; None for the terminal.
         write_to: The screen; None for the terminal.
     """
@@ -83,6 +90,7 @@ class LineEditor:
 
             @keys.add("c-c")
             def interrupt(event: KeyPressEvent) -> None:
+                """Handle the key Ctrl-C."""
                 if on_interrupt(event.current_buffer.text):
                     event.current_buffer.reset()
 
@@ -90,6 +98,7 @@ class LineEditor:
 
             @keys.add("<sigint>")
             def signalled(event: KeyPressEvent) -> None:
+                """Handle SIGINT."""
                 if not on_signal():
                     event.app.exit(exception=KeyboardInterrupt)
 
@@ -106,9 +115,15 @@ class LineEditor:
         )
 
     async def read(self, label: AnyFormattedText, *, default: str = "", handle_signal: bool = True) -> str:
-        """Read one input; raise `EOFError` for Ctrl-D in an empty one.
+        """Read one input, which may be empty, and return it without its last line feed.
 
-        SIGINT and Ctrl-C that no callback handles raise `KeyboardInterrupt`.
+        Raises `EOFError` for Ctrl-D in an empty input, and `KeyboardInterrupt` for Ctrl-C or SIGINT that no callback
+        handles.
+
+        Args:
+            label: The prompt; a text is drawn in cyan. A function is called at each redraw.
+            default: Editable text that the input begins with.
+            handle_signal: Handle SIGINT while reading; False leaves it to the handler of the process.
         """
         # A space without a colour would be a movement of the cursor.
         shown: AnyFormattedText = FormattedText([("ansicyan", label)]) if isinstance(label, str) else label
@@ -116,6 +131,7 @@ class LineEditor:
 
 
 def _enter(event: KeyPressEvent) -> None:
+    """End the input, or start a new line if the cursor is at its end behind a backslash, which is removed."""
     buffer = event.current_buffer
     if buffer.document.current_line_before_cursor.endswith("\\") and buffer.document.is_cursor_at_the_end:
         buffer.delete_before_cursor()
@@ -125,4 +141,5 @@ def _enter(event: KeyPressEvent) -> None:
 
 
 def _new_line(event: KeyPressEvent) -> None:
+    """Insert a line feed at the cursor."""
     event.current_buffer.insert_text("\n")

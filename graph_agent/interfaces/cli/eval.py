@@ -94,6 +94,19 @@ def _plan(
     today: datetime | None,
     db: str | None,
 ) -> Plan:
+    """Return the evaluation that the options of `eval` ask for.
+
+    Raises `ConfigError` if a file is invalid, no agent is named, or no case has a name of `only`.
+
+    Args:
+        path: The file of cases.
+        agent: The agent file; None for the one that the cases name.
+        vs: Another agent file, and keys `KEY=VALUE` that replace its own; empty to compare with no other agent.
+        only: Names or patterns of cases; empty for all.
+        repeat: Runs of each case.
+        today: The agent's current date; None for the real one.
+        db: URL of the database of the runs; None for a SQLite file next to the cases.
+    """
     from fnmatch import fnmatchcase
 
     from graph_agent.agent_file.spec import load_spec
@@ -118,6 +131,12 @@ def _plan(
 
 
 def _export(path: Path, export: str) -> None:
+    """Write the cases of the file `path` in another format.
+
+    `export` is `FORMAT:FILE`, and an existing file is replaced.
+
+    Raises `ConfigError` for an unknown format, no file, or invalid cases.
+    """
     from typing import get_args
 
     from graph_agent.base.errors import did_you_mean
@@ -131,6 +150,14 @@ def _export(path: Path, export: str) -> None:
 
 
 def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
+    """Return the agent that `--vs` describes, with its label for the table, e.g. `model=openai:gpt-4o`.
+
+    Raises `ConfigError` for more than one agent file, an invalid one, or an invalid key.
+
+    Args:
+        spec: The agent file that keys of `vs` change, unless `vs` names another.
+        vs: At most one path of an agent file, and any number of `KEY=VALUE`.
+    """
     from graph_agent.agent_file.spec import load_spec, with_keys
 
     files = [each for each in vs if "=" not in each]
@@ -145,6 +172,18 @@ def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
 
 
 async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
+    """Run the cases, display their progress, print the summary, and return the outcome.
+
+    Runs that an earlier evaluation has completed in the same database are not repeated. Ctrl-C prints that the command
+    can be repeated, and the cancellation passes on.
+
+    Args:
+        plan: The cases and agents.
+        parallel: Runs at the same time.
+        html: File to write the outcome to as a page, with the sessions; None for no file.
+        fresh: Delete the earlier runs first, so that each case runs again.
+        quiet: Print no progress and no summary.
+    """
     import asyncio
 
     from graph_agent.devtools.evaluation.report import Report, page_of
@@ -170,7 +209,12 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
 
 
 class Progress:
-    """Shows an evaluation: a table that changes while it runs on a terminal, else a line for each case that ended."""
+    """Displays an evaluation: on a terminal a table that is redrawn while it runs, else a line for each case that
+    has ended.
+
+    A trial is one run of a case by one agent. Use it as a context manager, which displays the table, and call `close`
+    last.
+    """
 
     def __init__(self, plan: Plan, *, quiet: bool) -> None:
         self._plan, self._quiet = plan, quiet
@@ -180,9 +224,12 @@ class Progress:
         }
         """Case and agent → trial → its outcome; None while it runs."""
         self._printed = 0
+        """Number of cases, in the order of the file, whose lines are printed."""
         self._live: Any = None
+        """The table's live display; None if there is none."""
 
     def __enter__(self) -> Progress:
+        """Start the table, on a terminal and unless quiet."""
         if not self._quiet and self._out.is_terminal:
             from rich.live import Live
 
@@ -193,21 +240,22 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Remove the table."""
         if self._live is not None:
             self._live.stop()
 
     def begin(self, trial: Trial) -> None:
-        """Show that a trial runs."""
+        """Record that a trial has begun; the table displays it."""
         self._trials[trial.case.name, trial.agent][trial.number] = None
 
     def end(self, trial: Trial) -> None:
-        """Show the outcome of a trial."""
+        """Record the outcome of a trial; without a table, print the cases that are complete."""
         self._trials[trial.case.name, trial.agent][trial.number] = trial
         if not self._quiet and self._live is None:
             self._print_ended()
 
     def close(self, report: Report) -> None:
-        """Print the final table, the failed checks and the summary."""
+        """Print the summary, and after a table first the final table and the failed checks; nothing if quiet."""
         if self._quiet:
             return
         if self._live is not None:
@@ -224,7 +272,7 @@ class Progress:
             self._out.line(line)
 
     def _print_ended(self) -> None:
-        """Print the cases that have ended, in the order of the file."""
+        """Print the cases whose trials have all ended, in the order of the file, up to the first that has not."""
         from graph_agent.devtools.evaluation.report import CaseSummary, case_line, failure_lines
 
         width = max(len(name) for name, _ in self._trials)
@@ -240,7 +288,11 @@ class Progress:
                 self._out.line(f"      {line}")
 
     def _table(self, *, every: bool = False) -> Table:
-        """Return the table; cases that passed, then cases that wait are left out if there is not room for all."""
+        """Return the table of all cases, with the number of ended trials as its caption.
+
+        If the terminal has not enough rows, cases that passed are left out, then cases that have not begun, unless
+        `every`.
+        """
         from rich.table import Table
         from rich.text import Text
 

@@ -60,6 +60,7 @@ def events(
         return
 
     def show(event: Event) -> None:
+        """Print one event, unless it is a recorded request of a model."""
         if event["type"] == "model_request":
             return  # `--requests` shows it
         if json_lines:
@@ -71,6 +72,15 @@ def events(
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
+    """Pass the events of a session to `show`, oldest first; raise `InputError` if there is no such session.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session.
+        last: Only the newest events of those that are stored already; 0 for all.
+        show: Called with each event.
+        follow: Poll the database for new events every half second, until the task is cancelled.
+    """
     import asyncio
 
     from graph_agent.core.state.events import read_events
@@ -97,6 +107,15 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
 
 
 def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
+    """Print the recorded requests of a session's models: what each added to and removed from the request before.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session; `InputError` if there is none.
+        last: Only the newest requests; 0 for all.
+        out: Where to print.
+        as_json: Print each request as a JSON object with all its messages.
+    """
     from dataclasses import asdict
 
     from graph_agent.core.state.model_requests import requests_of
@@ -122,20 +141,27 @@ _LENGTH = 200
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """Return an event as one line: number, local time, step, type and content; control characters are kept."""
+    """Return an event as one line: number, local time, step, type and content; control characters are kept.
+
+    E.g. `   4  12:30:05  step 1  tool_call            search {"q": "hotel"}`. A step of 0 is left out.
+    """
     at = datetime.fromisoformat(event["ts"]).astimezone().strftime("%H:%M:%S")
     step = f"step {event['step']}" if event["step"] else ""
     return f"{event['seq']:>4}  {at}  {step:<7} {event['type']:<20} {_content(event)}".rstrip()
 
 
 def compact(value: Any) -> str:
-    """Return a JSON value as text of at most 200 characters, with `…` if it is cut."""
+    """Return a JSON value as one line of at most 200 characters, with single blanks, and with `…` if it is cut."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(text[: 10 * _LENGTH].split())
     return line if len(line) <= _LENGTH else f"{line[: _LENGTH - 1]}…"
 
 
 def _content(event: Mapping[str, Any]) -> str:
+    """Return the content of an event as one line, in a form that depends on its type.
+
+    Its own fields for an unknown type.
+    """
     match event["type"]:
         case "user_message" | "steering" | "agent_response":
             return compact(text_of(event["content"]))
@@ -174,11 +200,15 @@ def _content(event: Mapping[str, Any]) -> str:
 
 
 def _refused(event: Mapping[str, Any]) -> str:
+    """Return ` (not run: REASON)` if a planned call was refused, else an empty text."""
     return f" (not run: {event['refused']})" if "refused" in event else ""
 
 
 def _source(event: Mapping[str, Any]) -> str:
-    """Return the delegate or the middleware whose approval an event is; empty for the agent itself."""
+    """Return `delegate NAME: ` or `middleware NAME: ` if the event is an approval of that.
+
+    Empty for the agent itself.
+    """
     for kind in ("delegate", "middleware"):
         if kind in event:
             return f"{kind} {event[kind]}: "
@@ -186,6 +216,7 @@ def _source(event: Mapping[str, Any]) -> str:
 
 
 _COMMON = frozenset({"type", "seq", "ts", "session_id", "step"})
+"""Fields that every event has, which the line of an unknown type leaves out."""
 
 
 WIDTH = 80
@@ -224,7 +255,15 @@ def trace(
 
 
 def draw(root: Span, number: int) -> list[str]:
-    """Return the lines of an input, each of 80 columns at most; control characters are kept."""
+    """Return the lines of an input's trace, each of at most 80 columns; control characters become escapes.
+
+    The lines are a heading, the sums, a row with a bar for each span (a plan, model call, tool call, delegation or
+    wait), the notes, and an empty line.
+
+    Args:
+        root: The span of the input, with those of its plans as children.
+        number: Number of the input, for the heading.
+    """
     from graph_agent.session.trace import axis_of
 
     axis = axis_of(root)
@@ -246,6 +285,14 @@ def draw(root: Span, number: int) -> list[str]:
 
 
 def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: bool) -> list[str]:
+    """Return a row for each span and, indented below it, the spans in it, as a tree.
+
+    Args:
+        spans: The spans of one level, in order.
+        indent: What precedes the branch of each row: blanks and `│` of the levels above.
+        axis: Maps times to positions of the bars.
+        has_cost: Whether the rows have a column of the cost.
+    """
     lines: list[str] = []
     for span in spans:
         last = span is spans[-1]
@@ -257,6 +304,10 @@ def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: 
 
 
 def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
+    """Return one row: label, duration, tokens, cost if `has_cost`, and the bar, which takes the rest of 80 columns.
+
+    `branch` precedes the label, e.g. `├ `.
+    """
     tokens = f"{short(span.input_tokens)}+{short(span.output_tokens)}" if span.input_tokens else ""
     columns = [
         set_cell_size(_cut(branch + _label(span), _LABEL - 1), _LABEL),
@@ -270,6 +321,7 @@ def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
 
 
 def _label(span: Span) -> str:
+    """Return the label of a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)` or `person: book`."""
     match span.kind:
         case "plan":
             model = f" {span.children[-1].name}" if span.children else ""
@@ -287,7 +339,10 @@ def _label(span: Span) -> str:
 
 
 def _bar(span: Span, axis: TimeAxis, width: int) -> str:
-    """Return the bar of a span: its queue, then the span itself, at least one cell."""
+    """Return the bar of a span on `width` cells: `░` while queued, then `█`, or `┄` for a wait, of at least one cell.
+
+    A span that has not ended is `▶`, or `▏` if its run was interrupted.
+    """
     from datetime import timedelta
 
     begin, end = (min(width - 1, int(axis.at(at) * width)) for at in (span.start, span.end))
@@ -300,27 +355,28 @@ def _bar(span: Span, axis: TimeAxis, width: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
+    """Return a text with control characters as escapes, of at most `width` terminal columns, with `…` if it is cut."""
     shown = printable(text)
     return shown if cell_len(shown) <= width else f"{set_cell_size(shown, width - 1).rstrip()}…"
 
 
 def one_line(text: str) -> str:
-    """Return the beginning of a text, with its white space as single blanks."""
+    """Return the first 800 characters of a text, with each white space as a single blank."""
     return " ".join(text[: 10 * WIDTH].split())
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, in the plural by `s`, e.g. `1 call` or `1,200 calls`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def short(count: int) -> str:
-    """Return a number of tokens in at most five characters."""
+    """Return a number of tokens in at most five characters, e.g. `9999` or `12k`."""
     return f"{count}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 
 def seconds(duration_s: float | None) -> str:
-    """Return a duration in at most eight characters; an empty text if there is none."""
+    """Return a duration, e.g. `120 ms`, `1.5 s`, `2.0 min` or `1.5 h`; an empty text for None."""
     if duration_s is None:
         return ""
     if duration_s < 1:
@@ -335,6 +391,7 @@ def seconds(duration_s: float | None) -> str:
 _MOST_NAMED = 20
 """Maximum sessions that a line names."""
 _FORMS = {"success": ".0%", "steps": ".2f", "tokens": ",.0f", "cost": ".4f", "seconds": ".2f"}
+"""Name of an estimate → format of its numbers."""
 
 
 def report(
@@ -376,7 +433,11 @@ def report(
 
 
 async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], list[tuple[str, str]]]:
-    """Return the ended inputs, the sessions with an open one, and those that cannot be read, each with the reason."""
+    """Read the sessions of a database.
+
+    Returns the ended inputs, grouped by the event field `field`; the ids of sessions whose newest input has not ended;
+    and the ids of sessions that cannot be read, each with the reason.
+    """
     from graph_agent.base.errors import GraphAgentError
     from graph_agent.devtools.evaluation.statistics import rows_of
     from graph_agent.session.history import EventReader, list_threads
@@ -399,6 +460,12 @@ async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], li
 
 
 def _lines(arms: list[Arm], by: str) -> list[str]:
+    """Return the table of `report` as lines: groups of inputs, then the differences of each group from the first.
+
+    Args:
+        arms: The groups, not empty.
+        by: The field that they are grouped by, the heading of the first column.
+    """
     names = [name for name in _FORMS if any(name in arm.estimates() for arm in arms)]
     table = [[by, "inputs", *names]]
     for arm in arms:

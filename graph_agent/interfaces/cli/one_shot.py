@@ -43,20 +43,23 @@ if TYPE_CHECKING:
 
 
 RUN_CONTEXT = {"on_failure": "answer"}
-"""Failures are printed from their events."""
+"""Context of each run: failures become answers, which are printed, in place of exceptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the commands that run an agent have in common."""
+    """The options that the commands which run an agent have in common."""
 
     spec: AgentSpec
+    """The agent file."""
     session_id: str | None
     """The session to start or continue; None for a new one."""
     today: date | None
     """The agent's current date; None for the real one."""
     db: str | None
+    """URL of another database than the agent file's; None for the file's."""
     as_json: bool
+    """Whether to print JSON lines in place of text."""
     approve_all: bool
     """Whether every call is approved without a question."""
     options: Sequence[str]
@@ -69,12 +72,17 @@ class Settings:
 
 
 def new_session_id() -> str:
-    """Return the id of a new session."""
+    """Return a random id of 12 hexadecimal digits for a new session."""
     return uuid.uuid4().hex[:12]
 
 
 class Runner:
-    """Runs inputs of sessions, each reported on the output that the settings select."""
+    """Runs inputs of sessions, prints each run as the settings ask, and asks a person if a run waits for an answer.
+
+    Args:
+        settings: The agent and how to print.
+        interrupts: The handler of Ctrl-C, which aborts the session that runs.
+    """
 
     def __init__(self, settings: Settings, interrupts: Interrupts) -> None:
         self._settings = settings
@@ -84,9 +92,19 @@ class Runner:
         has_person = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
         ask = partial(ask_at_terminal, self.err) if has_person and not settings.as_json else leave_waiting
         self.ask: Ask = approve_all if settings.approve_all else ask
+        """How open questions are answered: `--approve-all`, at the terminal, or not at all."""
 
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
-        """Run one input, with the agent's warnings at each; return the exit status."""
+        """Run one input to its end, with the messages that were queued to follow it; return the exit status.
+
+        The status is 0, 1 if an input failed or was aborted, 4 if the session waits for an answer, or 130 after Ctrl-C.
+
+        Args:
+            session: The session.
+            text: The input.
+            show: Whether to print the input first.
+            warnings: The warnings that the agent has for every input; they are printed first.
+        """
         report = self._report(session)
         if show:
             report.question(text)
@@ -94,9 +112,14 @@ class Runner:
         return await self._to_end(session, session.stream(text, context=RUN_CONTEXT), report)
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
-        """Answer a session's questions, or continue it after a crash; return the exit status.
+        """Answer a session's questions, or continue it after a crash; return the exit status, as `run` does.
 
         Raises `InputError` if there is nothing to resume, or the answers do not fit.
+
+        Args:
+            session: The session.
+            questions: The open questions; empty after a crash.
+            given: Answers from the command line; if it is empty, a person is asked.
         """
         answers: dict[str, Any] | None = None
         if questions:
@@ -108,7 +131,15 @@ class Runner:
         return await self._to_end(session, session.stream_resume(answers, context=RUN_CONTEXT), report)
 
     async def _to_end(self, session: Session, parts: AsyncGenerator[Part], report: Report) -> int:
-        """Run an input, its follow-ups and its questions to the end; print refused answers."""
+        """Print a run, ask the questions that it ends with, and resume it until none is open; return the exit status.
+
+        An answer that the session refuses is printed, and the questions are asked again.
+
+        Args:
+            session: The session.
+            parts: The stream of its run.
+            report: Prints the parts.
+        """
         status, result = await self._show(session, parts, report)
         while result is not None and result.interrupts and status != STOPPED:
             questions = questions_of(result.interrupts)
@@ -127,6 +158,10 @@ class Runner:
     async def _show(
         self, session: Session, parts: AsyncGenerator[Part], report: Report
     ) -> tuple[int, RunResult | None]:
+        """Print the parts of a run while Ctrl-C aborts its session; return the exit status and the newest result.
+
+        The result is None if the run ended without one. The report is closed at the end, also after an exception.
+        """
         status, result = 0, None
         try:
             with self._interrupts.aborting(session):
@@ -142,6 +177,7 @@ class Runner:
         return status, result
 
     def _report(self, session: Session) -> Report:
+        """Return the output for a run; in a terminal, text output begins with a line that names the session."""
         if self._settings.as_json:
             return JsonReport(session.id)
         if self.err.is_terminal:
@@ -149,15 +185,20 @@ class Runner:
         return TextReport(self._screen)
 
     def _leave(self, session: Session, questions: Sequence[Question]) -> int:
+        """Print how to answer the open questions later, and return the exit status 4."""
         show_how_to_go_on(self.err, session.id, questions, self._settings.options, self._settings.address)
         return WAITING
 
 
 async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]]) -> int:
-    """Ask an agent; return the exit status.
+    """Open the agent, ask the questions one after the other, and return the largest exit status of their runs.
 
-    Each question is in a session of its own unless one is named, and has whether to print it; without any, the lines of
-    standard input are asked in one session.
+    The first run that waits for an answer or is stopped by Ctrl-C ends the loop.
+
+    Args:
+        settings: The agent and how to print.
+        questions: Pairs of a question and whether to print it. Each has a session of its own, unless the settings name
+            one. If empty, each non-empty line of standard input is a question of one session.
     """
     status, started = 0, bool(settings.session_id)
     with Interrupts.handled() as interrupts:
@@ -184,7 +225,10 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
 
 
 async def resume_one(settings: Settings, given: GivenAnswers) -> int:
-    """Resume the session of the settings; return the exit status. `InputError` without one, and as `Runner.resume`."""
+    """Open the agent, and resume the session of the settings, which must name one; return the exit status.
+
+    Raises `InputError` if there is no such session, nothing to resume, or the answers do not fit.
+    """
     assert settings.session_id is not None
     with Interrupts.handled() as interrupts:
         async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
@@ -200,6 +244,10 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
 
 
 async def _questions(questions: Sequence[tuple[str, bool]], err: Terminal) -> AsyncIterator[tuple[str, bool]]:
+    """Yield the questions, or else the non-empty lines of standard input until its end, which are not printed again.
+
+    A prompt is printed on standard error if standard input is a terminal.
+    """
     for question in questions:
         yield question
     while not questions:

@@ -26,7 +26,10 @@ _HIGHEST_PORT = 65535
 
 
 def check_session_id(value: str | None) -> str | None:
-    """Return a session id; refuse an empty one, and one with a lone surrogate, which no database can store."""
+    """Return a session id unchanged; None, for an option that is not given, passes.
+
+    Raises `typer.BadParameter` for an empty id, and for one with a lone surrogate, which no database can store.
+    """
     if value == "":
         raise typer.BadParameter("the id of a session is not empty; leave the option out for none.")
     if value is not None and find_lone_surrogate(value) is not None:
@@ -35,14 +38,18 @@ def check_session_id(value: str | None) -> str | None:
 
 
 def check_session_ids(values: list[str] | None) -> list[str] | None:
-    """Return session ids (see `check_session_id`)."""
+    """Return session ids unchanged; None passes. Raises `typer.BadParameter` as soon as one is empty or no UTF-8."""
     for value in values or ():
         check_session_id(value)
     return values
 
 
 def parse_port(value: str | int) -> int:
-    """Return a port; explain the variable that Kubernetes sets for a Service named `graph-agent`."""
+    """Return a port from 0 to 65535; raise `typer.BadParameter` for any other text.
+
+    A text such as `tcp://10.0.0.1:80`, which Kubernetes puts into `GRAPH_AGENT_PORT` for a Service named `graph-agent`,
+    is refused with an explanation.
+    """
     text = str(value)
     if text.startswith("tcp://"):
         raise typer.BadParameter(
@@ -117,7 +124,10 @@ SessionArgument = Annotated[
 
 
 def address_of(config: Path, db: str | None) -> str:
-    """Return the URL of the database: that of the option, or else of the agent file."""
+    """Return the URL of the database: `db` if given, else that of the agent file `config`.
+
+    Raises `ConfigError` if the agent file is needed and is missing or invalid.
+    """
     # Imported here: a command that names its database needs no agent file.
     from graph_agent.agent_file.spec import load_spec
 
@@ -125,7 +135,10 @@ def address_of(config: Path, db: str | None) -> str:
 
 
 def shared_database(address: str) -> str:
-    """Return the URL of an existing database that other processes reach; raise `ConfigError` for any other."""
+    """Return `address`, the URL of an existing database that other processes reach.
+
+    Raises `ConfigError` for `memory:`, and for a SQLite file that does not exist.
+    """
     if address == MEMORY:
         raise ConfigError(
             "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
@@ -135,7 +148,7 @@ def shared_database(address: str) -> str:
 
 
 def no_session(session_id: str, address: str) -> InputError:
-    """Return the error for a session that a database does not have."""
+    """Return the error for a session that a database does not have; the URL is shown without its password."""
     shown = without_password(address)
     return InputError(f"There is no session {session_id!r} in {shown}; `graph-agent sessions` lists them.")
 
@@ -144,9 +157,10 @@ def no_session(session_id: str, address: str) -> InputError:
 async def open_sessions(
     address: str,
 ) -> AsyncIterator[tuple[BaseCheckpointSaver[Any], Callable[[str], Awaitable[bool]]]]:
-    """Open a database for reading; raise `ConfigError` if it does not exist or cannot be opened.
+    """Open an existing database for reading; raise `ConfigError` if it does not exist or cannot be opened.
 
-    Yields its saver, and a function that returns whether a run of a session is under way in any process.
+    Yields its checkpointer, and an async function that takes a session's id and returns whether a run of the session is
+    under way in any process.
     """
     from graph_agent.storage.checkpoints.open import open_reader
 
@@ -160,7 +174,10 @@ async def open_sessions(
 
 
 async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
-    """Return the events of a session, those of unfinished waves included; raise `InputError` if there is none."""
+    """Return all events of a session, oldest first, with those of calls whose step is not complete yet.
+
+    Raises `InputError` if the database has no such session, and `ConfigError` if the database cannot be opened.
+    """
     from graph_agent.session.history import EventReader
 
     async with open_sessions(address) as (saver, _):
@@ -171,12 +188,14 @@ async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
 
 
 def _sqlite_runs(address: str) -> Callable[[str], Awaitable[bool]]:
+    """Return a function that returns whether a session of a SQLite database runs: whether its lock file is locked."""
     from graph_agent.storage.locks.locks import SessionLocks
 
     # The lock file alone is read: `is_idle` loads the graph's modules.
     locks, file = SessionLocks(), file_of(address).resolve()
 
     async def is_running(session_id: str) -> bool:
+        """Return whether any process holds the lock of a session."""
         return not locks.is_free(file, session_id).result()
 
     return is_running

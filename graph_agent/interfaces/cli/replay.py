@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from graph_agent.devtools.testing.session_replay import Replay, Replayer
 
 _COLUMNS = ("SESSION", "RESULT", "INPUT", "STEP", "WHAT")
+"""Headings of the table of sessions that differ or cannot be replayed."""
 
 
 def replay(
@@ -155,17 +156,35 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
+    """The agent that replays sessions, and how it differs from the agent file."""
+
     spec: AgentSpec
+    """The agent file, with the keys, model and prompt of the options."""
     today: date | None
-    """The current date of the agent; None for that of the recorded input."""
+    """The agent's current date; None for the local date on which the recorded input began."""
     has_new_model: bool
+    """Whether `--model` names a model that replies in place of the recorded replies."""
     ignores_prompt: bool
+    """Whether a difference of the system prompt is none, because `--prompt` replaces it."""
     tools: dict[str, BaseTool]
+    """Name → tool that runs in place of the recorded results."""
     answers: Literal["exact", "ignore"] | None
+    """Whether another text of an answer is a difference; None for `exact`, or `ignore` with a new model."""
     keep_going: bool
+    """Whether to continue after a difference."""
 
 
 def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequence[str]) -> AgentSpec:
+    """Return the agent file with the model, the system prompt and the keys of the options; it is not written.
+
+    Raises `ConfigError` for a key without `=`, an invalid value, or a missing file of the prompt.
+
+    Args:
+        spec: The agent file.
+        model: The value of `--model`; None to keep the file's.
+        prompt: Path of the system prompt; a `.yaml` or `.yml` file is a template. None to keep the file's.
+        keys: Pairs `KEY=VALUE`. A name of a field of `LoopConfig`, such as `max_steps`, means that key below `config`.
+    """
     from graph_agent.agent_file.spec import with_keys
     from graph_agent.base.settings.config import LoopConfig
 
@@ -186,6 +205,10 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
 
 
 def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
+    """Import the tools of the options `NAME=MODULE:ATTRIBUTE`, and return them by name.
+
+    Raises `ConfigError` for another form, an attribute that cannot be imported, or one that is no tool.
+    """
     from graph_agent.agent_file.imports import load_attribute
     from graph_agent.core.tools.argument_checks import checked_tool
 
@@ -200,7 +223,11 @@ def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
 
 @asynccontextmanager
 async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
-    """Open the agent without its database, and without its model and its secrets if nothing needs them."""
+    """Open the agent to replay sessions; yields its replayer, and prints the agent's warnings on standard error.
+
+    The agent's own database is not opened, caches are off, a model without replies stands in unless `--model` is given,
+    and secrets are not read unless a tool can run.
+    """
     from graph_agent.agent_file.factory import open_agent
     from graph_agent.devtools.testing.session_replay import Replayer
     from graph_agent.models.scripted import MockChatModel
@@ -208,11 +235,16 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     found: list[Replayer] = []
 
     def current_date() -> date:
+        """Return the local date of the recorded input, whose prompt contains it.
+
+        Today if no input is replayed or it has no event.
+        """
         current = found[0].current if found else None
         stamps = () if current is None else (entry["ts"] for entry in current.events)
         first = next(iter(stamps), None)
         return date.today() if first is None else datetime.fromisoformat(first).astimezone().date()
 
+    # A cached reply or plan would replace a recorded one.
     spec = change.spec.model_copy(update={"cache": None, "config": {**change.spec.config, "plan_cache_ttl_s": None}})
     if not change.tools and not change.keep_going:
         spec = spec.model_copy(update={"credentials": {}})
@@ -236,6 +268,18 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
 async def _replay_one(
     change: _Change, address: str, session: str, number: int | None, from_step: int, *, as_json: bool
 ) -> int:
+    """Replay a session, print the outcome, and return the exit status: 0 if it is equal to the recording, else 1.
+
+    Raises `InputError` if the database has no such session, input or step.
+
+    Args:
+        change: The agent that replays.
+        address: URL of the database, which is only read.
+        session: Id of the session.
+        number: The input to replay, from 1, negative from the newest; None for all.
+        from_step: The step of the input to begin with, from 1.
+        as_json: Print the outcome as one JSON object.
+    """
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.storage.checkpoints.open import open_saver
 
@@ -253,6 +297,10 @@ async def _replay_one(
 
 
 def _print_one(outcome: Replay) -> None:
+    """Print an outcome: differences on standard output, ignored ones marked.
+
+    Gaps of the recording on standard error.
+    """
     out, err = Terminal(), Terminal(stderr=True)
     for gap in outcome.gaps:
         err.print(f"Not recorded: {gap}", style="dim")
@@ -268,6 +316,18 @@ def _print_one(outcome: Replay) -> None:
 async def _replay_all(
     change: _Change, address: str, since: datetime | None, limit: int | None, *, as_json: bool
 ) -> int:
+    """Replay the sessions of a database, print those that differ or fail and the sums, and return the exit status.
+
+    The status is 0 if all are equal, else 1. A session that cannot be replayed counts as failed, and the others
+    continue.
+
+    Args:
+        change: The agent that replays.
+        address: URL of the database, which is only read.
+        since: Only sessions that changed at or after this time; None for all.
+        limit: Maximum number of sessions; None for all.
+        as_json: Print one JSON object per session, and one with the sums.
+    """
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.storage.checkpoints.open import open_saver
 
@@ -309,7 +369,13 @@ async def _replay_all(
 
 
 async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, limit: int | None) -> AsyncIterator[str]:
-    """Yield the ids of the sessions that changed since a time, newest first."""
+    """Yield the ids of a database's sessions, newest first.
+
+    Args:
+        saver: The checkpointer of the database.
+        since: Only sessions whose newest checkpoint is from this time or later; None for all.
+        limit: Maximum number of ids; None for all.
+    """
     from graph_agent.session.history import list_threads
 
     left = limit
@@ -325,6 +391,10 @@ async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, lim
 
 
 def _moment(text: str) -> datetime:
+    """Return the time that `--since` names: a date or time in ISO 8601, local without a zone, or a duration before now.
+
+    Raises `typer.BadParameter` for any other text.
+    """
     from graph_agent.interfaces.cli.sessions import parse_duration
 
     try:
@@ -339,7 +409,19 @@ def _moment(text: str) -> datetime:
 
 
 async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> None:
-    """Copy a session up to a step of an input to a new one; raise `InputError` without it, or a result before it."""
+    """Copy a session to a new one, up to a step of an input; the recorded session is unchanged.
+
+    Args:
+        address: URL of the database.
+        session: Id of the session.
+        fork_id: Id of the new session.
+        number: The last input to copy, from 1, negative from the newest; None for the newest.
+        from_step: The first step of that input that is left out, from 1; 1 leaves out the whole input. None to copy
+            all.
+
+    Raises:
+        InputError: There is no such session, input or step; a copied call has no result; or nothing would be copied.
+    """
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.session.importing import fork_session
     from graph_agent.storage.checkpoints.open import open_saver
@@ -351,6 +433,7 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
         steps = [step.number for step in chosen.steps if step.number]
         if from_step is not None and from_step > max(steps, default=0) + 1:
             raise InputError(f"Input {chosen.number} has the steps {steps}; it has no step {from_step}.")
+        # The new session would run such a call a second time.
         for step in kept:
             for call in step.calls:
                 if call.result is None:

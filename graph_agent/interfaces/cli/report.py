@@ -1,4 +1,4 @@
-"""Prints the parts of a run as text: steps, answer, warnings and errors."""
+"""Prints the parts of a run, which `Session.stream` yields, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -19,47 +19,55 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """Output of a run and its follow-ups; this one prints nothing."""
+    """Output of a run and of the messages that were queued to follow it; this base class prints nothing."""
 
     def question(self, text: str) -> None:
-        """Print a user's message, before its run."""
+        """Print a message of the user, before its run."""
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Print the warnings that the agent has for each input, before its run."""
+        """Print the warnings that the agent has for every input, before a run."""
 
     def take(self, part: results.Part) -> None:
-        """Print one part."""
+        """Print one part of the run."""
 
     def resume(self) -> None:
-        """Begin the rest of a run whose questions were answered."""
+        """Prepare for the rest of a run whose questions were answered."""
 
     def close(self) -> None:
-        """Complete the output of a run that has ended or was left."""
+        """Complete the output of a run that has ended or was interrupted."""
 
 
 class TextReport(Report):
-    """Prints text."""
+    """Prints a run as text: steps, the streamed answer, warnings and errors."""
 
     def __init__(self, screen: PlainScreen) -> None:
         self._screen = screen
         self._printed = ""
         """The streamed text of the current answer."""
         self._answered = False
+        """Whether an answer was printed; a later message of the user is then a queued one, and is printed."""
         self._wave = Wave()
         self._warned: Sequence[str] = ()
 
     def question(self, text: str) -> None:
-        """Print a user's message, before its run."""
+        """Print a message of the user in bold after an empty line, as `> TEXT`."""
         self._screen.out.print(f"\n> {text}", style="bold")
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Print the warnings of an input, before its run; their events are not printed."""
+        """Print warnings on standard error.
+
+        The warning events of the run with the same text are then not printed again.
+        """
         for warning in warnings:
             self._warning(warning)
         self._warned = warnings
 
     def take(self, part: results.Part) -> None:
-        """Print one part."""
+        """Print one part of the run, or update the live region with it.
+
+        Streamed text is printed as it arrives, except text that reports a failure, whose error is printed by its event.
+        At the end of an input, the words of the model's provider are printed if the error does not contain them.
+        """
         match part:
             case results.Progress() if not self._screen.is_live:
                 self._screen.out.line(f"  step {part.step}: {part.action} {part.target}", style="dim")
@@ -85,15 +93,16 @@ class TextReport(Report):
                 pass
 
     def resume(self) -> None:
-        """Begin the rest of a run whose questions were answered."""
+        """Restart the durations of the calls that waited for an answer."""
         self._wave.restart()
 
     def close(self) -> None:
-        """End the line of a text that was cut off, and the live region."""
+        """End the line of a text that was cut off, and remove the live region."""
         self._end_text()
         self._screen.show_running([])
 
     def _event(self, event: Event) -> None:
+        """Print an event of the history: answers, warnings, errors, hints and queued messages; calls go to `_call`."""
         if event["type"] == "agent_response":
             self._end_wave()
             self._answer(text_of(event["content"]), is_report="error" in event)
@@ -116,6 +125,10 @@ class TextReport(Report):
             self._call(event)
 
     def _call(self, event: Event) -> None:
+        """Update the current wave with an event of a call, and display it.
+
+        A wave whose calls have all ended is printed.
+        """
         self._wave.add(event)
         if self._wave.is_finished:
             self._end_wave()
@@ -123,9 +136,17 @@ class TextReport(Report):
             self._screen.show_running([*self._wave.calls.values()])
 
     def _warning(self, message: str) -> None:
+        """Print a warning in yellow on standard error, with secrets masked."""
         self._screen.err.print(f"warning: {mask_named_secrets(message)}", style="yellow")
 
     def _answer(self, text: str, *, is_report: bool) -> None:
+        """Print the part of an answer that was not streamed, and end its line.
+
+        Args:
+            text: The whole answer.
+            is_report: Whether the text reports a failure; then only its account of completed calls, after the first
+                empty line, is printed on standard error.
+        """
         # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
         rest = text.removeprefix(self._printed)
         if is_report:
@@ -140,11 +161,16 @@ class TextReport(Report):
         self._printed = ""
 
     def _end_text(self) -> None:
+        """End the line of the streamed text, and forget the text; does nothing if there is none."""
         if self._printed:
             self._screen.end_stream()
             self._printed = ""
 
     def _end_wave(self, *, keep_running: bool = False) -> None:
+        """Remove the live region, and print the calls of the wave.
+
+        With `keep_running`, those without a result stay in the wave.
+        """
         if self._wave.calls:
             self._screen.show_running([])
             self._screen.show_finished(self._wave.take(keep_running=keep_running))
@@ -155,9 +181,10 @@ _FORMAT = 1
 
 
 class JsonReport(Report):
-    """Prints one object per part on standard output; see the guide of the command line for the objects.
+    """Prints one JSON object per line on standard output for each part of a run, after one with the session's id.
 
-    Messages, warnings and answers have events, which are parts.
+    The first line is `{"type": "session", "session_id": ID, "format": 1}`, the last `{"type": "done", "session_id": ID,
+    "result": {…}}`. Messages, warnings and answers are not printed separately, because their events are parts.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -165,7 +192,7 @@ class JsonReport(Report):
         _print({"type": "session", "session_id": session_id, "format": _FORMAT})
 
     def take(self, part: results.Part) -> None:
-        """Print one part."""
+        """Print one part as a JSON object."""
         if isinstance(part, results.Done):
             _print({"type": "done", "session_id": self._session_id, "result": result_object(part.result)})
         else:
@@ -173,7 +200,10 @@ class JsonReport(Report):
 
 
 def part_object(part: results.Part) -> dict[str, Any]:
-    """Return a part as a JSON object with its `type` first."""
+    """Return a part as a JSON object with the key `type` first, e.g. `{"type": "token", "text": "Hel", …}`.
+
+    The part of a delegate contains that delegate's own part under `part`.
+    """
     own = {each.name: getattr(part, each.name) for each in fields(part) if each.name != "type"}
     if isinstance(part, results.DelegatePart):
         own["part"] = part_object(part.part)
@@ -181,12 +211,15 @@ def part_object(part: results.Part) -> dict[str, Any]:
 
 
 def provider_words(result: results.RunResult) -> str:
-    """Return the provider's status and message if a model's error failed the input; else an empty text."""
+    """Return the status and message of the model's provider if a model error failed the input; else an empty text."""
     return result.cause.provider_words if result.cause is not None else ""
 
 
 def result_object(result: results.RunResult) -> dict[str, Any]:
-    """Return a result as a JSON object; of an interrupt, its id and its value; of a cause, the provider's words."""
+    """Return a result as a JSON object with its fields, except `follow_ups`, whose results are printed on their own.
+
+    `cause` is the words of the model's provider, or empty; `interrupts` is a list of `{"id": …, "value": …}`.
+    """
     own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
     own["cause"] = provider_words(result)
     own["interrupts"] = [{"id": each.id, "value": each.value} for each in result.interrupts]
@@ -195,14 +228,16 @@ def result_object(result: results.RunResult) -> dict[str, Any]:
 
 
 def print_error(error: BaseException) -> None:
-    """Print an error that ended the command."""
+    """Print an exception that ended the command as `{"type": "error", "kind": CLASS, "message": TEXT}`."""
     _print({"type": "error", "kind": type(error).__name__, "message": str(error)})
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON types; bytes become base64, infinite numbers null, and unknown objects their text."""
     return to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
 
 
 def _print(value: dict[str, Any]) -> None:
+    """Print an object as one line of JSON on standard output, and flush it."""
     # ASCII only: no character of a model or a tool can control a terminal.
     print(json.dumps(value), flush=True)  # noqa: T201 - the output of the command

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from graph_agent.interfaces.cli.one_shot import Settings
 
 STDIN = "-"
-"""The question that stands for the whole of standard input."""
+"""The question that stands for all of standard input."""
 
 StartedSession = Annotated[
     str | None, typer.Option("--session", "-s", callback=check_session_id, help="A session to start or continue.")
@@ -152,6 +152,15 @@ def resume(
 
 
 def _converse(settings: Settings, questions: Sequence[str]) -> None:
+    """Ask questions, or hold a conversation if there are none, and exit with the status; it does not return.
+
+    At a terminal, without `--json`, a conversation has a line editor; otherwise the lines of standard input are the
+    inputs. With `--json`, an error that ends the command is printed as an object, too.
+
+    Args:
+        settings: The agent and how to print.
+        questions: The questions; `-` is replaced by standard input.
+    """
     if not questions and not settings.as_json and sys.stdin.isatty() and sys.stdout.isatty():
         from graph_agent.interfaces.cli.chat import chat_with
 
@@ -183,7 +192,24 @@ def settings_of(
     record: bool = False,
     level: LogLevel | None = None,
 ) -> Settings:
-    """Return the settings of a command that runs an agent, from its options, and set up the log."""
+    """Return the settings of a command that runs an agent, from its options.
+
+    Set up the log, and OpenTelemetry if asked for.
+
+    Raises `ConfigError` if the agent file or a credential is invalid. `GRAPH_AGENT_OTEL` in the environment switches on
+    OpenTelemetry.
+
+    Args:
+        config: Path of the agent file.
+        session: Id of the session to start or continue; None for a new one.
+        today: The agent's current date; None for the real one.
+        db: URL of another database than the file's.
+        credential: Secrets for tools, each `NAME=env:VARIABLE`.
+        as_json: Print JSON in place of text.
+        approve_all: Approve every call without a question.
+        record: Store the requests that models receive.
+        level: The log level; None for warnings without those that the history contains, which are printed anyway.
+    """
     if level is not None:
         log_at(level, log_stream)
     else:
@@ -212,6 +238,7 @@ def settings_of(
 
 
 def _read_stdin() -> str:
+    """Return standard input without surrounding white space; raise `InputError` if it is empty."""
     text = sys.stdin.read().strip()
     if not text:
         raise InputError("Standard input is empty; `-` takes the question from it.")
@@ -219,6 +246,7 @@ def _read_stdin() -> str:
 
 
 def _end(status: int) -> None:
+    """Exit with a status; after Ctrl-C (130) without waiting for threads that may be blocked."""
     from graph_agent.interfaces.cli.agent_thread import STOPPED, leave_interrupted
 
     if status == STOPPED:

@@ -1,4 +1,8 @@
-"""Shows a run and the calls of its current wave on plain streams, or on a terminal with a live region."""
+"""Shows a run and its current tool calls and delegations on plain streams, or on a terminal with a live region.
+
+A *wave* is the calls that one reply of the model has planned, which run in parallel. The *live region* is the last
+lines of the terminal, redrawn while calls run. A *delegate* is another agent that receives a task.
+"""
 
 from __future__ import annotations
 
@@ -37,33 +41,42 @@ _REASON_LENGTH = 60
 
 @dataclass(slots=True)
 class ShownCall:
-    """One call of a wave."""
+    """One tool call or delegation of a wave, with the values that its row displays."""
 
     id: str
     action: Literal["tool_call", "delegate"]
     target: str
+    """The name of the tool or the delegate."""
     step: int
+    """Number of the plan that the call belongs to, from 1 in each input."""
     planned_at: datetime
     """Time of its `tool_call` or `delegation_request` event."""
     status: str = "running"
+    """`running`, or the status of its result, e.g. `success`, `error` or `denied`."""
     duration_s: float | None = None
-    """Seconds from its start event to its result; None while it runs."""
+    """Seconds from its planning to its result; None while it runs."""
     has_result: bool = False
     """Whether the event of its result has been shown."""
     reason: str = ""
-    """The beginning of its error; empty if it succeeded."""
+    """The beginning of its error, on one line; empty while it runs or if it succeeded."""
     started: float = field(default_factory=time.monotonic)
-    """Time on the monotonic clock at which it was shown first."""
+    """Time on the monotonic clock at which the call was first displayed."""
 
 
 class Wave:
-    """The calls of one wave, from their events."""
+    """The calls of the current wave, collected from the events of a run."""
 
     def __init__(self) -> None:
         self.calls: dict[str, ShownCall] = {}
+        """Call id → call, in the order of planning."""
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take in an event; events that concern no call are ignored."""
+        """Add a planned call, or record the result of a known one; every other event is ignored.
+
+        Args:
+            event: An event of the history, of which `tool_call`, `delegation_request`, `tool_result` and
+                `delegation_response` concern calls.
+        """
         match event["type"]:
             case "tool_call":
                 self._start(event, "tool_call", event["name"])
@@ -77,11 +90,18 @@ class Wave:
                     call.reason = " ".join(text_of(event["content"])[: 4 * _REASON_LENGTH].split())[:_REASON_LENGTH]
 
     def finish(self, id_: str, status: str) -> None:
-        """Show the status of a call whose result is there, and whose event waits for those of earlier calls."""
+        """Record that a call ended with a status before the event of its result is stored.
+
+        Ignored if unknown or ended already.
+
+        Events of results are stored in the order of the calls, so a fast call would appear to run until the slower ones
+        end.
+        """
         if (call := self.calls.get(id_)) is not None and call.duration_s is None:
             call.status, call.duration_s = status, time.monotonic() - call.started
 
     def _start(self, event: Mapping[str, Any], action: Literal["tool_call", "delegate"], target: str) -> None:
+        """Add a call that an event plans; a call with the same id is replaced."""
         at = datetime.fromisoformat(event["ts"])
         self.calls[event["id"]] = ShownCall(event["id"], action, target, event["step"], at)
 
@@ -91,20 +111,28 @@ class Wave:
         return bool(self.calls) and all(call.has_result for call in self.calls.values())
 
     def take(self, *, keep_running: bool) -> list[ShownCall]:
-        """Return the calls, and begin a new wave; with `keep_running`, keep those without a result."""
+        """Remove the calls from the wave, and return them.
+
+        With `keep_running`, those without a result stay in the wave.
+        """
         running = {id_: call for id_, call in self.calls.items() if keep_running and not call.has_result}
         taken = [call for id_, call in self.calls.items() if id_ not in running]
         self.calls = running
         return taken
 
     def restart(self) -> None:
-        """Measure the durations of the running calls from now on: a person has answered."""
+        """Measure the durations of all calls from now on, to leave out the time in which a person was asked."""
         for call in self.calls.values():
             call.planned_at, call.started = datetime.now(UTC), time.monotonic()
 
 
 def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
-    """Return the rows of a wave: one line for a single call, a table for parallel calls."""
+    """Return the drawing of a wave, not empty: one line for a single call, a heading and one row per call for several.
+
+    Args:
+        calls: The calls, in the order of planning.
+        width: Columns of the terminal.
+    """
     if len(calls) == 1:
         line = Text("  ").append(f"step {calls[0].step}: {calls[0].action} {printable(calls[0].target)}", "dim")
         line.append("  ").append(_duration(calls[0]), "dim").append(" ").append(_sign(calls[0]))
@@ -121,10 +149,12 @@ def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
 
 
 def _with_reason(line: Text, call: ShownCall) -> Text:
+    """Append the reason of a failure to a line, in place, and return the line."""
     return line.append(f"  {printable(call.reason)}", "red") if call.reason else line
 
 
 def _duration(call: ShownCall) -> str:
+    """Return how long a call took or runs, e.g. `1.5 s` or `2.0 min`; `not run` for one that was denied or refused."""
     if call.status in NOT_RUN:
         return "not run"
     seconds = time.monotonic() - call.started if call.duration_s is None else call.duration_s
@@ -132,37 +162,38 @@ def _duration(call: ShownCall) -> str:
 
 
 def _sign(call: ShownCall) -> Text:
+    """Return the one-character mark of the call's status, e.g. a green check mark; `-` for a call that was skipped."""
     sign, style = _SIGNS.get(call.status, _SKIPPED)
     return Text(sign, style)
 
 
 class PlainScreen:
-    """The output of a run: standard output and standard error, for programs and files."""
+    """Prints a run to standard output and standard error, for programs and files; running calls are not displayed."""
 
     is_live = False
-    """Whether calls are shown while they run, and with their durations when they end; otherwise when they start."""
+    """Whether running calls are displayed and redrawn; if False, `TextReport` prints a line when each starts."""
 
     def __init__(self, out: Terminal, err: Terminal) -> None:
         self.out, self.err = out, err
 
     def stream(self, text: str) -> None:
-        """Print a piece of an unfinished paragraph."""
+        """Print a piece of text without ending its line."""
         self.out.print(text, end="")
 
     def end_stream(self) -> None:
-        """End the line of the streamed text, if there is one."""
+        """End the line of the streamed text; does nothing if no line is unfinished."""
         if log_stream.unfinished:
             self.out.print()
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Show the calls of the current wave until the next change, if live; nothing if there are none."""
+        """Display the calls of the current wave until the next change, unless the list is empty. Does nothing here."""
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """Print the calls of a wave that has ended, if live."""
+        """Print the rows of calls that have ended. Does nothing here."""
 
 
 class LiveScreen(PlainScreen):
-    """A terminal, whose last lines show the running calls."""
+    """Prints a run to a terminal, whose last lines display the running calls and their durations."""
 
     is_live = True
 
@@ -172,7 +203,10 @@ class LiveScreen(PlainScreen):
         self._live: Live | None = None
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Behaves like `PlainScreen.show_running`."""
+        """Display the calls in the live region, redrawn eight times a second; an empty list removes the region.
+
+        A line of streamed text is ended first.
+        """
         self._calls = calls
         if calls and self._live is None:
             self.end_stream()
@@ -186,24 +220,26 @@ class LiveScreen(PlainScreen):
                 live.stop()
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """Behaves like `PlainScreen.show_finished`."""
+        """Print the rows of calls that have ended, as they stay on the terminal; does nothing for an empty list."""
         if calls:
             self.out.draw(draw_calls(calls, self.out.console.width))
 
     def _renderable(self) -> RenderableType:
+        """Return the current drawing of the live region."""
         return draw_calls(self._calls, self.out.console.width) if self._calls else ""
 
 
 _ROWS = 12
 """Maximum rows of the live region."""
 _LABEL = "\x1b[36m> \x1b[0m"
-"""The label of the input line, in a colour for the same reason as in `LineEditor.read`."""
+"""The label of the input line. It has a colour for the same reason as the label in `LineEditor.read`."""
 
 
 class PromptScreen(LiveScreen):
-    """A terminal whose input line stays open while a run prints above it.
+    """Prints a run above the terminal's input line, which stays open.
 
-    Only whole lines are printed above; the unfinished line of an answer and the running calls are in the prompt.
+    Only whole lines are printed above it; the unfinished line of an answer and the running calls are part of the
+    prompt, which the line editor draws.
     """
 
     def __init__(self) -> None:
@@ -212,33 +248,37 @@ class PromptScreen(LiveScreen):
         self._since: float | None = None
 
     def set_busy(self, busy: bool) -> None:
-        """Show, or stop showing, that a run is under way."""
+        """Start or stop displaying `working N s` in the live region."""
         self._since = time.monotonic() if busy else None
 
     def stream(self, text: str) -> None:
-        """Behaves like `PlainScreen.stream`."""
+        """Print the complete lines of the streamed text; the rest is kept and displayed in the live region."""
         lines, line_feed, rest = (self._unfinished + text).rpartition("\n")
         if line_feed:
             self.out.print(lines)
         self._unfinished = rest
 
     def end_stream(self) -> None:
-        """Behaves like `PlainScreen.end_stream`."""
+        """Print the kept rest of the streamed text as a line; does nothing if there is none."""
         if self._unfinished:
             self.out.print(self._unfinished)
             self._unfinished = ""
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Behaves like `PlainScreen.show_running`."""
+        """Set the calls that the next prompt displays; calls first print the kept rest of the streamed text."""
         if calls:
             self.end_stream()
         self._calls = calls
 
     def prompt(self) -> ANSI:
-        """Return the live region and the label of the input line."""
+        """Return the live region, followed by the label of the input line, with ANSI colour codes."""
         return ANSI(f"{self._live_region()}{_LABEL}")
 
     def _live_region(self) -> str:
+        """Return the live region, at most `_ROWS` lines that each end with a line feed.
+
+        An empty line while no run is under way.
+        """
         if self._since is None:
             return "\n"
         parts: list[RenderableType] = []
@@ -252,6 +292,10 @@ class PromptScreen(LiveScreen):
 
 
 def _render(parts: list[RenderableType], width: int) -> list[str]:
+    """Return the drawings as lines of text of at most `width` columns, with ANSI codes.
+
+    Without colours if `NO_COLOR` is set.
+    """
     buffer = io.StringIO()
     no_color = bool(os.environ.get("NO_COLOR"))
     console = Console(file=buffer, width=width, force_terminal=True, no_color=no_color, highlight=False)

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """Disable garbage collection, which takes a tenth of the CPU time of a start; the started server enables it."""
+    """Pause Python's garbage collection, which takes a tenth of the CPU time of a start.
+
+    A server resumes it once started.
+    """
     from graph_agent.base._internal.extras import defer_packages
 
     defer_packages()
@@ -184,6 +187,7 @@ def acp(
 
 
 async def _serve(settings: Settings, transport: StdioTransport) -> None:
+    """Open the agent and serve it over ACP until the editor ends the connection; SIGTERM cancels the server."""
     import asyncio
 
     from graph_agent.agent_file.factory import open_agent

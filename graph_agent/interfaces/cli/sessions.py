@@ -54,7 +54,9 @@ _ACTIVITIES = {
     "newer": "needs a newer version",
     "damaged": "damaged",
 }
+"""Activity of a session → words of its status; an idle session has the status of its newest input instead."""
 _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red", "damaged": "red"}
+"""Activity of a session → style of rich."""
 
 
 def sessions(
@@ -89,6 +91,7 @@ def sessions(
 
 
 async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
+    """Return the summaries of a database's sessions, newest first; at most `limit`, None for all."""
     from graph_agent.session.history import summarize_sessions
 
     async with open_sessions(address) as (saver, is_running):
@@ -96,6 +99,7 @@ async def _summaries(address: str, limit: int | None) -> list[SessionSummary]:
 
 
 def _print(out: Terminal, shown: list[SessionSummary]) -> None:
+    """Print sessions as a table on a terminal, elsewhere as lines of columns separated by tabs."""
     now = datetime.now(UTC)
     rows = []
     for each in shown:
@@ -109,12 +113,18 @@ def _print(out: Terminal, shown: list[SessionSummary]) -> None:
 
 
 def status_text(summary: SessionSummary) -> str:
-    """Return what a session does, or how its newest input ended, in words."""
+    """Return a session's activity in words, e.g. `waiting for an answer`.
+
+    If idle, the status of the newest input, e.g. `done`.
+    """
     return _ACTIVITIES.get(summary.activity, summary.status.lower().replace("_", " "))
 
 
 def age(moment: str, now: datetime) -> str:
-    """Return the time since a moment (ISO 8601, or empty) in its largest unit, e.g. `5 min`."""
+    """Return the time from `moment` to `now` in its largest unit, rounded down, e.g. `5 min`, `3 h` or `2 d`.
+
+    `moment` is in ISO 8601 with a time zone. An empty `moment` returns an empty text; one in the future returns `0 s`.
+    """
     if not moment:
         return ""
     seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
@@ -128,6 +138,7 @@ _STANDARD = Path("-")
 
 
 def _check_form(value: str) -> str:
+    """Return the value of `--format` unchanged; raise `typer.BadParameter` for any but `python` and `yaml`."""
     if value not in ("python", "yaml"):
         raise typer.BadParameter(f"{printable(value)!r} is no format; give python or yaml.")
     return value
@@ -196,6 +207,7 @@ def export_(
         return
 
     async def write() -> None:
+        """Write the lines of the export as JSON."""
         async with aclosing(export_session(address, session, all_checkpoints=all_checkpoints)) as lines:
             header = await anext(lines)  # before the file is created
             with _output(out) as file:
@@ -207,13 +219,21 @@ def export_(
 
 
 def _path_from(out: Path | None, agent: Path) -> str:
-    """Return the path of an agent file as a test names it: relative to the test, if its place is known."""
+    """Return the path of the agent file `agent` for an exported test, relative to the test's folder.
+
+    Without a file for the test (`out` None or `-`), the path is absolute.
+    """
     if out is None or out == _STANDARD:
         return str(agent.resolve())
     return Path(os.path.relpath(agent.resolve(), out.resolve().parent)).as_posix()
 
 
 async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
+    """Return the recording of a session as a Python test, or as a YAML case of `graph-agent eval`.
+
+    `number` selects one input (from 1, negative from the newest; None for all); `agent` is the path of the agent file
+    that the test builds, None for stub tools. Raises `InputError` if there is no such session or input.
+    """
     from graph_agent.devtools.testing.export import to_case, to_test
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.storage.checkpoints.maintenance import open_tables
@@ -291,6 +311,10 @@ def rm(
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[TextIO]:
+    """Yield the stream to write an export to: standard output for None and `-`, else a new file at `path`.
+
+    Raises `InputError` if the file exists or cannot be written. An exception within the context removes the file.
+    """
     if path is None or path == _STANDARD:
         yield sys.stdout
         return
@@ -309,6 +333,10 @@ def _output(path: Path | None) -> Iterator[TextIO]:
 
 @contextmanager
 def _input(path: Path) -> Iterator[TextIO]:
+    """Yield the stream to read an export from: standard input for `-`, else the file.
+
+    Raise `InputError` if it is unreadable.
+    """
     if path == _STANDARD:
         yield sys.stdin
         return
@@ -384,7 +412,10 @@ def prune(
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return a time such as `30d`, `12h`, `90m`, `45s` or `2w`; raise `BadParameter` for another form."""
+    """Return the duration that a text such as `30d`, `12h`, `90m` (minutes), `45s` or `2w` names.
+
+    Raises `typer.BadParameter`, as an error of `--idle-for`, for another form and for a time that is too long.
+    """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise typer.BadParameter(
@@ -398,7 +429,10 @@ def parse_duration(text: str) -> timedelta:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in a suitable unit, e.g. `1.5 MB`."""
+    """Return a number of bytes in a decimal unit up to GB, e.g. `512 B` or `1.5 MB`.
+
+    Negative numbers keep their sign.
+    """
     amount, unit = float(abs(size)), "B"
     for larger in ("KB", "MB", "GB"):
         if amount < 1000:
@@ -409,6 +443,7 @@ def size_text(size: int) -> str:
 
 
 def _print_report(report: PruneReport) -> None:
+    """Print the outcome of pruning: each trimmed session, the sums, and skipped sessions on standard error."""
     out, err = Terminal(), Terminal(stderr=True)
     for each in report.sessions:
         if each.checkpoints:
@@ -476,17 +511,19 @@ _WHEN: dict[tuple[NoteKind, bool], str] = {
     ("follow_up", False): "after its current answer",
     ("follow_up", True): "after the answer to its next input",
 }
-"""When a message takes effect, by its kind and whether the session is idle."""
+"""When a message takes effect, by its kind and whether the session is idle, as the end of a sentence."""
 
 
 async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:
-    """Add a note to a session's inbox, without building the agent's model or starting its servers.
+    """Store a message in the inbox of a session, whose run reads it, without opening the agent's model or servers.
 
-    `db` replaces the file's database; without a `session_id`, the only session that runs gets the note. Returns a line
-    with the queued note, and when it takes effect.
+    Returns a line, e.g. `Queued for session s1, before its next step: Hurry`. `db` and `session_id` default to the
+    database of `spec` and to the only session that is running; `kind` is `steer` (before the next step) or `follow_up`
+    (an input after the current answer).
 
-    Raises `ConfigError` if the database does not exist, cannot be opened, or is in the memory of one process;
-    `InputError` without such a session, or for an empty text.
+    Raises:
+        ConfigError: The database does not exist, cannot be opened, or is `memory:`.
+        InputError: The text is empty; there is no such session; or no session or several run and none is named.
     """
     from graph_agent.core.runs.inbox import new_note
 
@@ -503,12 +540,14 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
 
 
 async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
+    """Store a note in a session's inbox, by SQL if it is a SQLite file that permits it, else through the store."""
     import asyncio
 
     from graph_agent.base.database_urls import file_of, is_postgres
     from graph_agent.core.runs.inbox import StoreInbox, inbox_namespace
     from graph_agent.storage.checkpoints.sqlite_reader import put_item
 
+    # Opening the store imports LangGraph, which takes longer than the rest of the command.
     if not is_postgres(address):
         file = file_of(address)
         if await asyncio.to_thread(put_item, file, inbox_namespace(session_id), note.key, note.as_value()):
@@ -532,11 +571,15 @@ async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[s
 
 
 async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple[str, bool]:
-    """Stop a session in any process; return its id, and False if there was nothing to stop.
+    """Stop a session in any process; return its id, and whether there was something to stop.
+
+    A running session is sent a request to abort, and is not waited for. If its newest input is unfinished and no
+    process runs it (it waits for a person, or its process crashed), the agent is opened here to settle the open calls.
+    `db` and `session_id` default to the database of `spec` and to the only session that is running.
 
     Raises:
-        InputError: As `send`.
-        ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
+        InputError: No session is named, and none or several are running.
+        ConfigError: The database does not exist, cannot be opened, or is `memory:`; or the agent cannot be opened.
     """
     from graph_agent.core.runs.inbox import new_note
 

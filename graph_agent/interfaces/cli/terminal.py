@@ -13,19 +13,35 @@ from graph_agent.base._internal.text import printable, printable_lines
 
 
 class Terminal:
-    """Prints text literally: without rich's markup and emoji codes, and with control characters as escapes."""
+    """Prints text to standard output literally: no markup or emoji codes of rich, and control characters as escapes.
+
+    Args:
+        stderr: Print to standard error instead.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
         self.console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
-        """The console; text that is printed on it directly must be safe."""
+        """The console of rich.
+
+        Text that is printed on it directly must have no control characters of a model or a tool.
+        """
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person sees the output."""
+        """Whether the stream is a terminal, and neither a file nor a pipe."""
         return self.console.is_terminal
 
     def print(self, text: str = "", *, style: str | None = None, end: str = "\n") -> None:
-        """Print a text."""
+        """Print a text, which may have several lines; control characters except line feeds and tabs become escapes.
+
+        Before a text on standard error, an unfinished line of standard output is ended if both are the same device.
+        Text on standard output that ends without a line feed delays log records until its line ends (see `LogStream`).
+
+        Args:
+            text: The text.
+            style: A style of rich, e.g. `red`; ignored unless the stream is a terminal.
+            end: What follows the text; empty to continue the line later.
+        """
         shown = printable_lines(text)
         if self.console.stderr:
             log_stream.end_line()
@@ -39,13 +55,20 @@ class Terminal:
             log_stream.set_unfinished(not (shown + end).endswith("\n"))
 
     def line(self, text: str, *, style: str | None = None) -> None:
-        """Print a text as one line, with line feeds and tabs as escapes too."""
+        """Print a text as exactly one line: line feeds and tabs become escapes, too."""
         self.print(printable(text), style=style)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], right: Sequence[str] = ()
     ) -> None:
-        """Print rows of text below a heading; `styles` are those of the second column, `right` are right-aligned."""
+        """Print a table without borders, with a bold heading; long cells are folded.
+
+        Args:
+            columns: The names of the columns.
+            rows: The cells, one for each column; there must be at least two columns.
+            styles: The style of rich for the second cell of each row, an empty text for no style; one for each row.
+            right: The names of the columns that are aligned to the right.
+        """
         from rich.table import Table
         from rich.text import Text
 
@@ -59,24 +82,31 @@ class Terminal:
         self.draw(table)
 
     def draw(self, renderable: RenderableType) -> None:
-        """Print a renderable of rich, such as a table; its texts must be safe."""
+        """Print a renderable of rich, such as a table.
+
+        Its texts must have no control characters of a model or a tool.
+        """
+        # rich must know the width: with soft wrapping, a table is as wide as its content.
         self.console.print(renderable, soft_wrap=False)
 
 
 class LogStream:
     """Standard error for log records, which are written only between the lines of standard output.
 
-    While a line of standard output is unfinished and both streams are the same terminal, file or pipe, records wait for
-    the end of the line.
+    While a line of standard output is unfinished and both streams are the same terminal, file or pipe, records are kept
+    in memory, and written when the line ends.
     """
 
     def __init__(self) -> None:
         self.unfinished = False
-        """Whether the last line of standard output is unfinished."""
+        """Whether the last text on standard output ended without a line feed."""
         self._waiting: list[str] = []
 
     def write(self, text: str) -> int:
-        """Write a record, or keep it until the line of standard output ends."""
+        """Write a record to standard error, or keep it until the line of standard output ends.
+
+        Returns the number of characters.
+        """
         if self.unfinished and _is_one_device():
             self._waiting.append(text)
         else:
@@ -88,14 +118,17 @@ class LogStream:
         sys.stderr.flush()
 
     def end_line(self) -> None:
-        """End the unfinished line of standard output, if both streams are the same device."""
+        """End the unfinished line of standard output, and write the kept records.
+
+        Only if both streams are one device.
+        """
         if self.unfinished and _is_one_device():
             sys.stdout.write("\n")
             sys.stdout.flush()
             self.set_unfinished(False)
 
     def set_unfinished(self, unfinished: bool) -> None:
-        """Record whether the last line of standard output is unfinished; if not, write the records that wait."""
+        """Record whether the last line of standard output is unfinished; if it is finished, write the kept records."""
         self.unfinished = unfinished
         if not unfinished and self._waiting:
             sys.stdout.flush()
@@ -105,16 +138,24 @@ class LogStream:
 
 
 log_stream = LogStream()
+"""The stream of the log records of this process, shared with every `Terminal`."""
 
 
 def escape_unencodable() -> None:
-    """Print characters that the encoding of a stream does not have as escapes, in place of an error."""
+    r"""Make standard output and standard error write characters that their encoding lacks as escapes, e.g. `\u2713`.
+
+    Without it, such a character raises `UnicodeEncodeError`. A replaced stream without `reconfigure` is left unchanged.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # replaced by a program that embeds the command line
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a TextIOWrapper has it
 
 
 def _is_one_device() -> bool:
+    """Whether standard output and standard error are the same terminal, file or pipe.
+
+    False if one has no file descriptor.
+    """
     try:
         one, other = (os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr))
     except (OSError, ValueError):

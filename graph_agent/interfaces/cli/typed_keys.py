@@ -16,9 +16,11 @@ _before: list[Any] = []
 
 
 def hide_typed_keys() -> None:
-    """Stop the echo of keys that are typed while nothing reads them, until the process ends or is suspended.
+    """Stop the terminal's echo of typed keys, until the process ends or is suspended, or `show_typed_keys` is called.
 
-    The terminal keeps the keys for the next reader, which shows them. Without a terminal, nothing is changed.
+    Keys that are typed while nothing reads them stay in the terminal's buffer, and the next reader displays them.
+    Handlers for SIGHUP, SIGQUIT, SIGTERM and SIGTSTP and an exit handler restore the echo. Nothing is changed if
+    standard input is no terminal, the process is in the background, or the echo is stopped already.
     """
     if (terminal := _own_terminal()) is None or _before:
         return
@@ -36,7 +38,7 @@ def hide_typed_keys() -> None:
 
 
 def show_typed_keys() -> None:
-    """Undo `hide_typed_keys`; does nothing if the terminal is unchanged."""
+    """Undo `hide_typed_keys`; does nothing if the echo was not stopped, or the terminal is unreachable."""
     if _before and (terminal := _own_terminal()) is not None:
         import termios
 
@@ -45,7 +47,10 @@ def show_typed_keys() -> None:
 
 
 def discard_typed_keys() -> None:
-    """Drop the keys that were typed and not read, so that they do not answer a question that was not shown yet."""
+    """Drop the keys that were typed and not read, so that they do not answer a question that was not shown yet.
+
+    Does nothing if standard input is no terminal, or the process is in the background.
+    """
     if (terminal := _own_terminal()) is not None:
         import termios
 
@@ -53,7 +58,10 @@ def discard_typed_keys() -> None:
 
 
 def _own_terminal() -> int | None:
-    """Return the descriptor of the terminal that standard input is; None if it is none, or in the background."""
+    """Return the file descriptor of standard input if it is a terminal of which this process is in the foreground.
+
+    Else None.
+    """
     try:
         number = sys.stdin.fileno()
         # The system stops a background process that changes the terminal.
@@ -63,19 +71,21 @@ def _own_terminal() -> int | None:
 
 
 def _handle(number: int, handler: Any) -> None:
+    """Set the handler of a signal, given by its number, unless the signal has a handler or is ignored already."""
     # A signal that is ignored, as after `nohup`, stays ignored.
     if signal.getsignal(number) == signal.SIG_DFL:
         signal.signal(number, handler)
 
 
 def _show_cursor() -> None:
-    """Show the cursor, which the live display of a run hides."""
+    """Show the terminal's cursor, which the live display of a run hides; errors of writing are ignored."""
     if (terminal := _own_terminal()) is not None:
         with suppress(OSError):
             os.write(terminal, b"\x1b[?25h")
 
 
 def _end(number: int, _: object) -> None:
+    """Restore cursor and echo, and let the signal end the process as it would without a handler."""
     _show_cursor()
     show_typed_keys()
     signal.signal(number, signal.SIG_DFL)
@@ -83,6 +93,7 @@ def _end(number: int, _: object) -> None:
 
 
 def _suspend(number: int, _: object) -> None:
+    """Restore cursor and echo, suspend the process (Ctrl-Z), and stop the echo again when the process continues."""
     import termios
 
     before, terminal = [*_before], _own_terminal()
