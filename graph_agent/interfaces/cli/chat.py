@@ -357,8 +357,7 @@ class Chat:
         self._start(lambda: session.stream(text, context=RUN_CONTEXT))
 
     async def abort(self) -> None:
-        """Stop the run, or drop the calls that wait, and put queued messages that were not sent back into the input
-        line.
+        """Stop the run, or drop the calls that wait; put queued messages back into the input line.
 
         If nothing reacts within 3 s (`_RESPONSE_S`), the run counts as stuck, and Ctrl-C leaves the program. Errors are
         printed.
@@ -395,8 +394,9 @@ class Chat:
             await asyncio.sleep(_RETRY_S)
 
     async def _take_back_follow_ups(self) -> None:
-        """Withdraw the queued messages of a stopped run, print them, and put them into the input line if it is
-        empty.
+        """Withdraw the queued messages of a stopped run, and print them.
+
+        Put them into the input line if it is empty.
         """
         control = SessionControl(self._graph, self.session.id)
         if not (texts := await self.call(control.withdraw_follow_ups())):
@@ -408,8 +408,7 @@ class Chat:
             buffer.cursor_position = len(buffer.text)
 
     async def _read(self) -> str:
-        """Read one line: an answer if questions are open and no run is under way, else an input, a message or a
-        command.
+        """Read one line: an answer if questions are open and no run is under way, else an input or a command.
 
         Returns `_WAKE` if there is no line, but another question must be shown. Raises `EOFError` to leave: for Ctrl-D,
         or the second Ctrl-C at a question.
@@ -432,9 +431,7 @@ class Chat:
         return await self._editor.read(self.screen.prompt, default=draft)
 
     async def _take(self, text: str) -> None:
-        """Execute one line: a command, an answer, a message that is queued to follow the current answer, or an
-        input.
-        """
+        """Execute one line: a command, an answer, an input, or, during a run, a message to queue behind the answer."""
         if text is _WAKE:
             return
         self._armed = False
@@ -462,8 +459,7 @@ class Chat:
         self._run = asyncio.create_task(self._show(start))
 
     async def _show(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
-        """Print a run to its end, then ask the questions that it ended with, or approve them if the settings ask for
-        it.
+        """Print a run to its end, then ask the questions that it ended with, or approve them automatically.
 
         Exceptions of the run are printed. After an answer that does not fit, the questions are read and asked again.
         """

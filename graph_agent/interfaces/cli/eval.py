@@ -209,8 +209,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
 
 
 class Progress:
-    """Displays an evaluation: on a terminal a table that is redrawn while it runs, else a line for each case that
-    has ended.
+    """Displays an evaluation: a table on a terminal, redrawn while it runs, else a line for each case that has ended.
 
     A trial is one run of a case by one agent. Use it as a context manager, which displays the table, and call `close`
     last.

@@ -21,16 +21,22 @@ from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, 
 from graph_agent.interfaces.server.problems import InvalidRequestError, Kind, ProblemError, path_of
 
 COLLECT_BYTES = 64_000_000
-"""Bytes of answered requests after which garbage is collected: the collector counts objects, not bytes, and some of the
-cycles that requests leave hold a whole large body."""
+"""Bytes of bodies of answered requests after which garbage is collected.
+
+The collector counts objects, not bytes, and some of the cycles that requests leave hold a whole large body.
+"""
 
 
 class BodyLimits:
     """ASGI middleware that reads each body within limits before it calls the application.
 
-    A body whose announced length is too large is not read at all; a chunked body is counted as it arrives.
+    A body whose announced length is too large is not read at all; a chunked body is counted as it arrives. Connections
+    other than HTTP pass unchanged.
 
     Args:
+        app: The application.
+        max_bytes: Maximum bytes of a body.
+        timeout_s: Maximum seconds in which a body must arrive.
         refuse: Creates the response to a refused request from its path and the problem.
         slot: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
         json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
@@ -56,7 +62,10 @@ class BodyLimits:
         self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, then call the application or send a refusal."""
+        """Read the body, then call the application with it; or send a refusal and close the connection.
+
+        Does neither if the client disconnects before the body has arrived. Exceptions of the application pass on.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -81,7 +90,11 @@ class BodyLimits:
         await response(scope, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the whole body; None if the client has disconnected."""
+        """Return the whole body; None if the client has disconnected.
+
+        Raises `ProblemError`: `too_large` for too many bytes or JSON values, `invalid` for JSON that is nested too
+        deeply or a body with a `content-encoding`.
+        """
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self._max_bytes:
@@ -108,8 +121,14 @@ class BodyTooLargeError(JsonBoundsError):
 async def read_body(receive: Receive, bounds: JsonBounds, max_bytes: int | None = None) -> bytes | None:
     """Return the whole body of a request; None if the client has disconnected.
 
-    Raises `BodyTooLargeError` as soon as more than `max_bytes` have arrived (None for no limit), and `JsonBoundsError`
-    once the whole body has arrived if its JSON exceeds the bounds.
+    Args:
+        receive: The ASGI `receive` of the request.
+        bounds: Limits of the number and depth of JSON values.
+        max_bytes: Maximum bytes; None for no limit.
+
+    Raises:
+        BodyTooLargeError: As soon as more than `max_bytes` have arrived.
+        JsonBoundsError: The JSON exceeds `bounds`; raised once the whole body has arrived.
     """
     meter = JsonMeter(bounds)
     chunks: list[bytes] = []
@@ -138,7 +157,7 @@ async def read_body(receive: Receive, bounds: JsonBounds, max_bytes: int | None 
 
 
 class ReplayedBody:
-    """ASGI `receive` that returns a body that was read already, then the client's further messages."""
+    """ASGI `receive` that returns a body that was read already, as one message, then the client's further messages."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body
@@ -153,15 +172,21 @@ class ReplayedBody:
 
 
 SMALL_BYTES = 16_384
-"""Bytes up to which a body is processed on the event loop, because a thread's overhead would take longer."""
+"""Bytes up to which a body is processed on the event loop, because handing it to a thread would take longer."""
 _LIMITER = CapacityLimiter(1)
+"""One thread for all requests: more would only compete for the interpreter."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function on a request's body, in a thread if the body is large; it must not use the event loop."""
+    """Call a function that processes a request's body, and return its result.
+
+    In a thread if the body is larger than 16 KiB.
+
+    The function must not use the event loop. Exceptions of the function are raised.
+    """
     if len(await request.body()) <= SMALL_BYTES:
         return function(*args, **kwargs)
     return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_LIMITER)
@@ -171,7 +196,7 @@ class BodyRoute(APIRoute):
     """A route whose body, a pydantic model, is parsed and validated in a thread if it is large."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """Return the handler; called by FastAPI."""
+        """Return the handler of the route; called by FastAPI once for each route."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
@@ -179,6 +204,10 @@ class BodyRoute(APIRoute):
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
         async def handle_validated(request: Request) -> Response:
+            """Validate the body outside FastAPI.
+
+            Its faults join those of other parameters in a `RequestValidationError`.
+            """
             validated = _ValidatedRequest(request.scope, request.receive)
             validated.adapter = adapter
             try:
@@ -197,12 +226,14 @@ class _ValidatedRequest(Request):
     """A request whose JSON is a validated model; FastAPI's own validation accepts an instance unchanged."""
 
     adapter: TypeAdapter[Any]
+    """Validates the model of the route."""
     faults: tuple[dict[str, Any], ...] = ()
+    """Pydantic's errors of the body, with locations that begin with `body`; empty if it is valid."""
 
     async def json(self) -> Any:
         """Return the body as the route's model, or set `faults` and return a string, which no model accepts.
 
-        `JSONDecodeError` if it is not JSON in UTF-8.
+        Raises `JSONDecodeError` if the body is not JSON in UTF-8.
         """
         body = await self.body()
         try:
@@ -214,6 +245,10 @@ class _ValidatedRequest(Request):
 
 
 def _validate(body: bytes, adapter: TypeAdapter[Any]) -> Any:
+    """Parse a body as JSON in UTF-8, with or without a byte order mark, and validate it.
+
+    Raises `JSONDecodeError` for other text or too deep nesting, and `ValidationError` if it does not fit the model.
+    """
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -31,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
     uvicorn itself limits only the idle time between requests, and its httptools parser collects headers without limit.
     A request over a limit gets status 431, or 408 if its headers are late, and the connection is closed. No status is
     sent if the response to that request has started, or an earlier response is still being sent. Trailers are dropped.
+    uvicorn constructs one object for each connection; the *head* of a request is its request line and headers.
     """
 
     request_within_s = 30.0
@@ -41,7 +42,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._silent: asyncio.TimerHandle | None = None
+        """Timer that ends the wait for the headers of a request; None while a request is answered."""
         self._lingering: asyncio.TimerHandle | None = None
+        """Timer that closes the connection after the last response; None before."""
         self._refused = False
         """Whether further input is dropped."""
         self._in_head = False
@@ -56,14 +59,17 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether a head or a message began or ended in the current read."""
 
     def connection_made(self, transport: Any) -> None:
-        """Start the header timeout; called by asyncio."""
+        """Set options of the socket, and start the header timeout; called by asyncio."""
         super().connection_made(transport)
         if (connection := transport.get_extra_info("socket")) is not None:
             _tune(connection)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes and check the limits; called by asyncio."""
+        """Parse received bytes and check the limits; called by asyncio.
+
+        Bytes after a refusal are dropped. While a request is answered, the header timeout is stopped.
+        """
         if self._refused:
             if self._lingering is None:
                 self.flow.pause_reading()
@@ -82,17 +88,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_message_begin(self) -> None:
-        """Start to count a request's head; called by the parser."""
+        """Start to count the head of a request; called by the parser."""
         self._in_head, self._in_body, self._head_bytes, self._at_boundary = True, False, 0, True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Count a piece of the request's target; called by the parser."""
+        """Count a piece of the request's target.
+
+        Called by the parser. An oversized head stops the parser by an exception.
+        """
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; called by the parser.
+        """Count a header; called by the parser. An oversized head stops the parser by an exception.
 
         It is also called for trailers, which are dropped: they would change the headers of an admitted request.
         """
@@ -102,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Stop the header timeout, and start the response; called by the parser."""
+        """Stop the header timeout, and let uvicorn start the application; called by the parser."""
         self._in_head, self._in_body, self._at_boundary = False, True, True
         self._stop_waiting()
         before: Any = self.cycle
@@ -127,25 +136,31 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request; called by uvicorn if the parser or one of its callbacks fails."""
+        """Refuse the request with status 431 if its head is too large, else 400; called by uvicorn if the parser fails.
+
+        `msg`, uvicorn's text, is not sent.
+        """
         too_large = self._head_bytes > self.max_header_bytes
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
-        """Close the connection; called by uvicorn when the server stops."""
+        """Close the connection, after a response in progress; called by uvicorn when the server stops."""
         if self._lingering is not None:
             self.transport.close()
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers; called by asyncio."""
+        """Cancel the timers; called by asyncio. `exc` is None if the connection was closed in order."""
         self._stop_waiting()
         if self._lingering is not None:
             self._lingering.cancel()
         super().connection_lost(exc)
 
     def close_after_response(self) -> None:
-        """Close the connection after its last response; drop input that still arrives for up to `_LINGER_S` seconds."""
+        """Close the connection now.
+
+        While input still arrives, only end the response, and drop input for up to 5 seconds.
+        """
         if self._lingering is not None:
             return
         is_arriving = self._in_head or self._in_body or self._refused
@@ -159,16 +174,26 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingering = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def _is_answering(self) -> bool:
+        """Return whether a request was passed to the application and its response is not complete."""
         cycle: Any = self.cycle  # uvicorn declares it without its initial None
         return cycle is not None and not cycle.response_complete
 
     def _count_head(self, size: int) -> None:
+        """Count bytes of the current head.
+
+        Raise `_HeadTooLargeError` above the limit, which makes uvicorn refuse the request.
+        """
         self._head_bytes += size
         if self._head_bytes > self.max_header_bytes:
             raise _HeadTooLargeError
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Stop reading, and close the connection; sends a status if no response is in progress."""
+        """Stop reading, and close the connection.
+
+        Sends `status` unless a response has begun or an earlier one is in progress.
+
+        A request whose body is still arriving is reported to its application as disconnected.
+        """
         self._refused = True
         self._stop_waiting()
         self._unset_keepalive_if_required()
@@ -187,6 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._respond(status)
 
     def _respond(self, status: HTTPStatus | None) -> None:
+        """Send a whole response with a status and a text, or nothing for None, and close the connection after it."""
         if status is not None:
             text = f"{status.phrase}.".encode()
             if status is HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
@@ -204,14 +230,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.close_after_response()
 
     def _wait(self) -> None:
+        """Start the header timeout."""
         self._silent = self.loop.call_later(self.request_within_s, self._disconnect)
 
     def _stop_waiting(self) -> None:
+        """Stop the header timeout; does nothing if it does not run."""
         if self._silent is not None:
             self._silent.cancel()
             self._silent = None
 
     def _disconnect(self) -> None:
+        """Handle the header timeout: refuse a request that has begun, close an idle connection."""
         self._silent = None
         if self._is_answering():
             return
@@ -229,7 +258,10 @@ class DrainedWebSocketProtocol(WebSocketsSansIOProtocol):
     """
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message; called by the application."""
+        """Send an ASGI message; called by the application.
+
+        The last part of a refusal counts as the end of the handshake, so that uvicorn logs no error.
+        """
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
@@ -241,7 +273,7 @@ class DrainedWebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 class _ResponseTransport:
-    """Transport for a response; closing it leaves the client time to read the response."""
+    """Transport that uvicorn writes a response to; closing it leaves the client time to read the response."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self._protocol = protocol
@@ -254,6 +286,7 @@ class _ResponseTransport:
 
 
 def _tune(connection: socket.socket) -> None:
+    """Set TCP options of a connection's socket: no delay of small packets, and the limit of unacknowledged data."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     # asyncio does not detect TCP on sockets shared by workers; without this, first tokens wait 40 ms for an

@@ -1,4 +1,8 @@
-"""Admits requests: identifies the caller by key, checks origins and limits, and hides internals in error responses."""
+"""Admits requests: identifies the caller by key, checks origins and limits, and hides internals in error responses.
+
+A *caller* is the owner of an API key. A *thread* is LangGraph's `thread_id`, which contains the caller's name, so that
+callers do not share sessions.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +51,12 @@ WINDOW_S = 60.0
 
 
 class Limits:
-    """Active requests and requests of the last minute, per caller, in this process.
+    """Counts active requests and requests of the last minute per caller, in this process, and refuses too many.
 
     Args:
         concurrent: Maximum concurrent requests of one caller.
         per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -64,10 +69,10 @@ class Limits:
         self._started: dict[str, deque[float]] = {}
 
     def enter(self, caller: str, *, starts: bool = True) -> None:
-        """Count a request, which must be ended with `leave`; against the rate only if it `starts` a run.
+        """Count a request, which `leave` must end; against the rate only if it `starts` a run.
 
-        Raises:
-            ProblemError: If the caller has too many active requests, or has started too many.
+        Raises `ProblemError` (`busy`) if the caller has too many active requests, or has started too many in the last
+        minute.
         """
         self._check_concurrent(self._active.get(caller, 0))
         if starts:
@@ -75,20 +80,20 @@ class Limits:
         self._active[caller] = self._active.get(caller, 0) + 1
 
     def count(self, caller: str) -> None:
-        """Count an input that runs later, such as a follow-up, against the rate only.
+        """Count an input that runs later, such as one queued behind the current run, against the rate only.
 
-        Raises:
-            ProblemError: If the caller has started too many requests.
+        Raises `ProblemError` (`busy`) if the caller has started too many in the last minute.
         """
         self._count_start(caller)
 
     def leave(self, caller: str) -> None:
-        """Count the end of a request."""
+        """Count the end of a request that `enter` has counted; `KeyError` if there is none."""
         self._active[caller] -= 1
         if not self._active[caller]:
             del self._active[caller]
 
     def _count_start(self, caller: str) -> None:
+        """Check the rate, and record a start now; starts older than a minute are forgotten."""
         if self._per_minute is None:
             return
         started = self._started.setdefault(caller, deque())
@@ -100,10 +105,9 @@ class Limits:
 
     @contextmanager
     def slot(self, caller: str, *, starts: bool = True) -> Iterator[None]:
-        """Count one request for the duration of the context.
+        """Count one request for the duration of the context; against the rate only if it `starts` a run.
 
-        Raises:
-            ProblemError: Same as for `enter`.
+        Raises `ProblemError` (`busy`) on entry if the caller has too many active requests, or has started too many.
         """
         self.enter(caller, starts=starts)
         try:
@@ -112,12 +116,22 @@ class Limits:
             self.leave(caller)
 
     def _check_concurrent(self, active: int) -> None:
+        """Raise `ProblemError` (`busy`, retry after 1 s) if a caller with `active` requests may have no more."""
         if active >= self._concurrent:
             raise ProblemError(
                 "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
             )
 
     def _check_rate(self, started: int, oldest: float | None, now: float) -> None:
+        """Raise `ProblemError` (`busy`) if a caller has started too many requests.
+
+        It names when the oldest leaves the window.
+
+        Args:
+            started: Requests of the last minute.
+            oldest: When the oldest of them began, on the clock; None if there is none.
+            now: The current time on the clock.
+        """
         if self._per_minute is not None and oldest is not None and started >= self._per_minute:
             raise ProblemError(
                 "busy",
@@ -127,7 +141,9 @@ class Limits:
 
 
 _SHORTEST = 16
+"""Minimum characters of a key."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,31 +159,39 @@ class Caller:
         return self.name or DEFAULT_DECIDER
 
     def thread(self, session_id: str) -> str:
-        """Return the LangGraph thread of one of this caller's sessions; unique across callers."""
+        """Return the LangGraph thread of one of this caller's sessions, e.g. `alice/s1`.
+
+        Without keys, the session's id itself.
+        """
         return f"{self.name}/{session_id}" if self.name else session_id
 
     def session(self, thread_id: str) -> str | None:
-        """Return the session of a thread; None if the thread is another caller's, or not a session."""
+        """Return the session id of a thread; None if the thread is another caller's, or not a session."""
         session_id = thread_id.removeprefix(f"{self.name}/") if self.name else thread_id
         return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
 
     def pending_thread(self, token: str) -> str:
-        """Return the thread of a request without a session that waits for this caller's own tools."""
+        """Return the thread of a request without a session that waits for results of the client's own tools.
+
+        `token` identifies the request; the thread is e.g. `alice/parked/TOKEN`.
+        """
         return f"{self.name}/parked/{token}"
 
 
 def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
-    """Read the keys of a file and of `GRAPH_AGENT_API_KEYS`.
+    """Read the keys of a file and of the environment variable `GRAPH_AGENT_API_KEYS`, in which commas separate them.
 
     Args:
-        file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. None for no file.
+        file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. The path is recorded as one
+            that the agent's tools must not read. None for no file.
+        environment: The environment variables.
 
     Returns:
-        The keys; a key without a name is named by a hash of it.
+        The keys; a key without a name is named `key-` and 12 digits of its SHA-256.
 
     Raises:
-        ConfigError: If the file cannot be read, a key is too short, two keys have the same name, or two names have
-            the same key. No message shows a key.
+        ConfigError: The file cannot be read or has no key, a key is shorter than 16 characters, a name is invalid, or
+            two keys have the same name or two names the same key. No message shows a key.
     """
     listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
@@ -189,9 +213,12 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 
 
 def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
-    """Return the caller of a request by `Authorization: Bearer` or `x-api-key`; None if the key is missing or unknown.
+    """Return the caller of a request by the header `Authorization: Bearer` or `x-api-key`.
 
-    Every key is compared, each in constant time, so that the duration reveals nothing about the keys.
+    None for a missing or unknown key.
+
+    Without `keys`, every request has the caller with an empty name. Every key is compared, each in constant time, so
+    that the duration reveals nothing about the keys.
     """
     if not keys:
         return Caller("")
@@ -204,17 +231,25 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
 
 
 def key_in(request: HTTPConnection) -> str:
-    """Return the key of a request; empty without one."""
+    """Return the key in the headers of a request.
+
+    An empty text if there is none. A bearer token precedes `x-api-key`.
+    """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
 
 
 def _entries(text: str) -> list[tuple[int, str]]:
+    """Return the non-empty lines of a text that are no comments, stripped, each with its number from 1."""
     stripped = [line.strip() for line in text.split("\n")]
     return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
 
 
 def _key(where: str, text: str) -> ApiKey:
+    """Parse `key` or `name:key`.
+
+    Raise `ConfigError`, which begins with the place `where`, if name or key is invalid.
+    """
     name, colon, key = text.partition(":")
     if not colon:
         name, key = "key-" + hashlib.sha256(text.encode()).hexdigest()[:12], text
@@ -232,7 +267,13 @@ _UNKNOWN_KEY = "The API key is none of this server's; check the key that the cli
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
-    """Add the admission layer to an application that has not started."""
+    """Add to an application that has not started: authentication, origin checks, body limits, CORS and error responses.
+
+    Args:
+        app: The application.
+        settings: Keys, limits and permitted origins of the server.
+        guarded: The paths that need admission; a trailing `/*` includes all paths below.
+    """
     app.add_exception_handler(ProblemError, on_problem)
     app.add_exception_handler(HTTPException, on_http)
     app.add_middleware(Gate, settings=settings, guarded=guarded)
@@ -245,7 +286,13 @@ def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> N
 class Gate:
     """ASGI middleware that authenticates callers of the guarded paths before any of the body is read.
 
-    A trailing `/*` of a guarded path includes all paths below; other paths pass unchecked.
+    It stores the caller in `scope["state"]["caller"]`, and makes any exception of the application a response without
+    details. Other paths pass unchecked.
+
+    Args:
+        app: The application.
+        settings: Keys, limits and permitted origins of the server.
+        guarded: The paths that need admission; a trailing `/*` includes all paths below.
     """
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -266,7 +313,12 @@ class Gate:
         self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit or refuse a request."""
+        """Admit a request to the application, or send the response that refuses it.
+
+        Refused are pages of other origins, if the server has no keys; a missing or unknown key, except on open paths;
+        and bodies over the limits. A HEAD request is passed on as GET. An exception is logged, and answered with status
+        500 unless the response has begun.
+        """
         # As the routes see it: without the mount path.
         path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
         if path not in self._guarded and not path.startswith(self._below):
@@ -292,6 +344,7 @@ class Gate:
         started = False
 
         async def send_and_mark(message: Message) -> None:
+            """Send a message, and record that the response has begun."""
             nonlocal started
             started = True
             await send(message)
@@ -306,12 +359,12 @@ class Gate:
 
 
 async def caller(request: Request) -> Caller:
-    """Return the caller of a request; a dependency of routes, async because FastAPI runs sync ones in a thread."""
+    """Return the caller of a request; a dependency of routes, asynchronous because FastAPI runs others in a thread."""
     return admitted_caller(request)
 
 
 def admitted_caller(request: HTTPConnection) -> Caller:
-    """Return the caller of an admitted request."""
+    """Return the caller that `Gate` stored; `AttributeError` for a path that it does not guard."""
     admitted: Caller = request.state.caller
     return admitted
 
@@ -319,9 +372,14 @@ def admitted_caller(request: HTTPConnection) -> Caller:
 def admit_requests(
     routes: Iterable[BaseRoute], runs: Drainable, limits: Limits, *, protocol: str, streams: Limits | None = None
 ) -> None:
-    """Make the routes check and count each request, and refuse it while `runs` drain.
+    """Wrap the routes of an SDK so that each request is checked and counted, and refused while the server stops.
 
-    `streams` limits GET requests, which stay open; None for `limits`.
+    Args:
+        routes: Changed in place.
+        runs: The runs of this process; while they drain, requests are refused.
+        limits: Limits per caller.
+        protocol: Name of the protocol for messages, e.g. `MCP`.
+        streams: Limits of GET requests, which stay open; None to use `limits`.
     """
     for route in routes:
         if isinstance(route, Route):
@@ -331,8 +389,8 @@ def admit_requests(
 class _Limited:
     """ASGI middleware that counts requests per caller, and refuses them while the server stops.
 
-    It also requires a JSON content type, which the SDKs may not: a browser sends `text/plain` to another site without a
-    preflight request.
+    It also requires a JSON content type, which the SDKs do not all require: a browser sends `text/plain` to another
+    site without a preflight request. Construct it with the arguments of `admit_requests`.
     """
 
     def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits, streams: Limits, protocol: str) -> None:
@@ -343,6 +401,10 @@ class _Limited:
         self._protocol = protocol
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the request until its last byte is sent, and call the application.
+
+        Raises `ProblemError` while the server stops, for a body that is not JSON, and if the caller has no free slot.
+        """
         if self._runs.draining:
             raise stopping()
         if not _is_json(Headers(scope=scope)):
@@ -359,6 +421,7 @@ class _Limited:
             slot.enter_context(limits.slot(admitted_caller(Request(scope)).name, starts=starts))
 
             async def send_with_slot(message: Message) -> None:
+                """Send a message; release the slot first if it is the last."""
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     # Before the last byte, after which the client may send its next request.
                     slot.close()
@@ -372,7 +435,10 @@ _RUNS = frozenset({"SendMessage", "SendStreamingMessage", "message/send", "messa
 
 
 def _starts_run(path: str, body: bytes) -> bool:
-    """Whether a request of A2A or MCP may start a run; a body that is too large to be parsed here counts as one."""
+    """Return whether a request of A2A or MCP may start a run, by its path and the JSON-RPC method in its body.
+
+    A body that cannot be parsed, or is larger than 16 KiB, counts as one that does.
+    """
     if path.startswith(f"{REST_PATH}/"):
         return path.endswith(("/message:send", "/message:stream"))
     if len(body) > SMALL_BYTES:
@@ -384,7 +450,7 @@ def _starts_run(path: str, body: bytes) -> bool:
 
 
 def _is_json(headers: Headers) -> bool:
-    """Return whether a request has a JSON body, or none."""
+    """Return whether a request has a JSON body (`application/json` or `application/…+json`), or none."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return True
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()

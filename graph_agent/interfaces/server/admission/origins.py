@@ -17,7 +17,9 @@ logger = logging.getLogger("graph_agent.server.admission.origins")
 _PUBLIC = ("/health", "/ready", "/.well-known/")
 """Beginnings of the paths that pages of every origin may request."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+"""Scheme → port of an origin without one."""
 _SCHEMES = {"ws": "http", "wss": "https"}
+"""Scheme of a WebSocket → scheme of the page's origin."""
 _ADDABLE = re.compile(r"[a-z][a-z0-9+.-]{0,50}://[a-z0-9._:\[\]-]{1,300}")
 """Origins that a refusal names as a value of `cors_origins`."""
 _LOGGED = 100
@@ -46,9 +48,14 @@ class OriginCheck:
         self._logged: set[str] = set()
 
     def check(self, request: HTTPConnection, path: str) -> None:
-        """Raise `ProblemError` if a request may come from a page without permission.
+        """Raise `ProblemError` (`origin`) if a request may come from a page without permission; else return.
+
+        Permitted origins pass. Then the host name must be an address, a bare name or the public one, and any `Origin`
+        the server's own. Health checks and the agent card need no origin. Refusals are logged, each origin once, at
+        most 100.
 
         Args:
+            request: The request, or the handshake of a WebSocket.
             path: The request's path without the mount path of the application.
         """
         origin = request.headers.get("origin")
@@ -69,6 +76,7 @@ class OriginCheck:
             raise ProblemError("origin", self._refusal(origin))
 
     def _is_own(self, origin: str, request: HTTPConnection) -> bool:
+        """Return whether an origin is that of the server: of its public URL, or of the request's scheme and host."""
         given, scheme, host = _origin(origin), request.scope.get("scheme", "http"), request.headers.get("host", "")
         if given is None:
             return False
@@ -78,6 +86,7 @@ class OriginCheck:
         return re.search(r":[0-9]+$", origin) is not None and given == _origin(f"{given[0]}://{host}")
 
     def _refusal(self, origin: str) -> str:
+        """Return why an origin is refused and how to permit it, and log it as a warning the first time."""
         text = f"Pages of the origin {origin[:_SHOWN]!r} may not call this server, which has no API keys."
         if _ADDABLE.fullmatch(origin):
             text += f" To permit them, add the origin to cors_origins: --set 'cors_origins=[\"{origin}\"]'."
@@ -92,13 +101,16 @@ class OriginCheck:
 
 
 def _is_of_another_page(request: HTTPConnection) -> bool:
-    """Whether a browser marks the request as a page's of another origin, and not as one of an address or a link."""
+    """Return whether a browser marks the request as sent by a page of another origin, and not by following a link."""
     headers = request.headers
     return headers.get("sec-fetch-site") in ("same-site", "cross-site") and headers.get("sec-fetch-mode") != "navigate"
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:
-    """Return scheme, host and port of a URL; None if it has no host, or is malformed."""
+    """Return scheme, host and port of a URL, e.g. `("https", "a.com", 443)`.
+
+    None if it has no host, or is malformed.
+    """
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
@@ -108,6 +120,7 @@ def _origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def _name(url: str) -> str:
+    """Return the host name of a URL; empty if it has none, and `.` if it is malformed."""
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
@@ -115,10 +128,15 @@ def _name(url: str) -> str:
 
 
 def _is_bare(host: str) -> bool:
+    """Return whether a host name cannot belong to a foreign site.
+
+    Such a name has no dot, ends in `.localhost`, or is an IP address.
+    """
     return "." not in host or host.endswith(".localhost") or _is_address(host)
 
 
 def _is_address(host: str) -> bool:
+    """Return whether a host name is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

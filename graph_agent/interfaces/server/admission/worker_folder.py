@@ -1,6 +1,7 @@
 """Shares limits and the order to stop between the worker processes of one server, in a folder.
 
-Requests and runs are counted in a small SQLite database of the folder.
+Requests and runs are counted in a small SQLite database of the folder. A *caller* is the name of an API key. A process
+that cannot use the database counts its own requests alone.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ logger = logging.getLogger("graph_agent.server.admission.worker_folder")
 _AT_ONCE = "stop-at-once"
 
 _warned: set[Path | None] = set()
+"""Folders of which a warning was logged by this process."""
 
 
 def warn_of_folder(folder: Path | None, error: Exception) -> None:
-    """Log, once per process, that it counts requests and metrics on its own instead of together with other workers."""
+    """Log a warning, once per process and folder, that this process counts requests and metrics for itself.
+
+    Args:
+        folder: The folder of the server's workers; None if no folder could be created.
+        error: Why it cannot be used.
+    """
     if folder in _warned:
         return
     _warned.add(folder)
@@ -46,12 +53,12 @@ def stop_at_once(shared: Path) -> None:
 
 
 def is_to_stop_at_once(shared: Path) -> bool:
-    """Return whether the supervisor of this worker has received a second stop signal."""
+    """Return whether `stop_at_once` was called for this folder: workers then end their runs without waiting."""
     return (shared / _AT_ONCE).exists()
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process with this id exists."""
+    """Return whether a process with this id exists, of any user."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -75,7 +82,15 @@ CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
 
 
 class SharedLimits(Limits):
-    """`Limits` over all worker processes that share a folder; each kind of resource is counted separately."""
+    """Limits per caller over all worker processes that share a folder.
+
+    Args:
+        folder: The folder of the workers, with the database.
+        kind: What is counted, e.g. `requests`; each kind is counted separately.
+        concurrent: Maximum active requests of one caller.
+        per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
+        clock: Returns seconds; it must be the same for all processes, as the monotonic clock of a machine is.
+    """
 
     def __init__(
         self,
@@ -95,7 +110,11 @@ class SharedLimits(Limits):
         self._in_database(lambda db: None)
 
     def enter(self, caller: str, *, starts: bool = True) -> None:
-        """Behaves like `Limits.enter`; for this process alone while the folder is unusable."""
+        """Count a request in the database; `leave` must end it. With `starts`, it also counts against the rate.
+
+        If the database is unusable, the request is counted in this process alone, with a logged warning. Raises
+        `ProblemError` (`busy`) if the caller has too many active requests, or has started too many in the last minute.
+        """
         if self._in_database(partial(self._enter, caller, starts)):
             self._unpublished.clear()
             self._active[caller] = self._active.get(caller, 0) + 1
@@ -104,18 +123,26 @@ class SharedLimits(Limits):
             self._unpublished.add(caller)
 
     def count(self, caller: str) -> None:
-        """Behaves like `Limits.count`; for this process alone while the folder is unusable."""
+        """Count an input that runs later against the rate only; in this process alone if the database is unusable.
+
+        Raises `ProblemError` (`busy`) if the caller has started too many in the last minute.
+        """
         if self._per_minute is not None and not self._in_database(partial(self._count, caller)):
             super().count(caller)
 
     def leave(self, caller: str) -> None:
-        """Behaves like `Limits.leave`."""
+        """Count the end of a request; if the database is unusable, the next `enter` corrects it there."""
         super().leave(caller)
         if not self._in_database(partial(self._publish, caller)):
             self._unpublished.add(caller)
 
     def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
-        """Run a function in a transaction; return False if the database is unusable, e.g. on a full disk."""
+        """Run a function in a transaction.
+
+        Return False, with a logged warning, if the database is unusable, e.g. on a full disk.
+
+        Exceptions of the function, such as `ProblemError`, roll the transaction back and pass on.
+        """
         try:
             if self._db is None:
                 self._db = self._open()
@@ -134,6 +161,8 @@ class SharedLimits(Limits):
         return True
 
     def _enter(self, caller: str, starts: bool, db: sqlite3.Connection) -> None:
+        # Earlier failures left numbers that are too high or too low for other callers.
+        """Check the limits of a caller in the database, and count a request there."""
         for other in self._unpublished:
             self._publish(other, db)
         rows = db.execute(
@@ -145,6 +174,7 @@ class SharedLimits(Limits):
         self._publish(caller, db, more=1)
 
     def _count(self, caller: str, db: sqlite3.Connection) -> None:
+        """Check the rate of a caller, and record a start; starts older than a minute are deleted."""
         if self._per_minute is None:
             return
         mine, now = (self._kind, caller), self._clock()
@@ -156,11 +186,13 @@ class SharedLimits(Limits):
         db.execute("INSERT INTO started VALUES (?, ?, ?)", (*mine, now))
 
     def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
+        """Store how many requests of a caller this process has active; `more` is added to the number."""
         # The absolute number, so that the next write corrects one that failed.
         row = (self._kind, caller, self._worker, self._active.get(caller, 0) + more)
         db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
 
     def _open(self) -> sqlite3.Connection:
+        """Open the database of the folder, and create its tables; raise `sqlite3.Error` if that fails."""
         # Not `.db`: prometheus_client reads all `*.db` files of the folder.
         db = sqlite3.connect(self._folder / "limits.sqlite", timeout=_WAIT_S, isolation_level=None)
         try:
@@ -180,6 +212,7 @@ class SharedLimits(Limits):
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
+    """Create the tables; wait and repeat while another worker holds the lock, and raise once that takes too long."""
     patience, made = Patience(), False
     while not made:
         try:
@@ -192,7 +225,7 @@ def _make_tables(db: sqlite3.Connection) -> None:
 def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
     """Return the limits per key of requests, of event streams, and of active A2A tasks.
 
-    Processes that have the folder `shared` count together; None for this process alone.
+    Processes that have the folder `shared` count together; with None, this process counts alone.
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
     if shared is None:

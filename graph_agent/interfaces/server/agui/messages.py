@@ -1,6 +1,7 @@
 """Converts messages and interrupts between AG-UI and the session.
 
-Calls and results have ids that do not repeat. Each call that waits for an answer is one interrupt.
+In AG-UI the ids of calls and results must not repeat within a conversation, and each call that waits for an answer is
+one interrupt; an interrupt of the graph may ask about several. A call's *name* is its id for the client.
 """
 
 from __future__ import annotations
@@ -45,30 +46,37 @@ class CallNames:
         )
 
     def plan(self, id_: str) -> str:
-        """Return the name of a call that is new."""
+        """Record a new call with the id of the model, and return its name."""
         self._seen[id_] += 1
         return self.of(id_)
 
     def of(self, id_: str) -> str:
-        """Return the name of the newest call with an id."""
+        """Return the name of the newest call with this id."""
         return id_ if self._seen[id_] < 2 else f"{id_}#{self._seen[id_]}"
 
 
 def result_id(call_name: str, given: Mapping[str, str]) -> str:
-    """Return the id of the message with a call's result: that of the client's own message in `given`, if any."""
+    """Return the id of the message with a call's result, by default `<name>-result`.
+
+    `given` maps names of calls to ids of results that the client sent itself, which keep their ids.
+    """
     return given.get(call_name, f"{call_name}-result")
 
 
 def given_results(messages: Sequence[core.Message]) -> dict[str, core.ToolMessage]:
-    """Return a request's results by the names of their calls; the last one counts."""
+    """Return a request's results by the names of their calls; of several results of a call, the last one counts."""
     return {message.tool_call_id: message for message in messages if isinstance(message, core.ToolMessage)}
 
 
 def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[core.UserMessage]:
-    """Return the user messages at the end of a request that the session does not have.
+    """Return the user messages at the end of a request that the session does not have, oldest first.
 
-    Clients send their whole history with every run. Messages of an interface itself, such as activities, do not end
-    the search, and neither do results of calls.
+    Clients send their whole history with every run, so the search goes backwards to the first message of the agent, or
+    the first known one. Messages of an interface itself, such as activities, and results of calls do not end it.
+
+    Args:
+        messages: The messages of the request.
+        known: Ids of the session's messages.
     """
     ids, found = set(known), list[core.UserMessage]()
     for message in reversed(messages):
@@ -80,14 +88,22 @@ def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[c
 
 
 def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[str, str]]) -> str:
-    """Return a request's system messages, and its context (description and value), as the run's instructions."""
+    """Return the run's instructions: a request's system messages, then its context, joined by empty lines.
+
+    May be empty.
+
+    `context` has pairs of a description and a value, written as `description: value`.
+    """
     texts = [message.content for message in messages if isinstance(message, core.SystemMessage | core.DeveloperMessage)]
     pieces = [f"{description}: {value}" for description, value in context]
     return "\n\n".join([text for text in texts if text.strip()] + pieces)
 
 
 def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
-    """Return a request's whole conversation for a new session, without calls that have no result."""
+    """Return a request's whole conversation as messages for a new session, without calls that have no result.
+
+    Messages of delegates are left out. Raises `InvalidRequestError` for content that no model can receive.
+    """
     results, found = given_results(messages), list[AnyMessage]()
     for message in messages:
         if isinstance(message, core.UserMessage):
@@ -101,7 +117,10 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
 
 
 def user_message(message: core.UserMessage) -> HumanMessage:
-    """Return a user's message for the session, with the client's id, which must not be a reserved one."""
+    """Return a user's message for the session, with the client's id.
+
+    Raises `InvalidRequestError` if the id has a reserved prefix, or the content cannot be sent to a model.
+    """
     if message.id.startswith(HIDDEN_ID_PREFIX):
         raise InvalidRequestError(
             f"messages: an id may not begin with {HIDDEN_ID_PREFIX!r}: {message.id!r}.", "messages"
@@ -114,13 +133,22 @@ def user_message(message: core.UserMessage) -> HumanMessage:
 
 
 def result_content(message: core.ToolMessage) -> str | list[Any]:
-    """Return the content of a client's result; raise `ProblemError` if it has content that no model can receive."""
+    """Return the content of a client's result: its text or, if empty, its error.
+
+    Or a list of content blocks of LangChain.
+
+    Raises `InvalidRequestError` for content that no model can receive.
+    """
     if isinstance(message.content, str):
         return message.content or message.error or ""
     return [_block(part) for part in message.content]
 
 
 def _block(part: core.ContentPart) -> dict[str, Any]:
+    """Return a part of a message as a content block of LangChain.
+
+    Raises `InvalidRequestError` for a file at a provider, and for a URL of anything but an image.
+    """
     if isinstance(part, core.TextPart):
         return {"type": "text", "text": part.text}
     source = part.source
@@ -144,6 +172,7 @@ def _block(part: core.ContentPart) -> dict[str, Any]:
 
 
 def _call(call: core.ToolCall) -> LangChainCall:
+    """Return a call of the client's history for the session; arguments that are no JSON object become an empty one."""
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except ValueError:
@@ -154,6 +183,7 @@ def _call(call: core.ToolCall) -> LangChainCall:
 
 
 def _result(message: core.ToolMessage, name: str) -> LangChainResult:
+    """Return a result of the client's history for the session; `name` is the tool's."""
     return LangChainResult(
         result_content(message),
         tool_call_id=message.tool_call_id,
@@ -166,9 +196,14 @@ def _result(message: core.ToolMessage, name: str) -> LangChainResult:
 def snapshot_of(
     messages: Sequence[AnyMessage], events: Sequence[StoredEvent], request: Sequence[core.Message]
 ) -> list[core.Message]:
-    """Return a session's messages for the client; the request's own instructions come first.
+    """Return a session's messages as the client displays them, after the system messages of the request.
 
-    Messages that are for the model alone are left out, and results are whole, as in the events.
+    Messages that are for the model alone are left out, and results are whole, as in the events; the model's may be cut.
+
+    Args:
+        messages: The session's messages.
+        events: The session's events.
+        request: The messages of the request.
     """
     names = CallNames(())
     contents = _contents(events)
@@ -202,7 +237,7 @@ def snapshot_of(
 
 
 def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
-    """Return the whole results of calls, by the names of the calls."""
+    """Return the whole results of calls from a session's events, by the names of the calls."""
     names, contents = CallNames(()), dict[str, str]()
     for event in events:
         if event["type"] == "plan":
@@ -214,12 +249,13 @@ def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
 
 
 def content_text(event: StoredEvent) -> str:
-    """Return the text of a result's event."""
+    """Return the text of a result's event for the client; other content as JSON."""
     content = event["content"]
     return public_text(content if isinstance(content, str) else as_text(content))
 
 
 def _shown_content(content: str | list[Any]) -> str | list[core.ContentPart]:
+    """Return the content of a user's message for the client: a text, or parts; blocks of unknown types are left out."""
     if isinstance(content, str):
         return content
     parts: list[core.ContentPart] = []
@@ -244,14 +280,18 @@ _PARTS: dict[str, Any] = {
 
 
 def json_of(value: Any) -> str:
-    """Return a call's arguments as JSON."""
+    """Return a call's arguments as a JSON text; values of other types become their text."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 class ClientView:
-    """The messages that the client has, as it builds them from the events of a run.
+    """Tracks which messages the client has and in which order, as it builds them from the events of a run.
 
-    A client keeps the messages of a snapshot that it has in its own order, and appends the others.
+    When a client receives a snapshot, it keeps the messages of the snapshot that it has in its own order, and appends
+    the others.
+
+    Args:
+        messages: The messages of the request, which the client has.
     """
 
     def __init__(self, messages: Sequence[core.Message]) -> None:
@@ -265,17 +305,20 @@ class ClientView:
         }
 
     def add(self, id_: str) -> None:
-        """Record a message of the agent."""
+        """Record a message of the agent, by its id; a known one is not moved."""
         if id_ not in self._order:
             self._order.append(id_)
 
     def add_call(self, name: str, parent: str) -> None:
-        """Record a call of a message."""
+        """Record that a call, by its name, belongs to the message `parent`."""
         self.add(parent)
         self._callers.setdefault(name, parent)
 
     def add_result(self, name: str, id_: str) -> bool:
-        """Record the result of a call, which the client puts behind the calls; return False if it has the result."""
+        """Record the result `id_` of the call `name`, which the client puts behind the calls.
+
+        Return False if it has the result.
+        """
         if id_ in self._results:
             return False
         self._results.add(id_)
@@ -287,9 +330,10 @@ class ClientView:
         return True
 
     def snapshots(self, messages: list[core.Message]) -> list[list[core.Message]]:
-        """Return the snapshots after which the client has messages in their order.
+        """Return the snapshots to send so that the client has `messages` in this order: one, or two.
 
-        If it lacks an older message, a snapshot of those before removes the later ones first.
+        Two are needed if the client lacks an older message: the first has those before it, which removes the later
+        ones.
         """
         ids = [message.id for message in messages]
         known = set(ids)
@@ -301,7 +345,9 @@ class ClientView:
 
 
 ABANDONED = "The person left this question without an answer."
+"""Answer to a question that a person has cancelled."""
 Decisions: TypeAlias = dict[tuple[str, int], dict[str, Any]]
+"""Beginning of an interrupt's id and index of a call → decision on the call."""
 
 
 def held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:
@@ -325,7 +371,10 @@ def delegations(interrupts: Sequence[GraphInterrupt]) -> dict[str, list[str]]:
 
 
 def ids_of(interrupt: GraphInterrupt) -> list[str]:
-    """Return the ids of the AG-UI interrupts of an open interrupt of the graph."""
+    """Return the ids of the AG-UI interrupts of an open interrupt of the graph: `INTERRUPT:CALL` for each waiting call.
+
+    A question of another kind has the interrupt's id; a call of the client's own tools has no AG-UI interrupt.
+    """
     if is_client_call(interrupt):
         return []
     request = request_of(interrupt)
@@ -335,7 +384,12 @@ def ids_of(interrupt: GraphInterrupt) -> list[str]:
 
 
 def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[Interrupt]:
-    """Return the AG-UI interrupts of open interrupts, in order; calls of the client's tools are none."""
+    """Return the AG-UI interrupts of open interrupts, in order; calls of the client's own tools are left out.
+
+    Args:
+        interrupts: The open interrupts of the graph.
+        names: Names the calls of the session.
+    """
     found: list[Interrupt] = []
     for each in interrupts:
         if is_client_call(each):
@@ -378,6 +432,7 @@ def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[In
 
 
 def _question(call: HeldCall, error: str | None) -> str:
+    """Return the text that asks about a call; `error` is why the last answer was refused, None if it was not."""
     lines = [f"{visible(call['name'])} {visible_json(call['arguments'])}", visible(call.get("description", ""))]
     if error is not None:
         lines.append(f"The last answer was not accepted: {error}")
@@ -387,7 +442,8 @@ def _question(call: HeldCall, error: str | None) -> str:
 def response_schema(call: HeldCall) -> dict[str, Any]:
     """Return the JSON schema of the answer to the question about a call.
 
-    `editedArgs` is in it if the call may be edited, and `response` if a text may replace its result.
+    It requires `approved`, a boolean that has one value only if the call cannot be both run and stopped. `editedArgs`
+    is in it if the call may be edited, `reason` if it may be rejected, and `response` if a text may replace its result.
     """
     allowed = call["allowed_decisions"]
     runs, stops = bool({"approve", "edit"} & {*allowed}), bool({"reject", "respond"} & {*allowed})
@@ -413,12 +469,19 @@ def response_schema(call: HeldCall) -> dict[str, Any]:
 def answers_of(
     resume: Sequence[ResumeEntry], interrupts: Sequence[GraphInterrupt], events: Sequence[StoredEvent]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the answers of a resume by interrupt id of the graph, and the ids of AG-UI interrupts answered before.
+    """Return the answers of a request's `resume` by interrupt id of the graph, and the ids that it answers again.
 
-    Each open interrupt must have an answer that fits.
+    A client repeats its answers until a run ends without an error, so an answer that the session has received before is
+    no fault; nothing is run or decided for it.
 
-    A client repeats its answers until a run ends without an error, so an answer that the session has received before
-    (see `events`) is no fault. Nothing is run or decided for it.
+    Args:
+        resume: The entries of the request.
+        interrupts: The open interrupts of the graph.
+        events: The session's events, which show answers that were received before.
+
+    Raises:
+        InvalidRequestError: An interrupt has two answers, or an answer does not fit.
+        ProblemError: An interrupt is not open, or an open one has no answer (`conflict`).
     """
     entries = {entry.interrupt_id: entry for entry in resume}
     if len(entries) < len(resume):
@@ -453,13 +516,24 @@ def answers_of(
 
 
 def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids: Sequence[str]) -> bool:
+    """Return whether an answer to an interrupt that is not open was received before, as far as the history shows.
+
+    Args:
+        id_: Id of the AG-UI interrupt.
+        decided: Ids of calls with a decision in the history.
+        has_events: Whether the session has any events.
+        open_ids: Ids of the open AG-UI interrupts.
+    """
     call = id_.partition(":")[2]
     # The history has decisions on calls, but no answers to other questions.
     return call in decided if call else has_events and not open_ids
 
 
 def _decision(entry: ResumeEntry, name: str) -> Decision:
-    """Return the decision on a call; whether its policy allows it is checked with the request."""
+    """Return the decision on the call `name`; whether the call allows it is checked later.
+
+    A cancelled question rejects the call. Raises `InvalidRequestError` if the payload does not fit `response_schema`.
+    """
     if entry.status == "cancelled":
         return reject(ABANDONED)
     payload = entry.payload

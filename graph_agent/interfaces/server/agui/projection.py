@@ -1,4 +1,8 @@
-"""Projects the parts of a run to AG-UI events."""
+"""Projects the parts of a run to AG-UI events.
+
+A *name* of a call is its id for the client, which does not repeat. A *subagent* is AG-UI's term for a delegate, the
+agent that receives a task from this one.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ from graph_agent.session.results import (
 )
 
 PROTOCOL = "1.0"
+"""The version of AG-UI that is declared to clients."""
 _STOPPED = "The run was stopped before this delegate had answered."
 
 
@@ -62,14 +67,23 @@ class RunIds:
     is_legacy: bool
     """Whether the client is older than AG-UI 1.0, which it shows by declaring no version.
 
-    Such a client refuses the outcome `cancelled`, the list of its own calls that wait, and a declared version."""
+    Such a client refuses the outcome `cancelled`, the list of its own calls that wait, and a declared version.
+    """
 
 
 class Projection:
     """Makes the AG-UI events of one run, in which each start has its end.
 
-    `own_fields` are the agent's state fields that clients see, `written` those that the run receives from the request.
-    Fields of `client_state` that the agent does not have are kept.
+    Every method yields events that are to be sent in this order; `start` comes first, and one of `end`, `stored`,
+    `finish` and `error` last.
+
+    Args:
+        ids: The ids of the run.
+        before: The session's state before the run.
+        request: The messages of the request, which the client has.
+        own_fields: Fields of the agent's own state that clients see.
+        client_state: The state that the client sent; fields that the agent does not have are kept.
+        written: Fields of `client_state` that the run receives from the request.
     """
 
     def __init__(
@@ -91,16 +105,23 @@ class Projection:
         self._written = {name: self._client_state[name] for name in written}
         self._names = CallNames(messages)
         self._shown_fields: dict[str, Any] = {}
+        """The agent's own fields as the client has them."""
         self._view = ClientView(request)
+        """The messages that the client has."""
         self._given = {name: message.id for name, message in given_results(request).items()}
+        """Name of a call → id of the result that the client sent itself."""
         self._parent: str | None = next(
             (each.id for each in reversed(messages) if isinstance(each, AIMessage) and each.tool_calls), None
         )
+        """Id of the message whose calls are announced."""
         self._text: str | None = None
+        """Id of the open text message; None if none is open."""
         self._reasoning: str | None = None
+        """Id of the open reasoning message; None if none is open."""
         self._reasonings = 0
         self._texts = 0
         self._step: str | None = None
+        """Name of the open step; None if none is open."""
         self._wave: set[str] = set()
         """Ids of the open step's calls without a result."""
         self._subagents: set[str] = set()
@@ -113,7 +134,10 @@ class Projection:
         """Ids of calls whose results an earlier run has shown, although the history does not have them yet."""
 
     def start(self, ignored: Sequence[str] = ()) -> Iterator[core.BaseEvent]:
-        """Yield the first events; `ignored` are ids of interrupts that the request answers again."""
+        """Yield the first events: the start of the run, and the state.
+
+        `ignored` are ids of interrupts that are answered again.
+        """
         version = None if self._ids.is_legacy else PROTOCOL
         yield core.RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
         if ignored:
@@ -121,7 +145,7 @@ class Projection:
         yield from self._state({**self._before.values, **self._written})
 
     def resume(self) -> Iterator[core.BaseEvent]:
-        """Yield the events that open the step of a run that continues a wave, and the delegations that wait."""
+        """Yield the events that reopen the step of calls that a resumed run continues, and waiting delegations."""
         events = since_last_input(self._before.values.get("events", []))
         calls = planned_calls(events)
         unfinished = [call for call in calls if call.result is None and call.planned["id"] not in self._settled]
@@ -135,7 +159,10 @@ class Projection:
                 yield from self._open_subagent(call.planned["id"], call.started["target"])
 
     def join(self, live: Sequence[LivePart]) -> Iterator[core.BaseEvent]:
-        """Yield the events that bring a client to the middle of another request's run."""
+        """Yield the events that bring a client to the middle of another request's run.
+
+        `live` are the parts that the run has produced since its newest stored event.
+        """
         yield from self._messages(self._before)
         yield from self.resume()
         begun = ""
@@ -147,7 +174,12 @@ class Projection:
             yield from self._delta(begun, None)
 
     def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[core.BaseEvent]:
-        """Yield the events of further output of such a run, and of its new events."""
+        """Yield the events of further output of another request's run.
+
+        Args:
+            live: Parts that were produced since the last call.
+            events: Events of the history that were stored since the last call.
+        """
         for part in live:
             match part["type"]:
                 case "text":
@@ -160,7 +192,10 @@ class Projection:
             yield from self._call_event(event)
 
     def part(self, part: Part) -> Iterator[core.BaseEvent]:
-        """Yield the events of a part other than the last one."""
+        """Yield the events of a part of the run, of any kind but its end.
+
+        Nothing for parts that AG-UI does not have.
+        """
         match part:
             case AnswerText(text, message_id) if not (message_id or "").startswith(COMMENTARY):
                 yield from self._delta(text, message_id)
@@ -184,14 +219,20 @@ class Projection:
     def end(
         self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
     ) -> Iterator[core.BaseEvent]:
-        """Yield the last events of a run; `used_before` is usage of the input that earlier runs have reported."""
+        """Yield the last events of a run: the rest of the answer, then those of `finish`.
+
+        Args:
+            outcome: How the run ended.
+            state: The session's state after it.
+            used_before: Usage of the input that earlier runs have reported.
+        """
         result = run_result(state)
         if outcome.rest and not result.interrupts:
             yield from self._delta(outcome.rest, outcome.reply.id if outcome.reply is not None else None)
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
     def stored(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
-        """Yield the events that end a request without a run of its own; the snapshot has all calls."""
+        """Yield the events that end a request without a run of its own; a snapshot of the messages has all calls."""
         self._announced = {
             call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
         }
@@ -200,7 +241,13 @@ class Projection:
     def finish(
         self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
     ) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run with what the session has; arguments as for `end`."""
+        """Yield the events that end the run: open calls, the state, a snapshot of the messages, and the outcome.
+
+        Args:
+            state: The session's state after the run.
+            used_before: Usage of the input that earlier runs have reported.
+            is_aborted: Whether the run was stopped.
+        """
         interrupts = open_interrupts(state)
         yield from self._close_messages()
         for call in held_calls(interrupts):
@@ -230,6 +277,13 @@ class Projection:
         )
 
     def _outcome(self, asked: list[core.Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
+        """Return how the run finished: with interrupts, cancelled, or with success.
+
+        Args:
+            asked: The AG-UI interrupts that a person must answer.
+            pending: Names of the client's own calls that wait for results.
+            is_aborted: Whether the run was stopped.
+        """
         if asked:
             return core.RunFinishedInterruptOutcome(interrupts=asked)
         if is_aborted:
@@ -238,7 +292,10 @@ class Projection:
         return core.RunFinishedSuccessOutcome(pending_tool_call_ids=names)
 
     def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run with an error; `state` is None if the session after it is not known."""
+        """Yield the events that end the run with an error.
+
+        `state` is the session's state after the run; None if it is not known, and then no snapshot is sent.
+        """
         yield from self._close_messages()
         yield from self._close_subagents({})
         yield from self._close_step()
@@ -247,12 +304,16 @@ class Projection:
         yield core.RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
 
     def _state(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
+        """Yield a snapshot of the client's state with the agent's own fields; nothing if the agent has none."""
         if self._own_fields:
             self._shown_fields = self._fields(values)
             yield core.StateSnapshotEvent(snapshot={**self._client_state, **self._shown_fields})
 
     def _state_delta(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
-        """Yield a JSON patch of the fields that differ from those that the client has."""
+        """Yield a JSON patch of the agent's own fields that differ from those that the client has.
+
+        Nothing if none does.
+        """
         fields, shown = self._fields(values), self._shown_fields
         added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
         if added:
@@ -262,15 +323,21 @@ class Projection:
             yield core.StateDeltaEvent(delta=patch)
 
     def _fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the agent's own fields of a state as JSON."""
         return {name: to_json_safe(values[name]) for name in self._own_fields if name in values}
 
     def _messages(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
+        """Yield snapshots of the session's messages, after which the client has them in order."""
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
         for messages in self._view.snapshots(found):
             yield core.MessagesSnapshotEvent(messages=messages)
         self._view = ClientView(found)
 
     def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:
+        """Yield a piece of the answer's text, after the start of its message if a new one begins.
+
+        Nothing for an empty text.
+        """
         if not text:
             return
         yield from self._close_reasoning()
@@ -283,6 +350,7 @@ class Projection:
         yield core.TextMessageContentEvent(message_id=self._text, delta=text)
 
     def _reason(self, text: str) -> Iterator[core.BaseEvent]:
+        """Yield a piece of the model's reasoning, after the start of its message if none is open."""
         if self._reasoning is None:
             yield from self._close_text()
             self._reasonings += 1
@@ -292,6 +360,7 @@ class Projection:
         yield core.ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
 
     def _call_event(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
+        """Yield the events of a plan, a call or a result in the history; other events yield nothing."""
         match event["type"]:
             case "plan":
                 yield from self._close_messages()
@@ -311,6 +380,7 @@ class Projection:
                 yield from self._result(event)
 
     def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[core.BaseEvent]:
+        """Yield the events of a planned call, unless the client has it already."""
         if id_ in self._announced:
             return
         self._announced.add(id_)
@@ -322,6 +392,10 @@ class Projection:
         yield core.ToolCallEndEvent(tool_call_id=call)
 
     def _result(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
+        """Yield the events of a call's result, and the end of its step if it is the last one.
+
+        Nothing if shown by an earlier run.
+        """
         if event["id"] in self._settled:
             return
         yield from self._announce(event["id"], str(call_name(event)), {})
@@ -342,11 +416,13 @@ class Projection:
             yield from self._close_step()
 
     def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[core.BaseEvent]:
+        """End the open step, and yield the start of a step with the ids of its calls."""
         yield from self._close_step()
         self._step, self._wave = f"step {number}", set(calls)
         yield core.StepStartedEvent(step_name=self._step)
 
     def _open_subagent(self, id_: str, target: str) -> Iterator[core.BaseEvent]:
+        """Yield the start of a delegation, unless it is open already; `target` is the delegate."""
         name = self._names.of(id_)
         if name not in self._subagents:
             self._subagents.add(name)
@@ -355,7 +431,13 @@ class Projection:
             )
 
     def _delegate_text(self, name: str, text: str, message_id: str) -> Iterator[core.BaseEvent]:
-        """Yield a piece of a delegate's text, which the snapshot at the end of the run does not have."""
+        """Yield a piece of a delegate's text, which the snapshot at the end of the run does not have.
+
+        Args:
+            name: Name of the delegation's call; nothing is yielded if it is not open.
+            text: The piece.
+            message_id: Id of the delegate's message.
+        """
         if name not in self._subagents or not text:
             return
         id_ = f"{name}-{message_id}"
@@ -366,31 +448,39 @@ class Projection:
         yield core.TextMessageContentEvent(message_id=id_, delta=text, subagent_run_id=name)
 
     def _close_delegate_text(self, name: str) -> Iterator[core.BaseEvent]:
+        """Yield the end of a delegation's open message, if there is one."""
         if (id_ := self._delegate_texts.pop(name, None)) is not None:
             yield core.TextMessageEndEvent(message_id=id_, subagent_run_id=name)
 
     def _close_messages(self) -> Iterator[core.BaseEvent]:
+        """Yield the ends of the open text and reasoning messages."""
         yield from self._close_text()
         yield from self._close_reasoning()
 
     def _close_text(self) -> Iterator[core.BaseEvent]:
+        """Yield the end of the open text message, if there is one."""
         if self._text is not None:
             yield core.TextMessageEndEvent(message_id=self._text)
             self._text = None
 
     def _close_reasoning(self) -> Iterator[core.BaseEvent]:
+        """Yield the ends of the open reasoning message, if there is one."""
         if self._reasoning is not None:
             yield core.ReasoningMessageEndEvent(message_id=self._reasoning)
             yield core.ReasoningEndEvent(message_id=self._reasoning)
             self._reasoning = None
 
     def _close_step(self) -> Iterator[core.BaseEvent]:
+        """Yield the end of the open step, if there is one."""
         if self._step is not None:
             yield core.StepFinishedEvent(step_name=self._step)
             self._step, self._wave = None, set()
 
     def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[core.BaseEvent]:
-        """End the open delegations; those in `waiting`, with ids of their AG-UI interrupts, are suspended."""
+        """Yield the ends of the open delegations.
+
+        Those in `waiting`, name → ids of their AG-UI interrupts, are suspended; the others ended with an error.
+        """
         for name in sorted(self._subagents):
             yield from self._close_delegate_text(name)
             if name in waiting:
@@ -402,7 +492,7 @@ class Projection:
 
 
 def refused(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
-    """Return the events of a run that cannot start."""
+    """Return the events of a run that cannot start: its start, and the error."""
     return [
         core.RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),
         core.RunErrorEvent(message=problem.message, code=problem.kind),
@@ -410,6 +500,7 @@ def refused(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
 
 
 def _settled(before: StateSnapshot) -> set[str]:
+    """Return the ids of the interrupted step's calls that have ended, although the history lacks their results."""
     # LangGraph repeats the updates of a superstep's finished tasks when it resumes the others.
     found: set[str] = set()
     for task in before.tasks:
@@ -419,7 +510,7 @@ def _settled(before: StateSnapshot) -> set[str]:
 
 
 def _usage(state: StateSnapshot, before: Usage) -> list[core.TokenUsage] | None:
-    """Return the usage of one run; None if no provider reported any."""
+    """Return the usage of one run: that of the input without `before`; None if no provider reported any."""
     used: Usage = state.values.get("usage") or NO_USAGE
     if used["total_tokens"] <= before["total_tokens"]:
         return None

@@ -64,7 +64,7 @@ _MEDIA = {"image": "image", "audio": "audio", "video": "video"}
 
 
 def _modern(data: Any) -> Any:
-    """Return a body in which the parts of type `binary`, which clients before 1.0 may send, are media parts."""
+    """Return a body in which the parts of type `binary`, which clients before AG-UI 1.0 may send, are media parts."""
     body = schemas.clean_body(data)
     messages = body.get("messages") if isinstance(body, dict) else None
     for message in messages if isinstance(messages, list) else ():
@@ -75,6 +75,7 @@ def _modern(data: Any) -> Any:
 
 
 def _modern_part(part: Any) -> Any:
+    """Return a part of type `binary` as an image, audio, video or document; other parts unchanged."""
     if not isinstance(part, dict) or part.get("type") != "binary":
         return part
     mime_type = str(part.get("mimeType", ""))
@@ -96,18 +97,32 @@ class ResolvedRun:
     """The run of a request, and its session before the run."""
 
     spec: RunSpec
+    """The input or answers, and how the run is executed."""
     before: StateSnapshot
+    """The state of the session before the run."""
     runs: bool = True
     """Whether there is something to run; if not, the request only reads the session."""
     follows: bool = False
     """Whether another request's run is under way, which the request then follows."""
     ignored: tuple[str, ...] = ()
+    """Ids of AG-UI interrupts that the request answers again, for which nothing is done."""
 
 
 async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
-    """Return the run that a request starts or resumes.
+    """Return the run that a request starts, resumes or follows; nothing is started or stored yet.
 
-    Its input id is the run id, or that of the answers of a resume, so that a repeated request gets the stored result.
+    A new thread receives the whole conversation of the request, a known one the new messages or the answers. Without
+    either, the request follows a run that is under way, continues one that a crash interrupted, or reads the session.
+    The input id is the run id, or that of the answers, so that a repeated request gets the stored result.
+
+    Args:
+        host: The open agent.
+        caller: The owner of the API key.
+        body: The body of the request.
+        credentials: Secrets from the headers for the agent's tools, by name.
+
+    Raises:
+        ProblemError: The request is invalid, its run id has another input, or the thread waits for another answer.
     """
     session_id = schemas.checked_session_id(body.thread_id, "threadId")
     mark = _mark(body)
@@ -167,7 +182,11 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
 
 
 def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the own state fields that a client has changed, as input of a run; refuse values that do not fit."""
+    """Return the fields of the agent's own state that a client has changed, as input of a run.
+
+    A field counts as changed if the request's value differs from that of the session, `values`. The client's value
+    replaces the session's. Raises `InvalidRequestError` for a value that does not fit its field.
+    """
     own, given = custom_state_of(spec.graph), body.state if isinstance(body.state, Mapping) else {}
     shared = [name for name in own.outputs if name in own.inputs and name in given]
     changed = {name: given[name] for name in shared if given[name] != to_json_safe(values.get(name))}
@@ -182,6 +201,7 @@ def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) ->
 
 
 def _mark(body: AgentInput) -> InputId:
+    """Return the id with which the input of a request runs once; raise `InvalidRequestError` for an invalid run id."""
     try:
         run_id = check_input_id(body.run_id)
     except InputError:
@@ -196,6 +216,10 @@ def _mark(body: AgentInput) -> InputId:
 
 
 def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
+    """Return the context of the run: instructions, the client's tools, and credentials, each only if there are any.
+
+    Raises `InvalidRequestError` for an invalid tool, or one with the name of an agent's tool.
+    """
     tools = body.tools or ()
     for tool in tools:
         if re.fullmatch(schemas.TOOL_NAME, tool.name) is None:
@@ -213,9 +237,10 @@ def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr])
 
 
 def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
-    """Return the client's results of its own waiting calls, all or none, by interrupt id of the graph.
+    """Return the client's results of its own waiting calls, by interrupt id of the graph; empty if it sends none.
 
-    Results of other calls are ignored: those of the agent's own tools never come from a client.
+    Results of other calls are ignored: those of the agent's own tools never come from a client. Raises
+    `InvalidRequestError` if only some of the waiting calls have a result.
     """
     names = CallNames(state.values.get("messages", []))
     waiting = {names.of(each.value["id"]): each for each in open_interrupts(state) if is_client_call(each)}
@@ -232,6 +257,10 @@ def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
 async def _answered(
     spec: RunSpec, state: StateSnapshot, mark: InputId, answers: dict[str, Any], caller: Caller, users: list[Any]
 ) -> ResolvedRun:
+    """Return the run that resumes a session with answers; new messages of the user become notes before its next step.
+
+    Raises `InvalidRequestError` if the answers do not fit the open interrupts.
+    """
     try:
         checked = await checked_answers(answers, spec.graph, state, caller.person)
     except InputError as error:
@@ -244,6 +273,12 @@ async def _answered(
 def _resolved(
     spec: RunSpec, state: StateSnapshot, mark: InputId, graph_input: Any, notes: tuple[ControlMessage, ...] = ()
 ) -> ResolvedRun:
+    """Return a run with an input of the graph, to be executed once for `mark`.
+
+    `notes` are messages that it brings along.
+
+    Usage that earlier runs of the same input have reported is subtracted from that of a resumed run.
+    """
     scope = RunHandle(brought=notes)
     scope.mark = mark
     used = NO_USAGE if isinstance(graph_input, dict) else state.values.get("usage") or NO_USAGE
@@ -255,13 +290,25 @@ _CONTINUE = "continue"
 
 
 def survives_disconnect(body: AgentInput) -> bool:
-    """Whether a run continues after its client has closed the request, as the client's `forwardedProps` choose."""
+    """Return whether a run continues after its client has closed the request.
+
+    The client chooses that by `{"onDisconnect": "continue"}` in `forwardedProps`; by default the run is aborted.
+    """
     given = body.forwarded_props
     return isinstance(given, dict) and given.get(_PROPERTY) == _CONTINUE
 
 
 async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
-    """Yield the AG-UI events of a session's run until it ends; an empty list after a pause without any."""
+    """Yield the AG-UI events of a session's run, which another request or process executes, until it ends.
+
+    Each item is a batch; an empty one after each pause without events keeps the connection alive. Raises `ProblemError`
+    if the session is deleted, or the server stops.
+
+    Args:
+        host: The open agent.
+        resolved: The session, as it was when the request arrived.
+        projection: Makes the events.
+    """
     # The results of a wave that still runs have no final position.
     stored = lengths_of(resolved.before.metadata or {}).get("events", len(resolved.before.values.get("events", [])))
     thread, after = resolved.spec.thread, stored - 1
@@ -326,9 +373,18 @@ async def run_agent(body: AgentInput, request: Request, sender: Sender, server: 
 async def _frames(
     chat: Chat, body: AgentInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
 ) -> AsyncGenerator[str, None]:
-    """Stream the events of a run, or the reason why there is none; only a client that left gets no last event.
+    """Yield the stream of a request: the events of its run, or why there is none, and comments during pauses.
 
-    `resources` of the request are released before the last event.
+    Failures, also unexpected ones, become a last event with an error. A client that leaves aborts its run, unless it
+    chose otherwise.
+
+    Args:
+        chat: Executes runs.
+        body: The body of the request.
+        resolved: The run, or why there is none.
+        stack: Resources that are released when the response ends.
+        resources: Resources that are released before the last event, so that the client's next request finds a free
+            slot.
     """
     ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
     host = chat.runs.host

@@ -1,4 +1,8 @@
-"""Runs the calls of an agent's tool as inputs of sessions, with questions as forms, and reads sessions as resources."""
+"""Runs the calls of an agent's tool as inputs of sessions, with questions as forms, and reads sessions as resources.
+
+To an MCP client an agent is one tool, and each session a resource. A *form* is the `elicitation/create` request that
+asks a person; a *key* of a form names it within its session.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +56,14 @@ Form = dict[str, Any]
 
 
 def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
-    """Return the forms of open interrupts but a client's own calls, by a key that is unique in the session.
+    """Return the forms of open interrupts, by a key that is unique in the session.
 
-    `error` is why the last responses were not accepted.
+    An approval has one form for each waiting call, with the key `INTERRUPT:CALL`; another question has the interrupt's
+    id. Calls of a client's own tools have no form.
+
+    Args:
+        interrupts: The open interrupts of a session.
+        error: Why the last responses were not accepted, for the text of the forms; empty if they were.
     """
     found: dict[str, Form] = {}
     client_calls = {each.id for each in client_interrupts(interrupts)}
@@ -68,10 +77,17 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
 
 
 def answers_of(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a person's responses (key of a form → `{"action", "content"}`) as answers by interrupt id.
+    """Return a person's responses to forms as answers by interrupt id, ready to resume the session.
 
-    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open. Raises
-    `DecisionError` if a response does not fit its form, `ProblemError` if calls decided together lack decisions.
+    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open.
+
+    Args:
+        interrupts: The open interrupts of the session.
+        responses: Key of a form → `{"action": "accept" | "decline" | "cancel", "content": {…}}`.
+
+    Raises:
+        DecisionError: A response does not fit its form.
+        ProblemError: Calls that must be decided together have only some decisions.
     """
     answers: dict[str, Any] = {}
     decisions: dict[tuple[str, int], dict[str, Any]] = {}
@@ -91,6 +107,10 @@ def answers_of(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) ->
 
 
 def _call_form(call: HeldCall, error: str) -> Form:
+    """Return the form that asks for the decision on a waiting call.
+
+    `error` is why the last one was refused, or empty.
+    """
     allowed = call["allowed_decisions"]
     properties: dict[str, Any] = {"decision": {"type": "string", "title": "Decision", "enum": list(allowed)}}
     if "edit" in allowed:
@@ -114,6 +134,9 @@ def _call_form(call: HeldCall, error: str) -> Form:
 
 
 def _question_form(value: Any, error: str) -> Form:
+    """Return the form of an interrupt's value: the fields of another MCP server's elicitation, else one field
+    `answer`.
+    """
     if is_elicitation(value):
         schema: Mapping[str, Any] = value.get("requested_schema") or {}
         message = value["message"] if value["mode"] == "form" else elicitation_text(value)
@@ -126,6 +149,7 @@ def _question_form(value: Any, error: str) -> Form:
 
 
 def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[str], error: str) -> Form:
+    """Return a form with a text of several lines and a JSON schema of these properties."""
     if error:
         lines = [*lines, f"The last answer was not accepted: {error}"]
     schema = {"type": "object", "properties": dict(properties), "required": list(required)}
@@ -133,6 +157,10 @@ def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[st
 
 
 def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the response to a form as `{"action", "content"}`.
+
+    The action is None without one, and no content is left out.
+    """
     response = responses.get(key)
     given = dict(response) if isinstance(response, Mapping) else {}
     content = given.get("content")
@@ -140,9 +168,10 @@ def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the decision of a response; None for a call that stays undecided.
+    """Return the decision of a response, e.g. `{"type": "approve"}`; None for a call that stays undecided.
 
-    Raises `DecisionError` if the arguments are no JSON. The policy is checked with the request.
+    A declined form rejects the call if it may be rejected. Raises `DecisionError` if the arguments of an edit are no
+    JSON. Whether the call allows the decision is checked later.
     """
     if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
         return {"type": "reject"}
@@ -163,7 +192,10 @@ def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | N
 logger = logging.getLogger("graph_agent.server.mcp.agent_tool")
 
 Ask = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
-"""Returns a person's responses to the forms of a session; raises if the client sends them with another request."""
+"""Returns a person's responses to the forms of a session, given its id.
+
+A client without a handshake sends the responses with another request: then it raises `InputRequiredError`.
+"""
 _PERSON_DECIDES = (
     "A person decides: in a form of the client, on the server's page, over another of its APIs, or with `graph-agent "
     "resume`. No input of this tool does."
@@ -173,6 +205,7 @@ _DECIDED = "The responses of this call were not used, because their questions ha
 _MOST_ROUNDS = 20
 """Forms that one call shows one after the other, so that a client that repeats a refused answer does not loop."""
 _PAGE = 100
+"""Sessions in one page of the list of resources."""
 _SESSIONS = "graph-agent://sessions/"
 
 
@@ -206,6 +239,7 @@ class ToolCall:
 
     arguments: Mapping[str, Any]
     caller: Caller
+    """The owner of the API key."""
     report: Callable[[float, str], Awaitable[None]]
     """Sends progress: a number that grows, and a text."""
     ask: Ask | None = None
@@ -213,6 +247,7 @@ class ToolCall:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The request's `_meta`; under `KEY_IN_META` it may have an id, with which the input runs once."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
+    """Secrets from the headers of the request for the agent's tools, by name."""
     session: str | None = None
     """The session of the forms that `responses` answers; None for that of the arguments."""
     responses: Mapping[str, Any] | None = None
@@ -225,10 +260,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """What a tool call does next with its session: run an input or answers, or ask a person again."""
+
     given: Any = None
+    """Input of the graph, or the command that resumes it; None to return the stored result of a repeated input."""
     mark: InputId | None = None
+    """The id with which the input runs once; None for an input without an id."""
     runs: bool = True
+    """Whether there is something to run."""
     error: str = ""
+    """Why the person's responses were refused, for the next forms; empty if they were not."""
     dismissed: bool = False
     """Whether the person left every question open."""
     unused: str = ""
@@ -236,15 +277,19 @@ class _Step:
 
 
 class AgentTool:
-    """The tool that an agent is for MCP clients, and its sessions.
+    """The tool that an agent is for MCP clients, and its sessions as resources.
 
-    `tasks` limits active runs per caller; a run may outlast its request.
+    Args:
+        runs: The runs of this process.
+        tasks: Limits active runs per caller; a run may outlast its request.
     """
 
     def __init__(self, runs: Runs, tasks: Limits) -> None:
         self.host = runs.host
         self.closing = asyncio.Event()
-        """Set when the server stops: calls then wait for no person, and cancelled ones leave runs that can go on."""
+        """Set when the server stops: calls then no longer wait for a person, and a cancelled call does not abort its
+        run.
+        """
         self._runs = runs
         self._tasks = tasks
         source = self.host.source
@@ -257,7 +302,15 @@ class AgentTool:
         )
 
     async def call(self, name: str, call: ToolCall) -> types.CallToolResult:
-        """Run a call to its end, or until it needs an answer that the client cannot give during the call."""
+        """Run a call to its end, or until it needs an answer that the client cannot give during the call.
+
+        Failures of the call, such as invalid arguments or an error of the run, are results with `isError`; unexpected
+        ones are logged, without details for the client.
+
+        Raises:
+            McpError: There is no tool of this name.
+            InputRequiredError: The client must send the call again with a person's responses.
+        """
         if name != self.definition.name:
             message = f"There is no tool {name!r}; known: {self.definition.name}."
             raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=message))
@@ -277,6 +330,15 @@ class AgentTool:
             return _failed(problem_of_failure(error).message)
 
     async def _call(self, call: ToolCall, text: str, session: str | None) -> types.CallToolResult:
+        """Run a call in its session: the input or the responses, then up to 20 rounds of forms.
+
+        Forms are shown only while the client can show them and the person does not dismiss them.
+
+        Args:
+            call: The call.
+            text: The input.
+            session: The session; None for a new one, whose id is derived from the input's id if it has one.
+        """
         key = _key(call.meta)
         session_id = session or (new_token() if key is None else token_of_key(call.caller, key))
         driver = RunDriver(self.host.kept, call.caller.thread(checked_session_id(session_id, "session")))
@@ -298,7 +360,10 @@ class AgentTool:
         return _result(session_id, state, outcome, by_text=self.host.settings.mcp_text_approvals, unused=unused)
 
     async def _ask(self, ask: Ask, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
-        """Return the responses to forms; none if the server stops first."""
+        """Show forms to a person and return the responses.
+
+        None if the server stops first, which cancels the request.
+        """
         asking = asyncio.ensure_future(ask(session_id, asked))
         closing = asyncio.create_task(self.closing.wait())
         try:
@@ -309,6 +374,11 @@ class AgentTool:
             closing.cancel()
 
     async def _run(self, call: ToolCall, session_id: str, step: _Step) -> tuple[StateSnapshot, ChatOutcome]:
+        """Run a step of a session, and report its progress; return the session's state after it and the outcome.
+
+        Raises `ProblemError` if the caller has too many active runs. If the call is cancelled, its run is aborted,
+        unless `call.aborts` is False and the input has an id, or the server stops.
+        """
         context = {"credentials": dict(call.credentials)} if call.credentials else {}
         spec = RunSpec(self.host.kept, call.caller.thread(session_id), step.given, context, session_id)
         spec.scope.mark = step.mark
@@ -333,7 +403,10 @@ class AgentTool:
         return state, part.outcome
 
     async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-        """Return a page of the caller's sessions, newest first; raise `McpError` if there is no such page."""
+        """Return a page of at most 100 of the caller's sessions, newest first.
+
+        `cursor` is `nextCursor` of the page before, None for the first. Raises `McpError` for an unknown cursor.
+        """
         try:
             found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, "")
         except ProblemError as problem:
@@ -351,7 +424,7 @@ class AgentTool:
         return types.ListResourcesResult(resources=listed, nextCursor=after)
 
     def templates(self) -> types.ListResourceTemplatesResult:
-        """Return the template of the sessions' addresses."""
+        """Return the template of the sessions' URIs, `graph-agent://sessions/{session}`."""
         template = types.ResourceTemplate(
             uriTemplate=f"{_SESSIONS}{{session}}",
             name="session",
@@ -363,7 +436,16 @@ class AgentTool:
     async def read(
         self, caller: Caller, uri: str, *, not_found: int = types.INVALID_PARAMS
     ) -> types.ReadResourceResult:
-        """Return a session's state and events as JSON; raise `McpError`, with the code `not_found`, without one."""
+        """Return a session's state, open questions and events as one JSON text.
+
+        Args:
+            caller: The owner of the API key, whose sessions are reachable.
+            uri: URI of the session.
+            not_found: Error code of a missing resource, which differs between protocol versions.
+
+        Raises:
+            McpError: There is no such session, or the URI has another form; with the code `not_found`.
+        """
         sessions, session_id = Sessions(self._runs, caller), uri.removeprefix(_SESSIONS)
         try:
             # Another id could name a thread of another caller.
@@ -378,6 +460,7 @@ class AgentTool:
 
 
 def _key(meta: Mapping[str, Any]) -> str | None:
+    """Return the id in a request's `_meta` with which an input runs once; None if there is none."""
     key = meta.get(KEY_IN_META)
     return as_input_id(key) if isinstance(key, str) and key else None
 
@@ -387,8 +470,17 @@ async def _input(
 ) -> _Step:
     """Return the step of an input: a new one, a repeated one, or the answer to the session's open question.
 
-    With `decides`, the text may decide about waiting calls; otherwise it is not used while calls wait. Raises
-    `InputError` if it does not answer the question, `ProblemError` if the session waits for its client's own tools.
+    Args:
+        driver: Starts runs of the session and answers it.
+        state: The session's current state.
+        text: The input.
+        mark: The id with which the input runs once; None for an input without an id.
+        person: Name recorded with decisions.
+        decides: Whether the text may decide on waiting calls; otherwise it is not used while calls wait.
+
+    Raises:
+        InputError: The text does not answer the open question.
+        ProblemError: The session waits for its client's own tools (`conflict`).
     """
     open_now = open_interrupts(state)
     if mark is not None and (seen := await driver.inputs.seen(mark)) is not None:
@@ -405,7 +497,14 @@ async def _input(
 
 
 async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[str, Any], person: str) -> _Step:
-    """Return the step of responses to forms, as `answers_of`; repeated responses are used once."""
+    """Return the step of a person's responses to forms.
+
+    The same responses are used once, also if a client repeats them.
+
+    Responses that do not fit make a step with an error, which asks again. Responses whose questions were decided
+    elsewhere are reported as unused. Raises `ProblemError` if calls that must be decided together have only some
+    decisions.
+    """
     open_now, digest = open_interrupts(state), digest_of(dict(responses))
     mark = InputId(f"mcp-{digest}", digest)
     try:
@@ -422,12 +521,22 @@ async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[s
 
 
 def _last_input(state: StateSnapshot) -> Any:
+    """Return the id of a session's newest input; None if it has none."""
     return (state.values.get("loop") or {}).get("last_input_id")
 
 
 def _result(
     session_id: str, state: StateSnapshot, outcome: ChatOutcome | None, *, by_text: bool, unused: str
 ) -> types.CallToolResult:
+    """Return the tool's result for the state that a call left its session in.
+
+    Args:
+        session_id: Id of the session.
+        state: The session's state.
+        outcome: Outcome of the call's newest run; None if nothing was run.
+        by_text: Whether an input of the tool may decide on waiting calls.
+        unused: Why the input or responses of the call were not used; empty if they were.
+    """
     result = run_result(state)
     waits = waiting_for(result.interrupts) == "approval" and not by_text
     problem = None if outcome is None else outcome.problem
@@ -456,4 +565,5 @@ def _result(
 
 
 def _failed(message: str) -> types.CallToolResult:
+    """Return a result that reports an error."""
     return types.CallToolResult(content=[types.TextContent(type="text", text=message)], isError=True)

@@ -1,6 +1,7 @@
-"""Mounts `/mcp` in the application: MCP's streamable HTTP, with and without a handshake.
+"""Mounts `/mcp` in the application: MCP's streamable HTTP, for clients with a handshake and without one.
 
-Also serves an agent over standard input and output, to the program that started this process.
+Clients of versions with a handshake (`initialize`) are served by the MCP SDK, others here. The module also serves an
+agent over standard input and output, to the program that started this process.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ _sdk_logger = logging.getLogger(_transport.__name__)
 
 
 def _is_no_ended_stream(record: logging.LogRecord) -> bool:
+    """Filter of the SDK's logger: return False for the record that it writes at the end of each session."""
     # The SDK logs the end of each session as a failure of its event stream.
     return not (record.exc_info and isinstance(record.exc_info[1], anyio.ClosedResourceError))
 
@@ -66,9 +68,13 @@ def _is_no_ended_stream(record: logging.LogRecord) -> bool:
 async def mcp_routes(
     runs: Runs, limits: Limits, streams: Limits, tasks: Limits, *, shared: bool
 ) -> AsyncIterator[list[BaseRoute]]:
-    """Open the agent for MCP clients, and end their sessions on exit.
+    """Open the agent for MCP clients, yield the routes, and end the clients' sessions on exit.
+
+    When the server stops, forms that wait for a person end at once, and active requests within the drain time.
 
     Args:
+        runs: The runs of this process, which also close the sessions when the server stops.
+        limits: Limits of requests per caller.
         streams: Limits of the streams over which clients with a handshake receive the server's requests.
         tasks: Limits of active runs per caller.
         shared: Whether other processes share the port. A client's next request then may reach another one, so clients
@@ -83,6 +89,7 @@ async def mcp_routes(
     loop, opened, stopped = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     async def run_manager() -> None:
+        """Keep the SDK's sessions open until the stop; then end waits for persons, and wait for active requests."""
         async with manager.run():
             opened.set()
             await stopped.wait()
@@ -94,10 +101,12 @@ async def mcp_routes(
     running = asyncio.create_task(run_manager(), name="MCP sessions")
 
     async def close() -> None:
+        """End the sessions, and wait until they have ended."""
         stopped.set()
         await asyncio.wait([running])
 
     def drain() -> None:
+        """Begin to end the sessions; may be called in any thread."""
         loop.call_soon_threadsafe(stopped.set)
 
     closing = runs.register_closer(close, drain=drain)
@@ -111,7 +120,10 @@ async def mcp_routes(
 
 
 class _Endpoint:
-    """The ASGI application of the path; the header of the protocol version selects the era."""
+    """The ASGI application of `/mcp`.
+
+    The header `mcp-protocol-version` selects the SDK or the requests without a handshake.
+    """
 
     def __init__(self, agent: AgentTool, manager: StreamableHTTPSessionManager) -> None:
         self._agent = agent
@@ -129,6 +141,7 @@ class _Endpoint:
                     await self._idle.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; JSON texts are sent without raw line ends of Unicode."""
         is_post = scope["method"] == "POST"
         self._posts += is_post
         try:
@@ -138,6 +151,10 @@ class _Endpoint:
             self._idle.set()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the SDK, or answer it here if its version has no handshake.
+
+        A body that is no UTF-8 is refused.
+        """
         request = Request(scope, receive)
         if request.method == "POST":
             body = await request.body()
@@ -155,7 +172,11 @@ class _Endpoint:
             await (await self._response(request))(scope, receive, send)
 
     async def _response(self, request: Request) -> Response:
-        """Return the response to a request of a version without a handshake."""
+        """Return the response to a request of a version without a handshake.
+
+        A GET is refused with status 405, a notification accepted with 202, and an invalid request answered with a
+        JSON-RPC error. A call of the tool is answered by a stream of events.
+        """
         if request.method != "POST":
             return Response(status_code=405, headers={"allow": "POST"})
         try:
@@ -178,6 +199,10 @@ class _Endpoint:
         return JSONResponse(response, STATUS.get(response.get("error", {}).get("code"), 200))
 
     def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
+        """Return a stream with the progress of a call and, as its last event, the JSON-RPC response.
+
+        A comment is sent when nothing happens for a while (`keepalive_s`).
+        """
         settings = self._agent.host.settings
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)
         credentials = self._agent.host.credentials_of(request)
@@ -185,10 +210,15 @@ class _Endpoint:
         stateless = StatelessRequest(self._agent, message, caller, queue.put, credentials, aborts=False)
 
         async def call() -> None:
+            """Run the call, and queue its response."""
             # A client cancels a call by closing its response. With an id, it may repeat the call to get the result.
             await queue.put(await stateless.response())
 
         async def frames() -> AsyncGenerator[str, None]:
+            """Yield the queued messages as server-sent events until the response.
+
+            Cancels the call if the client leaves before.
+            """
             calling = asyncio.create_task(call())
             try:
                 sent: dict[str, Any] = {}
@@ -208,15 +238,24 @@ class _Endpoint:
 
 
 def _refused(request_id: Any, code: int, message: str) -> JSONResponse:
+    """Return a response with status 400 and a JSON-RPC error; `request_id` is None if the id could not be read."""
     error = McpError(types.ErrorData(code=code, message=message))
     return JSONResponse(error_response(request_id, error), 400)
 
 
-async def _drop(notification: dict[str, Any]) -> None: ...
+async def _drop(notification: dict[str, Any]) -> None:
+    """Drop a notification: the response is no stream."""
 
 
 async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
-    """Serve an agent until the client closes standard input; raise `ConfigError` if it cannot be opened."""
+    """Serve an agent over standard input and output until the client closes standard input.
+
+    Standard output of tools goes to standard error meanwhile. Raises `ConfigError` if the agent cannot be opened.
+
+    Args:
+        source: The agent.
+        db: URL of another database than the agent file's; None for the file's.
+    """
     use_daemon_threads_of_own_loop()
     if is_switched_on():
         instrument_from_env()
@@ -232,9 +271,10 @@ async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
 
 @contextmanager
 def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[str]]]:
-    """Take standard input and output for the protocol, so that a tool that prints or reads cannot break it.
+    """Reserve standard input and output for the protocol, so that a tool that prints or reads cannot break it.
 
-    What this process and its children print goes to standard error; they read an empty standard input.
+    Yields both as text streams. What this process and its children print goes to standard error; they read an empty
+    standard input. Standard output is restored on exit.
     """
     sys.stdout.flush()
     received, sent, empty = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
@@ -250,14 +290,20 @@ def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[
 
 
 class _JsonLines(TextIOWrapper):
-    """Standard output for clients that split at any line end of Unicode; the SDK leaves some of them as they are."""
+    """Standard output for clients that split lines at any line end of Unicode, which are written as JSON escapes."""
 
     def write(self, text: str, /) -> int:
+        """Write a JSON text; returns the number of characters."""
         return super().write(json_line(text))
 
 
 class _Connection:
-    """One client; requests without a handshake are answered here, all others by the SDK."""
+    """One client over standard input and output; requests without a handshake are answered here, others by the SDK.
+
+    Args:
+        agent: The agent's tool and sessions.
+        write: Sends messages to the client; closed by `serve`.
+    """
 
     def __init__(self, agent: AgentTool, write: ObjectSendStream[SessionMessage]) -> None:
         self._agent = agent
@@ -266,7 +312,7 @@ class _Connection:
         """Id of a running request without a handshake → its task."""
 
     async def serve(self, read: ObjectReceiveStream[SessionMessage | Exception]) -> None:
-        """Serve the client until it closes its end."""
+        """Serve the client until `read` ends, then cancel the requests that are still running and wait for them."""
         server = sdk_server(self._agent)
         forward, forwarded = anyio.create_memory_object_stream[SessionMessage | Exception]()
         answers, answered = anyio.create_memory_object_stream[SessionMessage]()
@@ -288,17 +334,22 @@ class _Connection:
                 await asyncio.gather(*self._calls.values(), return_exceptions=True)
 
     def _cancelled(self, message: Any) -> bool:
-        """Cancel the request that a notification names; return whether it is one of `_calls`."""
+        """Cancel the request that a notification `notifications/cancelled` names.
+
+        Return whether it is one of `_calls`.
+        """
         if not isinstance(message, types.JSONRPCNotification) or message.method != "notifications/cancelled":
             return False
         task = self._calls.get((message.params or {}).get("requestId"))
         return task is not None and task.cancel()
 
     async def _copy(self, answered: ObjectReceiveStream[SessionMessage]) -> None:
+        """Send the SDK's messages to the client."""
         async for each in answered:
             await self._write.send(each)
 
     async def _respond(self, request: types.JSONRPCRequest) -> None:
+        """Answer a request without a handshake; a fault of the request is answered with a JSON-RPC error."""
         try:
             try:
                 check_request(request)
@@ -310,4 +361,5 @@ class _Connection:
             self._calls.pop(request.id, None)
 
     async def _send(self, message: Mapping[str, Any]) -> None:
+        """Send a JSON-RPC message to the client."""
         await self._write.send(SessionMessage(types.JSONRPCMessage.model_validate(message)))

@@ -1,7 +1,7 @@
 """Serves both eras of MCP: with a handshake (2024-11-05 to 2025-11-25), by the SDK 1.x, and without one (2026-07-28).
 
-In the newer one, each request states its version and its client. The SDK 1.x does not have it. The SDK 2.x cannot be
-installed beside it, and the MCP client needs 1.x.
+In the newer one, each request states its version and its client, so it is called *stateless* here. The SDK 1.x does not
+have it. The SDK 2.x cannot be installed together with 1.x, which the MCP client needs.
 """
 
 from __future__ import annotations
@@ -29,19 +29,24 @@ _RESOURCE_NOT_FOUND = -32002
 
 
 def offers_forms(elicitation: Any) -> bool:
-    """Whether a client shows forms, according to its capability `elicitation`; without modes, it does."""
+    """Return whether a client shows forms, by its capability `elicitation`, a mapping of modes.
+
+    A client that names no modes shows forms; one that names `url` only, or has no such capability, does not.
+    """
     return isinstance(elicitation, Mapping) and ("form" in elicitation or "url" not in elicitation)
 
 
 def sdk_server(agent: AgentTool) -> Server[Any, Any]:
-    """Return the SDK's server of an agent."""
+    """Return an MCP server of the SDK that offers the agent's tool and its sessions as resources."""
     server: Server[Any, Any] = Server(agent.host.source.name, metadata.version("graph-agent"))
 
     def caller() -> Caller:
+        """Return the caller of the current request; the one without a name over standard input."""
         request = server.request_context.request
         return admitted_caller(request) if isinstance(request, HTTPConnection) else Caller("")
 
     async def report(progress: float, text: str) -> None:
+        """Send progress to the client, if it asked for it by a token."""
         context = server.request_context
         token = context.meta.progressToken if context.meta is not None else None
         if token is not None:
@@ -50,6 +55,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
             )
 
     def ask() -> Ask | None:
+        """Return the function that asks a person through the client; None if the client shows no forms."""
         context = server.request_context
         client = context.session.client_params
         elicitation = client.capabilities.elicitation if client is not None else None
@@ -57,6 +63,10 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
             return None
 
         async def elicit(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
+            """Show the forms one after the other.
+
+            Stop at the first that the person dismisses or the client cannot show.
+            """
             responses: dict[str, Any] = {}
             for key, form in forms.items():
                 try:
@@ -73,6 +83,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return elicit
 
     async def call_tool(request: types.CallToolRequest) -> types.ServerResult:
+        """Run a call of the tool."""
         context = server.request_context
         http = context.request
         call = ToolCall(
@@ -86,16 +97,20 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return types.ServerResult(await agent.call(request.params.name, call))
 
     async def list_tools(_: types.ListToolsRequest) -> types.ServerResult:
+        """Return the agent's tool."""
         return types.ServerResult(types.ListToolsResult(tools=[agent.definition]))
 
     async def list_resources(request: types.ListResourcesRequest) -> types.ServerResult:
+        """Return a page of the sessions."""
         cursor = request.params.cursor if request.params is not None else None
         return types.ServerResult(await agent.resources(caller(), cursor))
 
     async def list_templates(_: types.ListResourceTemplatesRequest) -> types.ServerResult:
+        """Return the template of the sessions' URIs."""
         return types.ServerResult(agent.templates())
 
     async def read_resource(request: types.ReadResourceRequest) -> types.ServerResult:
+        """Return one session."""
         found = await agent.read(caller(), str(request.params.uri), not_found=_RESOURCE_NOT_FOUND)
         return types.ServerResult(found)
 
@@ -112,6 +127,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
 logger = logging.getLogger("graph_agent.server.mcp.protocols")
 
 VERSION = "2026-07-28"
+"""The protocol version of requests without a handshake."""
 _PREFIX = "io.modelcontextprotocol/"
 _VERSION, _CAPABILITIES = f"{_PREFIX}protocolVersion", f"{_PREFIX}clientCapabilities"
 _HEADER_MISMATCH, _UNSUPPORTED_VERSION = -32020, -32022
@@ -123,7 +139,10 @@ _BASE64 = re.compile(r"=\?base64\?(.*)\?=")
 
 
 class InputRequiredError(McpError):
-    """A call needs the responses to some forms; the client sends the call again with them."""
+    """A stateless call needs a person's responses to forms; the client sends the call again with them.
+
+    `result` is what the client receives: the forms, and the session's id as `requestState`.
+    """
 
     def __init__(self, session_id: str, forms: Mapping[str, Form]) -> None:
         super().__init__(types.ErrorData(code=types.INTERNAL_ERROR, message="The call needs a person's answer."))
@@ -134,14 +153,23 @@ class InputRequiredError(McpError):
 
 
 def is_stateless(message: Any) -> bool:
-    """Whether a message is a request of a version without a handshake."""
+    """Return whether a JSON-RPC message is a request without a handshake, which states its version in `_meta`."""
     params = message.params if isinstance(message, types.JSONRPCRequest) and message.method != "initialize" else None
     meta = params.get("_meta") if params is not None else None
     return isinstance(meta, Mapping) and _VERSION in meta
 
 
 def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | None = None) -> None:
-    """Check what a request states of its version and client, and that its HTTP headers, if any, repeat it."""
+    """Check what a stateless request states of its version and client, and that its HTTP headers repeat it.
+
+    Args:
+        request: The request.
+        headers: The HTTP headers; None over standard input.
+
+    Raises:
+        McpError: `_meta` lacks the version or the capabilities, a header differs from the body, or the version is
+            unknown.
+    """
     params = request.params or {}
     meta = params.get("_meta")
     if not isinstance(meta, Mapping) or not {_VERSION, _CAPABILITIES} <= meta.keys():
@@ -167,15 +195,21 @@ class StatelessRequest:
 
     agent: AgentTool
     message: types.JSONRPCRequest
+    """The JSON-RPC request."""
     caller: Caller
+    """The owner of the API key."""
     notify: Callable[[dict[str, Any]], Awaitable[None]]
     """Sends a notification that belongs to the request."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
+    """Secrets from the headers of the request for the agent's tools, by name."""
     aborts: bool = True
-    """Same as in `ToolCall`."""
+    """Whether cancelling a tool call aborts a run whose input has an id; one without an id is always aborted."""
 
     async def response(self) -> dict[str, Any]:
-        """Return the JSON-RPC response."""
+        """Execute the request, and return the JSON-RPC response.
+
+        Failures are responses, too, and unexpected ones are logged.
+        """
         id_, method = self.message.id, self.message.method
         try:
             result = await self._result(method, self.message.params or {})
@@ -191,6 +225,11 @@ class StatelessRequest:
         return {"jsonrpc": "2.0", "id": id_, "result": stamped}
 
     async def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Execute a method with its parameters, and return the result.
+
+        Raises `McpError` for an unknown method or invalid parameters, and `InputRequiredError` if a person must answer
+        first.
+        """
         match method:
             case "server/discover":
                 return _cached({"supportedVersions": [VERSION], "capabilities": {"tools": {}, "resources": {}}})
@@ -208,6 +247,7 @@ class StatelessRequest:
         raise _error(types.METHOD_NOT_FOUND, f"There is no method {method!r} here.")
 
     def _call(self, params: Mapping[str, Any]) -> ToolCall:
+        """Return the tool call that the parameters describe; raise `McpError` if their types are wrong."""
         meta, responses, state = params["_meta"], params.get("inputResponses"), params.get("requestState")
         arguments = params.get("arguments") or {}
         if (
@@ -222,11 +262,13 @@ class StatelessRequest:
             )
 
         async def report(progress: float, text: str) -> None:
+            """Notify the client of progress, if it asked for it by a token."""
             if (token := meta.get("progressToken")) is not None:
                 given = {"progressToken": token, "progress": progress, "message": text}
                 await self.notify({"jsonrpc": "2.0", "method": "notifications/progress", "params": given})
 
         async def ask(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
+            """Raise `InputRequiredError`: the client sends the responses with another request."""
             raise InputRequiredError(session_id, forms)
 
         capabilities = meta[_CAPABILITIES]
@@ -245,7 +287,7 @@ class StatelessRequest:
 
 
 def error_response(request_id: Any, error: McpError) -> dict[str, Any]:
-    """Return the JSON-RPC response for an error."""
+    """Return the JSON-RPC response for an error; `request_id` is None if the request's id is unknown."""
     return {"jsonrpc": "2.0", "id": request_id, "error": error.error.model_dump(exclude_none=True)}
 
 
@@ -255,11 +297,16 @@ def _cached(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(result: Any) -> dict[str, Any]:
+    """Return a model of the SDK as a JSON object, without fields that are None."""
     dumped: dict[str, Any] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return dumped
 
 
 def _decoded(value: str | None) -> str | None:
+    """Return the value of a header, decoded if it has the form `=?base64?…?=`.
+
+    None if there is none or it is malformed.
+    """
     if value is None or (found := _BASE64.fullmatch(value)) is None:
         return value
     try:
@@ -269,4 +316,5 @@ def _decoded(value: str | None) -> str | None:
 
 
 def _error(code: int, message: str, data: Any = None) -> McpError:
+    """Return a JSON-RPC error as an exception; `data` is its optional details."""
     return McpError(types.ErrorData(code=code, message=message, data=data))
