@@ -1,4 +1,7 @@
-"""Checks what an agent file needs, for `doctor`: versions, keys, model, MCP servers, delegates and database."""
+"""Checks what an agent file needs, for `doctor`: versions, keys, model, MCP servers, delegates and database.
+
+A delegate is another agent that receives tasks. Each check returns results instead of raising; a problem has a fix.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from graph_agent.models.endpoints import ModelEndpoint
 
 _SHOWN = ("langgraph", "langchain-core", "langchain-openai", "mcp")
+"""Packages whose versions are shown."""
 _STATES = {"auth": "there, and refuses the key", "permission": "there, and forbids it", "unreachable": "unreachable"}
+"""State of an endpoint (`endpoint_state`) → its description."""
 _KEYS = {
     "anthropic": ["ANTHROPIC_API_KEY"],
     "azure_openai": ["AZURE_OPENAI_API_KEY"],
@@ -46,12 +51,17 @@ _KEYS = {
 }
 """Provider → the environment variables of which it needs one."""
 _BUILD_FIX = "Set the key of the provider, install its package, or name another model in the agent file."
+"""The fix for a model that cannot be built."""
 _READ_S = 20.0
 """Seconds for reading the histories of sessions."""
 
 
 def check_versions() -> Iterator[CheckResult]:
-    """Compare the installed packages with the requirements."""
+    """Yield one result `ok` with the versions of Python and the main packages, and one problem for each unmet
+    requirement.
+
+    A requirement is met if the package is installed in a permitted version; those of extras are not checked.
+    """
     required = [Requirement(each) for each in metadata.requires(PACKAGE) or ()]
     unfit = []
     for requirement in required:
@@ -76,7 +86,12 @@ def check_versions() -> Iterator[CheckResult]:
 
 
 def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
-    """Check that the environment variables of secrets are set."""
+    """Yield a result for each environment variable with a secret that the agent file needs: a problem if it is unset or
+    blank.
+
+    These are the variables of credentials, of the authentication of delegates, and of models that the file names. With
+    a list of models, only the fallback models count, since the first model that can be built is used.
+    """
     variables = {source.env: f"credential {name}" for name, source in spec.credentials.items()}
     for delegate in spec.delegates:
         for kind, variable in (delegate.auth or {}).items():
@@ -98,7 +113,9 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
 
 
 def check_variables(spec: AgentSpec, faults: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Report environment variables that look like settings and are none, unless the agent file names them.
+    """Yield a warning for each environment variable that looks like a setting of the package and is none.
+
+    Variables whose name occurs in the agent file are skipped.
 
     Args:
         spec: The agent file.
@@ -111,7 +128,11 @@ def check_variables(spec: AgentSpec, faults: Mapping[str, str]) -> Iterator[Chec
 
 
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResult]:
-    """Build the models of the file; ask the first with a tool if wanted."""
+    """Build the models of the agent file, and yield a result for each that fails, and for the endpoints.
+
+    Without `ask`, the endpoint of the first model that can be built is only contacted; with it, the model is asked with
+    a small tool, which may cost money. If the environment replaces the model by a script, there is only a warning.
+    """
     from graph_agent.agent_file.factory import model_candidates
     from graph_agent.models.scripted import MOCK_VARIABLE, mock_model_from_env
 
@@ -124,6 +145,7 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
         fix = f"unset {MOCK_VARIABLE}"
         yield CheckResult("model", "warning", f"{MOCK_VARIABLE} replaces the model by a script", fix)
         return
+    # In a thread: building a model imports the package of its provider, which takes up to seconds.
     candidates = await asyncio.to_thread(lambda: list(model_candidates(spec)))
     models = [(name, model) for name, model in candidates if not isinstance(model, ConfigError)]
     for name, model in candidates:
@@ -146,6 +168,7 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
 
 
 async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
+    """Contact the endpoint of a model without a completion, and return the result; `name` is shown."""
     from graph_agent.models.resolve import OK, endpoint_state
 
     state, remark = await endpoint_state(model)
@@ -162,13 +185,17 @@ async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
 
 
 async def check_servers(spec: AgentSpec) -> list[CheckResult]:
-    """Start each MCP server, and list its tools."""
+    """Start or contact each MCP server of the agent file, all at the same time, list its tools, and close it again.
+
+    Returns one result for each server; one `ok` if the file has none.
+    """
     if not spec.mcp_servers:
         return [CheckResult("MCP", "ok", "the agent file has no server")]
     return list(await asyncio.gather(*(_server(name, spec) for name in spec.mcp_servers)))
 
 
 async def _server(name: str, spec: AgentSpec) -> CheckResult:
+    """Return the result for one MCP server: the number of its tools and the time, or a problem."""
     from graph_agent.agent_file.factory import mcp_connections
     from graph_agent.integrations.mcp.manager import open_mcp_tools
 
@@ -185,11 +212,14 @@ async def _server(name: str, spec: AgentSpec) -> CheckResult:
 
 
 async def check_delegates(spec: AgentSpec) -> list[CheckResult]:
-    """Read the card of each remote delegate."""
+    """Read the agent card of each remote delegate, all at the same time; return a result for each. Local ones are
+    skipped.
+    """
     return list(await asyncio.gather(*(_remote(each, spec) for each in spec.delegates if each.url is not None)))
 
 
 async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
+    """Return the result for one remote delegate."""
     fix = f"Start the agent {delegate.name!r}, or correct its url in the agent file."
     try:
         fault = await cast("A2ADelegate", delegate.build(spec.folder, None)).fault()
@@ -201,7 +231,10 @@ async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
 
 
 async def check_parts(spec: AgentSpec) -> CheckResult:
-    """Build the agent with a stand-in model: tools, delegates, hooks, prompts and the response format."""
+    """Build the agent without its model and its MCP servers: tools, delegates, hooks, prompts and the response format.
+
+    Imports the modules that the file names. Returns a problem with the error of the first part that cannot be built.
+    """
     from graph_agent.agent_file.factory import open_parts
 
     try:
@@ -214,7 +247,12 @@ async def check_parts(spec: AgentSpec) -> CheckResult:
 
 
 async def check_database(address: str) -> CheckResult:
-    """Open the database, and write to it."""
+    """Open the database at an address (`sqlite:///…`, `postgresql://…` or `memory:`), and check that it accepts a
+    write.
+
+    The write is rolled back. A missing SQLite file is not created; only its folder is checked. A database in memory is
+    a warning, as its sessions end with the process.
+    """
     from graph_agent.session.history import list_threads
     from graph_agent.storage.checkpoints.open import open_saver
 
@@ -241,7 +279,11 @@ async def check_database(address: str) -> CheckResult:
 
 
 async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
-    """Read the history of the sessions, newest first, for `_READ_S` seconds at most."""
+    """Read the history of each session of a database, newest first, and yield a problem for each that cannot be read.
+
+    Stops after `_READ_S` seconds, with a warning that counts the rest. Yields nothing for a database in memory or one
+    that does not exist. Raises `ConfigError` if the database cannot be opened.
+    """
     if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
         return
     from graph_agent.session.history import list_threads
@@ -267,7 +309,10 @@ async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
 
 
 def _keys_of(model: str | ModelEndpoint) -> list[str]:
-    """Return the environment variables of which a model needs one; empty if it needs none, or if none is known."""
+    """Return the environment variables of which a model needs one; empty if it needs none, or if none is known.
+
+    A model is a name such as `openai:gpt-4o-mini`, or an endpoint, whose own variable counts.
+    """
     from graph_agent.models.endpoints import endpoint_in
 
     endpoint = endpoint_in(model) if isinstance(model, str) else model
@@ -278,18 +323,20 @@ def _keys_of(model: str | ModelEndpoint) -> list[str]:
 
 
 def _missing_key(model: str | ModelEndpoint) -> str | None:
-    """Return the variable of the key that a model needs, if it is not set; None otherwise."""
+    """Return the variable of the key that a model needs if none of its variables is set; None otherwise."""
     variables = _keys_of(model)
     return variables[0] if variables and not any(os.environ.get(each, "").strip() for each in variables) else None
 
 
 def _is_scripted() -> bool:
+    """Whether the environment replaces the model by a script."""
     from graph_agent.models.scripted import MOCK_VARIABLE
 
     return bool(os.environ.get(MOCK_VARIABLE, "").strip())
 
 
 def _version(name: str) -> str | None:
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -299,7 +346,9 @@ def _version(name: str) -> str | None:
 async def check_all(
     config: str, db: str | None, variables: Mapping[str, str], *, ask_model: bool
 ) -> AsyncIterator[CheckResult]:
-    """Check an agent file and what it needs, and yield each result. A file that cannot be read ends the checks.
+    """Check an agent file and what it needs, and yield each result as soon as it is known.
+
+    A file that cannot be read ends the checks with a problem; sessions are only read if the database has none.
 
     Args:
         config: Path of the agent file.

@@ -19,12 +19,14 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One result."""
+    """The result of one check of `doctor`."""
 
     check: str
+    """What was checked, such as `model`."""
     status: Status
-    """`warning` if agents work, but not as may be expected."""
+    """`problem` if agents fail, `warning` if they work, but not as may be expected."""
     text: str
+    """What was found, in one line."""
     fix: str = ""
     """What to do about it; empty for `ok`."""
 
@@ -44,15 +46,18 @@ _QUESTION = "What is the weather in Bergen?"
 
 
 async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, Any]) -> AsyncIterator[CheckResult]:
-    """Send one request, and a second one without tools if they are refused.
+    """Send a model one request with a tool, and a second one without it if tools are refused; yield what was found.
+
+    An error of the model is a result, too, and is then the only one. Each request waits `_ANSWER_S` seconds at most.
 
     Yields:
-        Whether the model answered; whether it calls tools natively or is asked in text; the rules of its endpoint, with
-        those that a refusal has changed; and its window, if the server has it.
+        Whether the model answered; whether it calls tools natively or must be asked in text; the rules of its endpoint,
+            with those that a refusal has changed; and its context window, if the server reports it.
 
     Args:
         name: The model's name in the agent file.
-        config: The configuration of the agent file.
+        model: The model.
+        config: The configuration of the agent file (`config:`).
     """
     from graph_agent.base.settings.config import LoopConfig
     from graph_agent.base.usage import name_of_model
@@ -63,6 +68,7 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
 
     rules = LoopConfig(model_rules=config.get("model_rules") or {})
     endpoint = endpoint_of(model, rules.rules_of(name, name_of_model(model)))
+    # Without the client's own retries: the time of one answer is shown.
     model = adapted_copy(without_client_retries(model), model)
     begun = time.monotonic()
     try:
@@ -91,7 +97,7 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
 
 
 def _rules(name: str, endpoint: Endpoint) -> CheckResult:
-    """Return the name of the endpoint's rules, and what a refusal has changed."""
+    """Return a result with the name of the endpoint's rules, and what a refusal has changed in them, as a warning."""
     text = f"{name}: those of {endpoint.rules.provider}"
     if not endpoint.learned:
         return CheckResult("rules", "ok", text)
@@ -101,6 +107,7 @@ def _rules(name: str, endpoint: Endpoint) -> CheckResult:
 
 
 def _no_answer(name: str, error: Exception) -> CheckResult:
+    """Return the problem of a model that did not answer."""
     from graph_agent.models.errors import describe_model_error
 
     fix = "Check the key, the model's name and the network; `base_url` in the agent file selects another server."
@@ -108,7 +115,10 @@ def _no_answer(name: str, error: Exception) -> CheckResult:
 
 
 async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str, str, str]:
-    """Return how the model calls tools (`native`, `text` or `dropped`), a reason, and a fix; empty if none is needed.
+    """Ask the model with a tool; return how it calls tools, a reason, and a fix, which is empty if none is needed.
+
+    `native` is by structured calls, `text` by calls in its text, `dropped` means that the server accepts tools and
+    leaves them out of the prompt.
 
     Raises:
         Exception: The provider's error.
@@ -148,7 +158,9 @@ async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str
 
 
 async def _window(name: str, model: BaseChatModel, config: Mapping[str, Any]) -> CheckResult | None:
-    """Compare the window that the server reports with that of the agent file; None if the server reports none."""
+    """Compare the context window that the server reports with that of the agent file; None if the server reports
+    none.
+    """
     from graph_agent.models.resolve import served_window
 
     served, given = await served_window(model), config.get("context_window")

@@ -42,6 +42,8 @@ Turn = str | list[dict[str, Any]]
 
 
 class _Part(BaseModel):
+    """A part of a file of cases: unknown keys are errors, and values cannot be changed."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe_fields)
 
 
@@ -60,16 +62,19 @@ class ExpectedCall(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, given: Any) -> Any:
+        """Accept the name of a call in place of a mapping."""
         return {"name": given} if isinstance(given, str) else given
 
     @field_validator("arguments")
     @classmethod
     def _check_arguments(cls, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Raise `ValueError` for an invalid matcher in the arguments."""
         check_matchers(arguments)
         return arguments
 
 
 def _kind(given: Any) -> str:
+    """Return whether a value is a `wave` (a list of calls) or a `call`."""
     return "wave" if isinstance(given, list | tuple) else "call"
 
 
@@ -89,6 +94,7 @@ class ExpectedCalls(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, given: Any) -> Any:
+        """Accept the list of calls in place of a mapping."""
         return {"calls": given} if isinstance(given, list) else given
 
 
@@ -123,16 +129,18 @@ class ExpectedAnswer(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, given: Any) -> Any:
+        """Accept a text in place of a mapping, as `contains`."""
         return {"contains": given} if isinstance(given, str) else given
 
     @property
     def texts(self) -> list[str]:
-        """The texts of `contains`."""
+        """The texts of `contains`, as a list."""
         return [self.contains] if isinstance(self.contains, str) else self.contains
 
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, pattern: str | None) -> str | None:
+        """Raise `ValueError` if the pattern is invalid or may take too long."""
         if pattern is not None:
             check_pattern(pattern)
         return pattern
@@ -140,6 +148,7 @@ class ExpectedAnswer(_Part):
     @field_validator("json_schema")
     @classmethod
     def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Raise `ValueError` if the JSON schema is invalid."""
         if schema is not None:
             try:
                 SchemaCheck(schema, "json_schema")
@@ -194,6 +203,7 @@ class Approval(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_word(cls, given: Any) -> Any:
+        """Accept `approve` and `reject` in place of a mapping; raise `ValueError` for another word."""
         words: dict[Any, Any] = {"approve": {"approve": True}, "reject": {"reject": ""}}
         if not isinstance(given, dict) and given not in words:
             raise ValueError("write approve, reject, {reject: REASON}, {edit: {arguments}} or {respond: RESULT}")
@@ -201,6 +211,7 @@ class Approval(_Part):
 
     @model_validator(mode="after")
     def _check_one(self) -> Approval:
+        """Raise `ValueError` unless exactly one field is given."""
         if len(self.model_fields_set) != 1:
             raise ValueError("give one of approve, reject, edit and respond")
         return self
@@ -227,6 +238,7 @@ class Case(_Part):
     @field_validator("input", mode="before")
     @classmethod
     def _check_input(cls, given: Any) -> Any:
+        """Raise `ValueError` for an input of another form, or an empty one."""
         turns = given if isinstance(given, list) else [given]
         if not turns or not all(isinstance(turn, str | list | dict) and turn for turn in turns):
             raise ValueError("give a text, content blocks such as [{type: text, text: Hello}], or a list of these")
@@ -234,7 +246,7 @@ class Case(_Part):
 
     @property
     def turns(self) -> list[Turn]:
-        """The inputs, in order."""
+        """The inputs of the user, in order."""
         if isinstance(self.input, str) or all(isinstance(each, dict) for each in self.input):
             return [self.input]  # type: ignore[list-item]  # a list of dicts only is one turn
         return self.input  # type: ignore[return-value]  # and any other list is one of turns
@@ -251,6 +263,7 @@ class CaseFile(_Part):
     @field_validator("cases")
     @classmethod
     def _check_names(cls, cases: list[Case]) -> list[Case]:
+        """Raise `ValueError` if two cases have the same name."""
         names = [case.name for case in cases]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two cases have the name {repeated[0]!r}; give each its own")
@@ -258,9 +271,10 @@ class CaseFile(_Part):
 
 
 def load_cases(path: str | Path) -> CaseFile:
-    """Read and validate a file of cases.
+    """Read and validate a file of cases in this package's own format.
 
-    Raises `ConfigError`, each line of which names the file, the line and the field, if it is missing or invalid.
+    Raises `ConfigError` if the file is missing or invalid; each line of the error names the file, the line and the
+    field.
     """
     text = read_text(Path(path))
     content = parse_yaml(text, f"Cases {path}")
@@ -270,7 +284,7 @@ def load_cases(path: str | Path) -> CaseFile:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of cases; raise `ConfigError` if it cannot be read."""
+    """Return the text of a file of cases (UTF-8); raise `ConfigError` if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -282,7 +296,10 @@ def read_text(path: Path) -> str:
 def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseFile:
     """Validate the content of a file of cases; raise `ConfigError` if a key or value is invalid.
 
-    `where` is its name in errors; `text` is the YAML that it comes from, for the lines in errors.
+    Args:
+        content: The content, as plain values.
+        where: Name of the file, with which each line of the error begins.
+        text: The YAML that the content comes from, for the line numbers in errors; empty for no line numbers.
     """
     try:
         return CaseFile.model_validate(content)
@@ -296,7 +313,12 @@ def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseF
 
 
 def _line(node: Any, path: Sequence[int | str]) -> str:
-    """Return the line of a value, or of the innermost one above it that exists, for an error message."""
+    """Return the line of a value for an error message, such as `, line 7`; empty without a parsed YAML (`node` is
+    None).
+
+    `path` are the keys and indexes from the root to the value. If the value does not exist, it is the line of the
+    innermost one above it.
+    """
     if node is None:
         return ""
     line = node.start_mark.line
@@ -312,7 +334,9 @@ def _line(node: Any, path: Sequence[int | str]) -> str:
 
 
 def dump_cases(file: CaseFile) -> str:
-    """Return a file of cases as YAML, without the fields that have their default."""
+    """Return a file of cases as YAML, without the fields that have their default, and with short forms where they
+    exist.
+    """
     content = file.model_dump(mode="json", exclude_defaults=True)
     for case in content["cases"]:
         case.update(_shortened(case))
@@ -320,6 +344,7 @@ def dump_cases(file: CaseFile) -> str:
 
 
 def _shortened(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a case that have a short form, in this form."""
     found: dict[str, Any] = {}
     if approvals := case.get("approvals"):
         found["approvals"] = {
@@ -334,7 +359,7 @@ def _shortened(case: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A check that a run failed."""
+    """A check of a case that its run did not pass."""
 
     check: str
     """The field of the expectation, such as `answer.contains`; `run` if the run itself failed."""
@@ -364,7 +389,7 @@ NO_MEASURES = Measures()
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A judge's score of an answer."""
+    """A judge's score of an answer; a judge is a model that scores by a rubric."""
 
     score: float
     """From 0 to 1."""
@@ -373,15 +398,24 @@ class Score:
 
 
 Ask = Callable[[Judge, RunResult], Awaitable[Score]]
-"""Asks a judge for the score of a run's last turn."""
+"""Asks a judge for the score of the last turn of a run."""
 
 
 async def check_run(
     case: Case, results: Sequence[RunResult], calls: Sequence[WaveCall], measures: Measures, ask: Ask, folder: Path
 ) -> list[Failure]:
-    """Return the checks that a run failed, by the results of its turns, at least one, and all their calls.
+    """Return the checks that a run did not pass; empty if it passed.
 
-    `ask` asks the judge of the case. The folder is searched first for functions.
+    Args:
+        case: The case with its expectation.
+        results: The results of the turns, at least one; answer, status and interrupts are those of the last.
+        calls: The calls of all turns.
+        measures: What the run took.
+        ask: Asks the judge of the case; called only if every other check has passed. Its errors are raised.
+        folder: Folder that is searched first for the module of a check in Python.
+
+    Raises:
+        ConfigError: If the function of a check in Python cannot be imported.
     """
     last, expect = results[-1], case.expect
     found = [*_outcome(case, last)]
@@ -403,6 +437,7 @@ async def check_run(
 
 
 def _outcome(case: Case, last: RunResult) -> Iterator[Failure]:
+    """Yield a failure if the run waits for a person, or ended with another status or reason than expected."""
     expect = case.expect
     if last.interrupts:
         waiting = ", ".join(dict.fromkeys(call["name"] for call in last.pending))
@@ -418,6 +453,7 @@ def _outcome(case: Case, last: RunResult) -> Iterator[Failure]:
 
 
 def _limits(limits: Limits, measures: Measures) -> Iterator[Failure]:
+    """Yield a failure for each limit that the run exceeded, or a limit of the cost without prices."""
     for name in Limits.model_fields:
         most, took = getattr(limits, name), getattr(measures, name)
         if most is not None and took is None:
@@ -427,6 +463,7 @@ def _limits(limits: Limits, measures: Measures) -> Iterator[Failure]:
 
 
 def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
+    """Yield a failure for each check of the answer that is not met, except those in Python and by a judge."""
     text = last.answer
     if isinstance(expected.equals, str) and text != expected.equals:
         yield Failure("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
@@ -445,7 +482,7 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
 
 
 def _value(last: RunResult) -> Any:
-    """Return the structured response as JSON, or the JSON in the answer; the answer's text if it is no JSON."""
+    """Return the structured response as JSON, or the JSON in the answer; the answer's text if it is not JSON."""
     given = last.structured_response
     if given is not None:
         return given.model_dump(mode="json") if hasattr(given, "model_dump") else given
@@ -456,6 +493,10 @@ def _value(last: RunResult) -> Any:
 
 
 async def _function(name: str, last: RunResult, folder: Path) -> list[Failure]:
+    """Call the function of a check in Python with the last result; return its failure, if any.
+
+    An exception of the function is a failure. Raises `ConfigError` if it cannot be imported.
+    """
     function = load_attribute(name, folder)
     try:
         verdict = function(last)

@@ -20,14 +20,20 @@ from graph_agent.devtools.evaluation.cases import Case, CaseFile, ExpectedAnswer
 from graph_agent.devtools.evaluation.cases import read_text as read_case_text
 
 Format = Literal["graph-agent", "pydantic-evals", "langsmith"]
+"""Name of a format."""
 OWN_KEY = "graph_agent"
 """Key of the metadata for what another format does not have."""
 _INPUT_KEYS = ("input", "question", "query", "prompt", "text")
+"""Keys of another format under which the user's text may stand."""
 _OUTPUT_KEYS = ("answer", "output", "expected_output", "completion", "text")
+"""Keys of another format under which the answer may stand."""
 
 
 def read_cases(path: str | Path) -> CaseFile:
-    """Read a file of cases in any of the formats: `.jsonl` is LangSmith's, `inputs` is a key of pydantic-evals.
+    """Read a file of cases; its format is found by its content.
+
+    A file `.jsonl` is LangSmith's, YAML whose cases have the key `inputs` is that of pydantic-evals, and any other is
+    this package's own.
 
     Raises:
         ConfigError: If the file is missing or invalid, or has an evaluator without a counterpart.
@@ -45,7 +51,10 @@ def read_cases(path: str | Path) -> CaseFile:
 
 
 def write_cases(file: CaseFile, format_: Format) -> str:
-    """Return a file of cases in a format."""
+    """Return the text of a file of cases in the format `format_`: YAML, or one JSON object a line for LangSmith.
+
+    What the format does not have is in the metadata, under `OWN_KEY`, except the agent, which is lost.
+    """
     if format_ == "langsmith":
         return "".join(json_line(json.dumps(_to_langsmith(case), ensure_ascii=False)) + "\n" for case in file.cases)
     if format_ == "pydantic-evals":
@@ -55,6 +64,9 @@ def write_cases(file: CaseFile, format_: Format) -> str:
 
 
 def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
+    """Convert examples, one JSON object a line, to the content of cases; `ConfigError` with the line if one is
+    invalid.
+    """
     cases: list[dict[str, Any]] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -75,6 +87,9 @@ def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
 
 
 def _to_langsmith(case: Case) -> dict[str, Any]:
+    """Return a case as an example: `{"inputs": …, "outputs": …, "metadata": …}`, `outputs` only with an expected
+    answer.
+    """
     turns = case.turns
     is_text = len(turns) == 1 and isinstance(turns[0], str)
     inputs = {"input": turns[0]} if is_text else {"messages": [{"role": "user", "content": turn} for turn in turns]}
@@ -85,6 +100,11 @@ def _to_langsmith(case: Case) -> dict[str, Any]:
 
 
 def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Convert the cases of pydantic-evals to the content of cases.
+
+    Evaluators of the file count for each case. Without any evaluator, an expected output is compared. Raises
+    `ConfigError` for an evaluator without a counterpart; `where` is the name of the file.
+    """
     cases: list[dict[str, Any]] = []
     shared = content.get("evaluators") or []
     is_checked = bool(shared) or any(case.get("evaluators") for case in content["cases"])
@@ -113,6 +133,7 @@ def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[st
 
 
 def _to_pydantic_evals(case: Case) -> dict[str, Any]:
+    """Return a case in the form of pydantic-evals, with evaluators for the checks that have a counterpart."""
     own, equals = _own(case)
     metadata = {**case.metadata, **({OWN_KEY: own} if own else {})}
     found: dict[str, Any] = {"name": case.name, "inputs": case.input}
@@ -133,7 +154,9 @@ def _to_pydantic_evals(case: Case) -> dict[str, Any]:
 
 
 def _own(case: Case) -> tuple[dict[str, Any], Any]:
-    """Return the fields that other formats do not have, and the expected answer, which they have."""
+    """Return the fields that other formats do not have, as JSON, and the expected answer, which they have; None without
+    one.
+    """
     fields = {"approvals", "context", "state", "expect"}
     own = case.model_dump(mode="json", exclude_defaults=True, include=fields)
     equals = case.expect.answer.equals if case.expect.answer is not None else None
@@ -142,12 +165,15 @@ def _own(case: Case) -> tuple[dict[str, Any], Any]:
 
 
 def _with_own(case: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return a case with its metadata, from which the fields under `OWN_KEY` move into the case. `metadata` is
+    changed.
+    """
     own = metadata.pop(OWN_KEY, None)
     return {**case, "metadata": metadata, **(own if isinstance(own, dict) else {})}
 
 
 def _input_of(inputs: Any) -> Any:
-    """Return the user's turns in the inputs of another format; as JSON if they have no known form."""
+    """Return the user's turns in the inputs of another format; as JSON text if they have no known form."""
     if isinstance(inputs, str | list):
         return inputs
     if isinstance(inputs, Mapping):
@@ -179,7 +205,7 @@ def _output_of(outputs: Any) -> Any:
 
 
 def _evaluator(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of an evaluator and its arguments; a single one without a name has the key `""`."""
+    """Return the name of an evaluator and its arguments; a single argument without a name has the key `""`."""
     if isinstance(given, Mapping) and set(given) == {"name", "arguments"}:
         given = {given["name"]: given["arguments"]}
     if not isinstance(given, Mapping):
@@ -194,12 +220,21 @@ def _evaluator(given: Any) -> tuple[str, Mapping[str, Any]]:
 
 _EVALUATORS = ("EqualsExpected", "Equals", "Contains", "MaxDuration", "LLMJudge", "IsInstance")
 _TYPES = {"dict": "object", "list": "array", "int": "integer", "float": "number", "bool": "boolean"}
+"""Name of a Python type → type of a JSON schema."""
 
 
 def _add_check(
     name: str, values: Mapping[str, Any], expected: Any, answer: dict[str, Any], limits: dict[str, Any]
 ) -> None:
-    """Add the counterpart of an evaluator, one of `_EVALUATORS`, to the checks of a case."""
+    """Add the counterpart of an evaluator to the checks of a case; an evaluator without effect adds nothing.
+
+    Args:
+        name: The evaluator, one of `_EVALUATORS`.
+        values: Its arguments.
+        expected: The expected output of the case; None without one.
+        answer: The checks of the answer, which are changed.
+        limits: The limits of the run, which are changed.
+    """
     match name:
         case "EqualsExpected" if expected is not None:
             answer["equals"] = expected

@@ -1,6 +1,7 @@
 """Summarizes the trials of an evaluation: pass rates, measures, and the comparison of two agents.
 
-Also writes the summary as JUnit XML, and as one HTML file with the sessions.
+Also writes the summary as JUnit XML, and as one HTML file with the sessions. A trial is one run of a case by one agent,
+in a session of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from graph_agent.web.page import export_of, json_in_html, page, source_hash
 FORMAT = 1
 """Version of the JSON; a change that breaks readers increases it."""
 MEASURES = tuple(each.name for each in fields(Measures))
+"""Names of the measures: steps, tokens, cost, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSummary:
-    """The trials of a case by one agent."""
+    """The trials of one case by one agent."""
 
     name: str
     agent: str
@@ -36,18 +38,18 @@ class CaseSummary:
 
     @property
     def passed(self) -> int:
-        """The number of trials that passed."""
+        """Number of trials that passed."""
         return sum(trial.passed for trial in self.trials)
 
     def mean(self, measure: str) -> float | None:
-        """Return the mean of a measure over the trials; None if one has no value."""
+        """Return the mean of a measure, one of `MEASURES`, over the trials; None if one of them has no value."""
         values = [getattr(trial.measures, measure) for trial in self.trials]
         return None if None in values else fmean(values)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSummary:
-    """The cases of one agent."""
+    """The cases of one agent, with their trials."""
 
     label: str
     cases: tuple[CaseSummary, ...]
@@ -55,41 +57,45 @@ class AgentSummary:
 
     @property
     def runs(self) -> int:
-        """The number of trials."""
+        """Number of trials of all cases."""
         return sum(len(case.trials) for case in self.cases)
 
     @property
     def passed(self) -> int:
-        """The number of trials that passed."""
+        """Number of trials of all cases that passed."""
         return sum(case.passed for case in self.cases)
 
     @property
     def pass_rate(self) -> Estimate:
-        """The share of trials that passed."""
+        """Share of the trials that passed, with its interval."""
         return pass_rate(self.passed, self.runs)
 
     @property
     def pass_hat(self) -> list[float]:
-        """pass^1, pass^2, … up to the number of trials of a case."""
+        """pass^1, pass^2, … up to the number of trials of a case: the probability that so many runs of a case all
+        pass.
+        """
         runs = len(self.cases[0].trials)
         return [pass_hat([case.passed for case in self.cases], runs, k) for k in range(1, runs + 1)]
 
     def mean(self, measure: str) -> float | None:
-        """Return the mean of a measure over the cases; None if one has no value."""
+        """Return the mean of a measure over the cases; None if one of them has no value."""
         values = [value for case in self.cases if (value := case.mean(measure)) is not None]
         return fmean(values) if len(values) == len(self.cases) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The second agent compared with the first one on the same cases."""
+    """A second agent compared with a first one on the same cases."""
 
     first: AgentSummary
     second: AgentSummary
 
     @property
     def differences(self) -> dict[str, Estimate]:
-        """Second minus first: of the pass rate, as `passed`, and of each measure that both have."""
+        """Second minus first, with intervals: of the pass rate, as `passed`, and of each measure that both have for all
+        cases.
+        """
         found = {
             "passed": paired_difference(
                 [case.passed / len(case.trials) for case in self.first.cases],
@@ -105,29 +111,30 @@ class Comparison:
 
     @property
     def changed(self) -> tuple[int, int]:
-        """The number of cases of which only the first agent passed all trials, and only the second."""
+        """Number of cases of which only the first agent passed all trials, and number for the second."""
         pairs = [(one.passed == len(one.trials), other.passed == len(other.trials)) for one, other in self._cases()]
         return pairs.count((True, False)), pairs.count((False, True))
 
     def divergences(self) -> Iterator[tuple[str, CallDifference | None]]:
-        """Yield each case, and where the calls of the first trials diverge; None if they do not."""
+        """Yield the name of each case, and where the calls of the first trials begin to differ; None if they do not."""
         for one, other in self._cases():
             yield one.name, compare_runs(one.trials[0].calls, other.trials[0].calls)
 
     def _cases(self) -> list[tuple[CaseSummary, CaseSummary]]:
+        """Pair the summaries of each case by both agents."""
         return [*zip(self.first.cases, self.second.cases, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of an evaluation."""
+    """The outcome of an evaluation: its plan, and its trials after they ran."""
 
     plan: Plan
     trials: tuple[Trial, ...]
 
     @property
     def agents(self) -> list[AgentSummary]:
-        """The summary of each agent."""
+        """The summary of each agent, in the order of the plan."""
         return [
             AgentSummary(label, tuple(summary for summary in self.cases if summary.agent == label))
             for label in self.plan.agents
@@ -145,13 +152,13 @@ class Report:
 
     @property
     def comparison(self) -> Comparison | None:
-        """The comparison of two agents; None if there is one agent."""
+        """The comparison of the first two agents; None if there is one agent."""
         agents = self.agents
         return Comparison(agents[0], agents[1]) if len(agents) > 1 else None
 
     @property
     def shown(self) -> list[Trial]:
-        """The trials whose sessions the HTML report has: those that failed, and the first one of each case."""
+        """The trials whose sessions are in the HTML report: those that failed, and the first one of each case."""
         return [trial for trial in self.trials if trial.number == 1 or not trial.passed]
 
     @property
@@ -160,7 +167,7 @@ class Report:
         return all(trial.passed for trial in self.trials)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the outcome as plain JSON."""
+        """Return the outcome as plain JSON: format, database, agents, trials and, with two agents, the comparison."""
         found: dict[str, Any] = {
             "format": FORMAT,
             "db": self.plan.db,
@@ -183,7 +190,7 @@ class Report:
         return found
 
     def summary(self) -> Iterator[str]:
-        """Yield the lines below the table of cases."""
+        """Yield the lines of text below the table of cases: pass rates, the comparison, and hints."""
         several = len(self.plan.agents) > 1
         for agent in self.agents:
             label = f"{agent.label}: " if several else ""
@@ -199,14 +206,20 @@ class Report:
 
 
 def case_line(summary: CaseSummary, width: int, agent_width: int = 0) -> str:
-    """Return a case as one line, with columns for the name and, unless 0, for the agent's label."""
+    """Return a case as one line of text: `pass` or `FAIL`, its name, the agent's label, and the measures.
+
+    `width` is the columns for the name, `agent_width` those for the label; 0 leaves the label out.
+    """
     mark = "pass" if summary.passed == len(summary.trials) else "FAIL"
     label = f"{summary.agent:<{agent_width}}  " if agent_width else ""
     return f"{mark}  {summary.name:<{width}}  {label}{'  '.join(cells(summary))}"
 
 
 def cells(summary: CaseSummary) -> list[str]:
-    """Return the measures of a case as text, with the number of trials that passed if there are several."""
+    """Return the measures of a case as texts, such as `["2/3", "2 steps", "1,204 tokens", "1.32 s"]`.
+
+    The first one, of the trials that passed, is present if there are several; the cost is present if it is known.
+    """
     steps, tokens, cost, seconds = (summary.mean(name) for name in MEASURES)
     found = [f"{summary.passed}/{len(summary.trials)}"] if len(summary.trials) > 1 else []
     found += [f"{steps or 0:g} steps", f"{tokens or 0:,.0f} tokens"]
@@ -215,7 +228,11 @@ def cells(summary: CaseSummary) -> list[str]:
 
 
 def failure_lines(summary: CaseSummary) -> Iterator[str]:
-    """Yield the failed checks of a case, each once, with the session of the first trial that failed it."""
+    """Yield the failed checks of a case, each once with its number of trials, and then the id of one session that
+    failed.
+
+    Yields nothing if all trials passed.
+    """
     found: dict[str, list[Trial]] = {}
     for trial in summary.trials:
         for failure in trial.failures:
@@ -228,6 +245,7 @@ def failure_lines(summary: CaseSummary) -> Iterator[str]:
 
 
 def _compared(comparison: Comparison) -> Iterator[str]:
+    """Yield the lines of a comparison."""
     yield f"{comparison.second.label} compared with {comparison.first.label}, with intervals of 95 %:"
     for name, difference in comparison.differences.items():
         form = {"passed": "+.1%", "tokens": "+,.0f", "cost": "+.4f"}.get(name, "+.2f")
@@ -243,6 +261,7 @@ def _compared(comparison: Comparison) -> Iterator[str]:
 
 
 def _agent_object(agent: AgentSummary) -> dict[str, Any]:
+    """Return the summary of an agent as plain JSON."""
     return {
         "agent": agent.label,
         "runs": agent.runs,
@@ -254,7 +273,10 @@ def _agent_object(agent: AgentSummary) -> dict[str, Any]:
 
 
 def trial_object(trial: Trial) -> Mapping[str, Any]:
-    """Return a trial as plain JSON."""
+    """Return a trial as plain JSON: case, agent, session, failures, answer, status, calls, measures, metadata.
+
+    Answer and status are those of the last turn; empty and None if no turn ended.
+    """
     last = trial.results[-1] if trial.results else None
     return {
         "case": trial.case.name,
@@ -273,7 +295,10 @@ def trial_object(trial: Trial) -> Mapping[str, Any]:
 
 
 def junit_of(report: Report, name: str) -> str:
-    """Return JUnit XML, with one suite for each agent and one test, of the class `name`, for each trial."""
+    """Return JUnit XML, with one suite for each agent and one test for each trial; `name` is the class of the tests.
+
+    A trial whose run itself failed is an error, one that did not pass a check a failure.
+    """
     root = ElementTree.Element("testsuites", name=printable(name))
     for agent in report.agents:
         trials = [trial for case in agent.cases for trial in case.trials]
@@ -340,10 +365,11 @@ show();
 def page_of(report: Report, histories: Mapping[str, Sequence[Event]]) -> str:
     """Return one HTML file: the cases, and the page of each session, which needs no server and no network.
 
-    A link to the file with `#` and the id of a session, one of `histories`, opens the session.
+    A link to the file with `#` and the id of a session opens that session. `histories` is session id → events.
     """
     template = page({"name": next(iter(report.plan.agents.values())).name, "description": "", "export": _PLACE})
     sessions = {session_id: export_of(session_id, events) for session_id, events in histories.items()}
+    # The page of a session is shown in a frame of this file, which its own policy would forbid.
     policy = template.policy.replace("; frame-ancestors 'none'", "")
     policy = policy.replace("script-src ", f"script-src {source_hash(_SCRIPT)} ")
     policy = policy.replace("style-src ", f"style-src {source_hash(_STYLE)} ")
@@ -365,6 +391,7 @@ def page_of(report: Report, histories: Mapping[str, Sequence[Event]]) -> str:
 
 
 def _row(summary: CaseSummary, sessions: Mapping[str, Sequence[Event]], *, several: bool) -> str:
+    """Return the row of a case in the table; `several` is whether it has a column for the agent."""
     state = "pass" if summary.passed == len(summary.trials) else "fail"
     failures = "".join(f"<li>{_text(line)}</li>" for line in failure_lines(summary) if not line.startswith("session "))
     agent = f'<td class="soft">{_text(summary.agent)}</td>' if several else ""
@@ -375,6 +402,7 @@ def _row(summary: CaseSummary, sessions: Mapping[str, Sequence[Event]], *, sever
 
 
 def _links(summary: CaseSummary, sessions: Mapping[str, Sequence[Event]]) -> Iterator[str]:
+    """Yield a link to each trial of a case whose session is in the file."""
     for trial in summary.trials:
         if trial.session_id in sessions:
             state = "pass" if trial.passed else "fail"
@@ -382,4 +410,5 @@ def _links(summary: CaseSummary, sessions: Mapping[str, Sequence[Event]]) -> Ite
 
 
 def _text(text: str) -> str:
+    """Escape a text for HTML, without characters that cannot be shown."""
     return escape(printable(text))

@@ -1,4 +1,8 @@
-"""Runs the cases of an evaluation, each trial as a session of its own, so that a killed evaluation is continued."""
+"""Runs the cases of an evaluation, each trial as a session of its own, so that a killed evaluation is continued.
+
+A case is what a session receives, and what its run must fulfil. A trial is one run of a case by one agent. A judge is a
+model that scores answers by a rubric.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +47,16 @@ from graph_agent.session.trace import spans_of
 _CONTEXT = {"on_failure": "answer"}
 """A failure is an outcome of a case, not an exception."""
 _NAME_CHARS = 40
+"""Maximum characters of a case's name in the id of a session."""
 _script: ContextVar[MockChatModel] = ContextVar("graph_agent_trial_script")
 """The replies of `DEBUG_MOCK_RESPONSES` that the current trial has not used yet."""
 
 
 class _TrialModel(MockChatModel):
-    """Gives each trial all replies of `DEBUG_MOCK_RESPONSES`, whichever trials run at the same time."""
+    """A model that gives each trial all replies of `DEBUG_MOCK_RESPONSES`, whichever trials run at the same time."""
 
     def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        """Return the next reply of the current trial."""
         return _script.get()._reply(messages, stop, kwargs)
 
 
@@ -64,33 +70,33 @@ class Trial:
     number: int
     """Number of the trial of the case, from 1."""
     session_id: str
-    """Its session, in the database of the evaluation."""
+    """The id of the trial's session, in the database of the evaluation."""
     failures: tuple[Failure, ...] = ()
-    """The checks that it failed; empty if it passed."""
+    """The checks that the trial did not pass; empty if it passed, or has not run."""
     results: tuple[RunResult, ...] = ()
-    """The results of its turns; those before the failure of the run itself."""
+    """The results of its turns; fewer than those of the case if the run itself failed or waits for a person."""
     calls: tuple[WaveCall, ...] = ()
     """The calls of all turns."""
     measures: Measures = NO_MEASURES
-    """What it took."""
+    """What the trial took."""
     is_stored: bool = False
-    """Whether an earlier evaluation ran it to its end."""
+    """Whether an earlier evaluation had run the trial to its end, so that it was only checked again."""
 
     @property
     def passed(self) -> bool:
-        """Whether it passed every check."""
+        """Whether the trial has no failure; also true before it runs."""
         return not self.failures
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an evaluation runs."""
+    """What an evaluation runs: each case by each agent, `trials` times."""
 
     cases: Sequence[Case]
     agents: Mapping[str, AgentSpec]
     """The agents by their labels; each runs every case."""
     db: str
-    """URL of the database of its sessions."""
+    """URL of the database that stores the sessions."""
     folder: Path
     """The folder in which the functions and models of cases are searched first."""
     trials: int = 1
@@ -99,7 +105,10 @@ class Plan:
     """The agents' current date; None for the real one."""
 
     def planned(self) -> list[Trial]:
-        """Return all trials, those of one case next to each other; raise `ConfigError` if two agents are the same."""
+        """Return all trials, before they run, those of one case next to each other.
+
+        Raises `ConfigError` if two agents are the same, as they would share sessions.
+        """
         digests = {label: _digest_of(spec, self.today) for label, spec in self.agents.items()}
         if len({*digests.values()}) < len(digests):
             raise ConfigError(f"The agents {' and '.join(digests)} are the same; name another one to compare with.")
@@ -112,14 +121,21 @@ class Plan:
 
 
 def _session_id(case: Case, agent: str, number: int) -> str:
-    """Return the id of a trial's session, which a change of the agent or of the case's input changes."""
+    """Return the id of a trial's session: name, digest and number, such as `weather-1f2e3d4c5b6a-1`.
+
+    A change of the agent (`agent` is its digest) or of what the case gives the run changes the id, a change of the
+    expectation does not.
+    """
     given = case.model_dump_json(include={"name", "input", "approvals", "context", "state"})
     digest = hashlib.sha256(f"{agent}\n{given}".encode()).hexdigest()[:12]
     return f"{re.sub(r'[^a-z0-9]+', '-', case.name.lower()).strip('-')[:_NAME_CHARS]}-{digest}-{number}"
 
 
 def _digest_of(spec: AgentSpec, today: date | None) -> str:
-    """Return a digest of an agent file, and of the files in its folder that it names, such as prompts and modules."""
+    """Return a digest of an agent file, and of the files in its folder that it names, such as prompts and modules.
+
+    The scripted replies in the environment and the date `today` are part of it.
+    """
     digest = hashlib.sha256(spec.model_dump_json().encode())
     digest.update(f"{today}{os.environ.get(MOCK_VARIABLE, '')}".encode())
     for text in sorted({*_texts(spec.model_dump(mode="json"))}):
@@ -131,6 +147,7 @@ def _digest_of(spec: AgentSpec, today: date | None) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value, keys excluded."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -140,7 +157,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 @asynccontextmanager
 async def opened(plan: Plan) -> AsyncIterator[Runner]:
-    """Open the agents and judges of an evaluation, and close all on exit; `ConfigError` if one cannot be built."""
+    """Open the agents and judges of an evaluation, and close all on exit.
+
+    The functions of checks in Python are imported first, so that a wrong name shows before a model is asked. Raises
+    `ConfigError` if an agent, a judge or a function cannot be opened.
+    """
     answers = [case.expect.answer for case in plan.cases if case.expect.answer is not None]
     for answer in answers:
         if answer.python is not None:
@@ -166,13 +187,14 @@ class Runner:
 
     plan: Plan
     agents: Mapping[str, CompiledAgentGraph]
+    """Label → the opened agent."""
     judges: Mapping[str, CompiledAgentGraph]
-    """Judge (see `_judge_key`) → its agent."""
+    """Key of a judge (see `_judge_key`) → the agent that scores."""
     fresh: set[str] = field(default_factory=set)
-    """Sessions of judges that are asked again."""
+    """Ids of the sessions that were deleted, whose judges are asked again."""
 
     async def delete(self, trials: Sequence[Trial]) -> None:
-        """Delete the sessions of trials, which then run anew."""
+        """Delete the sessions of trials with those of their background tasks; the trials then run anew."""
         for trial in trials:
             self.fresh.add(trial.session_id)
             await self._delete(self.agents[trial.agent], trial.session_id)
@@ -185,14 +207,21 @@ class Runner:
         on_begin: Callable[[Trial], None] = lambda trial: None,
         on_end: Callable[[Trial], None] = lambda trial: None,
     ) -> list[Trial]:
-        """Run trials of `Plan.planned`, `parallel` at a time; return them with their outcome, in the same order.
+        """Run trials of `Plan.planned`, and return them with their outcome, in the same order.
 
-        A trial that has ended before is checked again, and not run. One that was killed is resumed. `on_begin` receives
-        each trial when it begins, `on_end` each with its outcome.
+        A trial that has ended before is checked again, and not run. One that was killed is resumed. An error of a trial
+        is its failure, and does not end the others.
+
+        Args:
+            trials: The trials.
+            parallel: Maximum trials at the same time.
+            on_begin: Called with each trial when it begins.
+            on_end: Called with each trial and its outcome when it has ended.
         """
         slots = asyncio.Semaphore(parallel)
 
         async def run_one(trial: Trial) -> Trial:
+            """Wait for a free slot, and run a trial."""
             async with slots:
                 on_begin(trial)
                 ended = await self._run(trial)
@@ -204,10 +233,11 @@ class Runner:
         return [task.result() for task in tasks]
 
     async def events(self, trial: Trial) -> list[Event]:
-        """Return the history of a trial's session."""
+        """Return all events of the session of a trial, oldest first."""
         return await Session(self.agents[trial.agent], trial.session_id).events()
 
     async def _run(self, trial: Trial) -> Trial:
+        """Run the turns of a trial, check the run, and return the trial with its outcome."""
         case, results = trial.case, list[RunResult]()
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))
         is_stored, failures = False, list[Failure]()
@@ -234,7 +264,12 @@ class Runner:
         return replace(trial, **outcome, measures=measures, is_stored=is_stored)
 
     def _judge_of(self, trial: Trial) -> Callable[[Judge, RunResult], Any]:
+        """Return the function that asks a judge for the score of a trial's answer."""
+
         async def ask(judge: Judge, last: RunResult) -> Score:
+            """Ask a judge in a session of its own, which is found again for the same answer; raise `InputError` without
+            a score.
+            """
             graph = self.judges[_judge_key(judge)]
             request = "\n\n".join(turn if isinstance(turn, str) else json.dumps(turn) for turn in trial.case.turns)
             text = f"# Request\n{request}\n\n# Answer\n{last.answer}"
@@ -251,12 +286,14 @@ class Runner:
         return ask
 
     async def _delete(self, graph: CompiledAgentGraph, session_id: str) -> None:
+        """Delete a session and the sessions of its background tasks, these first."""
         saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)  # the plan has a database
         for each in [session_id, *await background_sessions(saver, session_id)][::-1]:
             await saver.adelete_thread(each)
 
 
 def _measures(results: Sequence[RunResult]) -> Measures:
+    """Return what the results of a run took together; the cost is None without prices."""
     spans = [span for result in results for span in spans_of(since_last_input(result.events))]
     costs = [result.cost for result in results if result.cost is not None]
     return Measures(
@@ -268,7 +305,10 @@ def _measures(results: Sequence[RunResult]) -> Measures:
 
 
 def _decider(case: Case) -> Callable[[HeldCall], Any]:
+    """Return the function that decides on the calls of a case that wait for approval."""
+
     def decide(call: HeldCall) -> Any:
+        """Return the case's decision on a call; raise `InputError` if the case has none."""
         given = case.approvals.get(call["name"], case.approvals.get("*"))
         if given is None:
             raise InputError(
@@ -299,14 +339,17 @@ _SCORE = {
 
 
 def _judge_key(judge: Judge) -> str:
+    """Return the key of a judge: equal judges share an agent."""
     return json.dumps([judge.model, judge.rubric])
 
 
 def _named(model: str | list[str]) -> str | list[str | ModelEndpoint]:
+    """Return the model or models of a judge in the form of an agent file."""
     return model if isinstance(model, str) else [*model]
 
 
 def _judge_spec(judge: Judge, plan: Plan, agent: AgentSpec) -> AgentSpec:
+    """Return the agent file of a judge, with the model of `agent` unless the judge names another."""
     # Braces of a rubric must not be read as those of a template.
     rubric = judge.rubric.replace("{{", "{ {").replace("{%", "{ %").replace("{#", "{ #")
     return AgentSpec(

@@ -1,4 +1,8 @@
-"""Estimates pass rates and paired differences with intervals, and compares groups of a database's inputs."""
+"""Estimates pass rates and paired differences with intervals, and compares groups of a database's inputs.
+
+An arm is a group of inputs with the same value of a field, such as the same model. An input is one message of a user
+with everything up to its answer.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ _SEED = 20_261_123
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its interval of 95 %."""
+    """A value with its interval at the confidence `CONFIDENCE`."""
 
     value: float
     low: float | None = None
@@ -32,25 +36,29 @@ class Estimate:
     high: float | None = None
 
     def text(self, form: str) -> str:
-        """Return the value in a format, and its interval if it has one."""
+        """Return the value in a format such as `.1%`, and its interval in parentheses: `62.5% (40.0% to 81.2%)`."""
         value, interval = format(self.value, form), ""
         if self.low is not None and self.high is not None:
             interval = f" ({format(self.low, form)} to {format(self.high, form)})"
         return value + interval
 
     def as_json(self) -> dict[str, float | None]:
-        """Return the estimate as plain JSON, rounded to six digits after the point."""
+        """Return `{"value", "low", "high"}`, rounded to six digits after the point; None for a bound that is
+        unknown.
+        """
         given = {"value": self.value, "low": self.low, "high": self.high}
         return {name: None if value is None else round(value, 6) for name, value in given.items()}
 
 
 def pass_rate(passed: int, runs: int) -> Estimate:
-    """Return the share of at least one run that passed, with Wilson's interval for independent runs."""
+    """Return the share of runs that passed, with Wilson's interval, which takes the runs as independent; `runs` is at
+    least 1.
+    """
     return Estimate(*_wilson(passed, runs))
 
 
 def _wilson(passed: int, runs: int) -> tuple[float, float, float]:
-    """Return a share, and the ends of its interval."""
+    """Return the share `passed / runs`, and the lower and the upper end of Wilson's interval."""
     share = passed / runs
     centre = share + _Z * _Z / (2 * runs)
     half = _Z * sqrt(share * (1 - share) / runs + _Z * _Z / (4 * runs * runs))
@@ -61,8 +69,12 @@ def _wilson(passed: int, runs: int) -> tuple[float, float, float]:
 def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
     """Return pass^k: the probability that k runs of a case all pass, averaged over the cases.
 
-    The estimate is unbiased: of the k-subsets of a case's runs, it is the share that has no failed run. `passed` has
-    the number for each case; k is from 1 to `runs`.
+    The estimate is unbiased: of the k-subsets of a case's runs, it is the share that has no failed run.
+
+    Args:
+        passed: Number of passed runs of each case; at least one case.
+        runs: Number of runs of each case.
+        k: From 1 to `runs`.
     """
     return fmean(comb(each, k) / comb(runs, k) for each in passed)
 
@@ -70,16 +82,17 @@ def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return the mean of second minus first, with the percentile interval of a bootstrap over the pairs.
 
-    Both have one value for each of the same cases; at least one.
+    Both have one value for each of the same cases, at least one, in the same order; `ValueError` if the lengths differ.
     """
     differences = [after - before for before, after in zip(first, second, strict=True)]
     return mean(differences)
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Return the mean of values; at least one.
+    """Return the mean of at least one value with its interval, which a single value does not have.
 
-    Its interval is the percentile interval of a bootstrap; of more than 200 values, that of the normal distribution.
+    It is the percentile interval of a bootstrap with a fixed seed; for more than 200 values, that of the normal
+    distribution.
     """
     if len(values) < 2:
         return Estimate(fmean(values))
@@ -93,7 +106,10 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the mean of the second values minus that of the first, at least one each, of different inputs."""
+    """Return the mean of `second` minus the mean of `first`, each of at least one value, from different inputs.
+
+    The interval is that of the normal distribution (Welch); absent if either has a single value.
+    """
     value = fmean(second) - fmean(first)
     if min(len(first), len(second)) < 2:
         return Estimate(value)
@@ -104,7 +120,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
 def rate_difference(first: tuple[int, int], second: tuple[int, int]) -> Estimate:
     """Return the second rate minus the first, with Newcombe's interval, which joins the intervals of Wilson.
 
-    Both are successes and trials.
+    Each rate is given as the numbers of successes and of trials, at least one.
     """
     (one, low, high), (other, other_low, other_high) = (_wilson(*counts) for counts in (first, second))
     value = other - one
@@ -112,7 +128,10 @@ def rate_difference(first: tuple[int, int], second: tuple[int, int]) -> Estimate
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test, from the cases that only one of two agents passed."""
+    """Return the two-sided p-value of McNemar's exact test: whether two agents differ.
+
+    The arguments are the numbers of cases that only the first and only the second agent passed; 1.0 if both are 0.
+    """
     pairs = only_first + only_second
     tail = sum(comb(pairs, count) for count in range(min(only_first, only_second) + 1))
     return min(1.0, 2 * tail / float(2**pairs))
@@ -120,6 +139,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 MEASURES = ("steps", "tokens", "cost", "seconds")
 _ABSENT = "(none)"
+"""Name of the arm of inputs without the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +147,11 @@ class InputRow:
     """One input of a session that has ended."""
 
     arm: str
-    """Value of the field that the inputs are grouped by; `(none)` without one."""
+    """Value of the field that the inputs are grouped by; `(none)` if the input does not have it."""
     at: datetime
-    """Its begin."""
+    """When the input began."""
     succeeded: bool
-    """Whether its status is `COMPLETED`."""
+    """Whether the input ended with the status `COMPLETED`."""
     steps: float
     """Plans with calls, which are the waves run."""
     tokens: float
@@ -139,13 +159,16 @@ class InputRow:
     cost: float | None
     """Cost in the currency of the price table; None without prices."""
     seconds: float
-    """Seconds from its begin to its end, without waits for a person."""
+    """Seconds from the begin to the end of the input, without waits for a person."""
 
 
 def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRow]:
-    """Yield the ended inputs of a session, oldest first, from events since the beginning of an input.
+    """Yield the ended inputs in the events of a session, oldest first; running ones are skipped.
 
-    `field` is `model`, or a field of events, such as `planner`; the first event of the input that has it counts.
+    Args:
+        events: Events of the session, from the beginning of an input on.
+        field: `model`, or a field of events, such as `planner`. The arm of an input is the value in its first event
+            that has the field.
     """
     for own in inputs_of(events):
         (span,) = spans_of(own)
@@ -165,6 +188,7 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
 
 
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:
+    """Return the value of a field in the events of an input, as text; `(none)` if there is none."""
     for entry in events:
         if field == "model" and entry.get("model_calls"):
             return str(entry["model_calls"][0]["model"])
@@ -183,20 +207,22 @@ class Arm:
 
     @property
     def success(self) -> Estimate:
-        """The share of inputs that completed."""
+        """The share of inputs that completed, with its interval."""
         return pass_rate(sum(row.succeeded for row in self.rows), len(self.rows))
 
     def values(self, measure: str) -> list[float]:
-        """Return the values of a measure; those of inputs without one are left out."""
+        """Return the values of a measure, one of `MEASURES`; inputs without a value are left out."""
         return [value for row in self.rows if (value := getattr(row, measure)) is not None]
 
     def estimates(self) -> dict[str, Estimate]:
-        """Return the success rate and the mean of each measure that has values."""
+        """Return `success` → the share of completed inputs, and each measure that has values → its mean."""
         means = {name: mean(values) for name in MEASURES if (values := self.values(name))}
         return {"success": self.success, **means}
 
     def minus(self, other: Arm) -> dict[str, Estimate]:
-        """Return the differences of the success rate and of the means from those of another arm."""
+        """Return the differences from another arm (this minus the other): of `success` and of each measure that both
+        have.
+        """
         counts = [(sum(row.succeeded for row in arm.rows), len(arm.rows)) for arm in (other, self)]
         found = {"success": rate_difference(*counts)}
         for name in MEASURES:
@@ -206,7 +232,10 @@ class Arm:
         return found
 
     def as_json(self, first: Arm | None) -> dict[str, Any]:
-        """Return the arm, compared with the first one unless that is None, as plain JSON."""
+        """Return the arm as plain JSON: name, number of inputs, estimates, the 95th percentile of the seconds.
+
+        With `first`, the differences from that arm are added as `minus_first`.
+        """
         estimates = {name: each.as_json() for name, each in self.estimates().items()}
         seconds = sorted(self.values("seconds"))
         estimates["seconds"]["p95"] = round(seconds[min(len(seconds) - 1, int(len(seconds) * 0.95))], 6)
@@ -217,7 +246,7 @@ class Arm:
 
 
 def arms_of(rows: Iterable[InputRow]) -> list[Arm]:
-    """Return the arms, the one with the most inputs first."""
+    """Group inputs by their arm; the arm with the most inputs is first, equal ones in alphabetical order."""
     grouped: dict[str, list[InputRow]] = {}
     for row in rows:
         grouped.setdefault(row.arm, []).append(row)

@@ -1,8 +1,8 @@
 """Registers the runs in this process: locks the session, makes the run reachable, and watches for aborts.
 
 A session is one LangGraph thread; a run is one execution of the graph for it. The place of a session is the identity of
-the database that stores it (`database_key`). A run is dispatched if a server such as LangGraph's took it from a queue, which may
-deliver one run twice. An inbox holds messages and aborts for a session until its run reads them.
+the database that stores it (`database_key`). A run is dispatched if a server such as LangGraph's took it from a queue,
+which may deliver one run twice. An inbox holds messages and aborts for a session until its run reads them.
 """
 
 from __future__ import annotations
