@@ -140,7 +140,7 @@ class ExpectedAnswer(_Part):
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, pattern: str | None) -> str | None:
-        """Raise `ValueError` if the pattern is invalid or may take too long."""
+        """Raise `ValueError` if the pattern is invalid or too large."""
         if pattern is not None:
             check_pattern(pattern)
         return pattern

@@ -1,4 +1,8 @@
-"""Compares the calls of a run with expected calls, or with those of another run; asserts on them."""
+"""Compares the calls of a run with expected calls, or with those of another run; asserts on them.
+
+A wave is the calls of one plan, which run in parallel. A turn is one input of a run. A matcher is an expected value
+that fits many, such as `{"$contains": "Bergen"}`.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,24 @@ Order = Literal["exact", "waves", "any", "subset"]
 """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in any
 order; `subset`: at least these, in any order."""
 NO_CALL = "no call"
+"""Stands for a call in a difference where one side has none."""
 _SHOWN_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class WaveCall:
-    """A call of a run, and its wave."""
+    """A call of a run, with the number of its wave."""
 
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
     arguments: dict[str, Any]
     """The arguments it ran with; those of the plan for a call that never started."""
     status: str | None = None
-    """How it ended; None while it is unfinished."""
+    """How the call ended, such as `success`; None while it is unfinished."""
     wave: int = 1
     """Number of its wave, from 1, over all turns of the run."""
     id: str = ""
-    """Its id, unique within its turn."""
+    """Id of the call, unique within its turn."""
 
 
 class ExpectedCall(Protocol):
@@ -83,22 +88,24 @@ class CallDifference:
         return f"{where}{path}: expected {_shown(self.expected)}, got {_shown(self.actual)}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the difference as plain JSON."""
+        """Return the difference as plain JSON; a value that does not exist is `(absent)`."""
         values = {"expected": _json_of(self.expected), "actual": _json_of(self.actual)}
         return {"wave": self.wave, "call": self.call, "path": self.path, **values}
 
 
 def _shown(value: Any) -> str:
+    """Return a value for a message, cut if it is long."""
     shown = _json_of(value)
     return excerpt(shown if value is ABSENT or value == NO_CALL else visible_json(shown), _SHOWN_CHARS)
 
 
 def _json_of(value: Any) -> Any:
+    """Return a value as plain JSON; `(absent)` for `ABSENT`."""
     return "(absent)" if value is ABSENT else to_json_safe(value)
 
 
 def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
-    """Return the calls of the turns of a run, in the order planned."""
+    """Return the calls of the turns of a run, in the order planned, with waves numbered over all turns."""
     found: list[WaveCall] = []
     for result in results:
         step, wave = 0, found[-1].wave if found else 0
@@ -112,7 +119,7 @@ def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
 
 
 def waves_of(calls: Sequence[WaveCall]) -> list[list[WaveCall]]:
-    """Return the calls of a run, divided into its waves."""
+    """Return the calls of a run as one list for each wave, in order."""
     waves: dict[int, list[WaveCall]] = {}
     for call in calls:
         waves.setdefault(call.wave, []).append(call)
@@ -124,7 +131,14 @@ def compare_calls(
 ) -> CallDifference | None:
     """Return the first difference between expected calls and those of a run; None if they fit.
 
-    A sequence within the expected calls is one whole wave; then each call outside of one is a wave, too.
+    Args:
+        expected: The expected calls. A sequence within them is one whole wave; then each call outside of one is a wave,
+            too.
+        actual: The calls of the run, in the order planned.
+        order: What must be in order, see `Order`.
+
+    Raises:
+        ValueError: For an invalid matcher in expected arguments.
     """
     stated = [[*each] if isinstance(each, Sequence) else [each] for each in expected]
     listed = [call for group in stated for call in group]
@@ -151,7 +165,10 @@ def compare_calls(
 
 
 def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDifference | None:
-    """Return the first difference between the waves of two runs; the order within a wave does not count."""
+    """Return the first difference between the waves of two runs; None if they are equal.
+
+    The order within a wave and the ids of calls do not count.
+    """
     for number, (wave, now) in enumerate(zip_longest(waves_of(one), waves_of(other), fillvalue=()), 1):
         paired = pair_calls(*([(call.name, call.arguments) for call in calls] for calls in (wave, now)))
         for at, partner in paired.changed:
@@ -168,7 +185,10 @@ def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDiff
 def _compare_group(
     number: int, expected: Sequence[ExpectedCall], actual: Sequence[WaveCall], *, may_have_more: bool = False
 ) -> CallDifference | None:
-    """Return the first difference between calls in any order; None if each expected call fits another call."""
+    """Return the first difference between calls in any order; None if each expected call fits a call of its own.
+
+    `number` is the wave that a difference names; `may_have_more` permits calls that are not expected.
+    """
     partners = _matched([[_compare_call(each, call) is None for call in actual] for each in expected])
     missing = next((each for each, partner in zip(expected, partners, strict=True) if partner is None), None)
     rest = [call for index, call in enumerate(actual) if index not in partners]
@@ -185,10 +205,14 @@ def _compare_group(
 
 
 def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
-    """Return a largest assignment: for each row, the index of its column; None for a row without one."""
+    """Return a largest assignment: for each row, the index of its column; None for a row without one.
+
+    `fits[row][column]` is whether the two may be assigned.
+    """
     row_of: dict[int, int] = {}
 
     def assign(row: int, tried: set[int]) -> bool:
+        """Assign a column to a row, and move other rows if needed; `tried` are columns not to try again."""
         for column, fit in enumerate(fits[row]):
             if fit and column not in tried:
                 tried.add(column)
@@ -204,6 +228,7 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
 
 
 def _compare_call(expected: ExpectedCall, actual: WaveCall) -> ValueDifference | None:
+    """Return the first difference between an expected call and a call of a run; None if it fits."""
     if expected.name != actual.name:
         return ValueDifference("$.name", expected.name, actual.name)
     found = None
@@ -222,6 +247,8 @@ Expected: TypeAlias = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """An expected call in the form that `compare_calls` needs."""
+
     name: str
     arguments: Mapping[str, Any] | None
     match: Literal["exact", "partial"]
@@ -240,7 +267,7 @@ def assert_calls(
     Args:
         run: A result, or several in their order; or events, such as `await session.events()`, for all inputs.
         expected: The calls. An argument may be `ANY`, or what `contains` returns. A list within the list is one whole
-            wave; then each call outside of one is a wave, too.
+            wave (the calls of one plan); then each call outside of one is a wave, too.
         order: `waves`: the calls in this order, but free within a wave of the run; `exact`: in the order planned;
             `any`: all of them, in any order; `subset`: at least these, in any order.
         partial: Whether calls may have further arguments. Default: False.
@@ -262,7 +289,7 @@ def assert_calls(
 
 
 def contains(part: Mapping[str, Any] | str | Any) -> Mapping[str, Any]:
-    """Return a value that fits each argument which contains a part.
+    """Return a matcher for `assert_calls`: an argument fits if it contains a part.
 
     Args:
         part: Keys and values for a mapping, a piece for a text, an item for a list.
@@ -271,6 +298,7 @@ def contains(part: Mapping[str, Any] | str | Any) -> Mapping[str, Any]:
 
 
 def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
+    """Return an expected call in one form; raise `ConfigError` for an unknown form."""
     match given:
         case str():
             return _Call(given, None, match)
@@ -285,6 +313,7 @@ def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
 
 
 def _calls_of(run: Any) -> list[WaveCall]:
+    """Return the calls of the run that `assert_calls` was given; raise `ConfigError` for another type."""
     if isinstance(run, RunResult):
         return wave_calls([run])
     if not isinstance(run, Sequence) or isinstance(run, str):
@@ -301,4 +330,5 @@ def _calls_of(run: Any) -> list[WaveCall]:
 
 
 def _wave_call(call: WaveCall) -> str:
+    """Return a call for a message, such as `weather({"city": "Bergen"})`."""
     return f"{call.name}({visible_json(call.arguments)})"

@@ -1,4 +1,7 @@
-"""Writes a recorded session as a test for pytest, or as a case of an evaluation."""
+"""Writes a recorded session as a test for pytest, or as a case of an evaluation.
+
+An input is one message of a user with everything up to its answer.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,9 @@ if TYPE_CHECKING:
     from graph_agent.session.session import Session
 
 _FRAMEWORK = ("invalid", "skipped", "unknown")
-"""Statuses of results whose text is the framework's."""
+"""Statuses of results whose text the framework writes."""
 _UNNAMED = ("user", "on_approval")
+"""Values of `decided_by` that name no person."""
 _INDENT = 8
 """Columns before the statements of the test."""
 
@@ -56,11 +60,19 @@ def to_test(
     graph: CompiledStateGraph[Any, Any, Any, Any] | None = None,
     agent: str | None = None,
 ) -> str:
-    """Return a file for pytest that runs recorded inputs again and compares what they do.
+    """Return the source of a file for pytest that runs recorded inputs again and compares what they do.
 
-    `number` is that of the input, -1 for the newest, None for all. From `graph`, the test takes its tools' schemas and
-    its configuration. `agent` is the path of the agent file whose agent the test builds, absolute or relative to the
-    test; without it, the agent has stub tools. Raises `InputError` if there is no such input.
+    Args:
+        recording: The session as it ran.
+        number: The input, from 1, or -1 for the newest; None for all. If the limit of turns ended it, the inputs before
+            it are included, as the limit counts over all of them.
+        graph: The agent, from which stub tools take their schemas and the configuration; None to derive both from the
+            inputs.
+        agent: Path of the agent file whose agent the test builds, absolute or relative to the test; None for stub
+            tools.
+
+    Raises:
+        InputError: If there is no such input.
     """
     inputs = recording.inputs if number is None else (recording.input(number),)
     if number is not None and inputs[0].status == SessionStatus.TURN_LIMIT:
@@ -90,7 +102,16 @@ async def export_test(session: Session[Any, Any], number: int | None = None, *, 
 
 
 def to_case(recording: Recording, number: int | None = None, *, agent: str | None = None) -> str:
-    """Return a file with one case of an evaluation, as YAML; arguments and errors as for `to_test`."""
+    """Return a file with one case of an evaluation, as YAML, which expects the recorded calls, answer and status.
+
+    Args:
+        recording: The session as it ran.
+        number: The input, from 1, or -1 for the newest; None for all, as turns of one case.
+        agent: Path of the agent file, which the file then names; None for no path.
+
+    Raises:
+        InputError: If there is no such input.
+    """
     import yaml
 
     inputs = recording.inputs if number is None else (recording.input(number),)
@@ -108,12 +129,13 @@ def to_case(recording: Recording, number: int | None = None, *, agent: str | Non
 
 
 def _expected(call: RecordedCall) -> dict[str, Any]:
+    """Return a call as a case expects it, with its status if it failed."""
     status = None if call.result is None or call.result.status in SUCCESSES else call.result.status
     return {"name": call.name, "arguments": dict(call.arguments), **({} if status is None else {"status": status})}
 
 
 def _decisions_by_tool(inputs: Sequence[RecordedInput]) -> dict[str, Any]:
-    """Return the first decision on the calls of each tool; a case has no others."""
+    """Return tool → the first decision on its calls, as a case gives it; a case has one for each tool."""
     found: dict[str, Any] = {}
     for entry in (entry for each in inputs for entry in each.events if entry["type"] == "approval_decision"):
         values = {"approve": True, "edit": entry.get("arguments"), **dict.fromkeys(("reject", "respond"), "")}
@@ -122,7 +144,7 @@ def _decisions_by_tool(inputs: Sequence[RecordedInput]) -> dict[str, Any]:
 
 
 def _decisions(recorded: RecordedInput) -> dict[str, list[dict[str, Any]]]:
-    """Return the decisions on calls of the agent's own, by call id, in order."""
+    """Return call id → the decisions on it, in order; calls of delegates are left out."""
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in recorded.events:
         if entry["type"] == "approval_decision" and "delegation" not in entry:
@@ -131,6 +153,7 @@ def _decisions(recorded: RecordedInput) -> dict[str, list[dict[str, Any]]]:
 
 
 def _decision(entry: StoredEvent) -> dict[str, Any]:
+    """Return the decision of an event, with the name of the person who took it if it has one."""
     decision = decision_in(entry)
     if entry["decided_by"] not in _UNNAMED and not entry["decided_by"].startswith("always ("):
         decision["decided_by"] = entry["decided_by"]
@@ -138,7 +161,7 @@ def _decision(entry: StoredEvent) -> dict[str, Any]:
 
 
 class _TestFile:
-    """A test of recorded inputs, written once; `has_agent` is whether it builds the agent of a file."""
+    """Writes the test of some inputs of a recording, once; `has_agent` is whether it builds the agent of a file."""
 
     def __init__(self, recording: Recording, inputs: Sequence[RecordedInput], has_agent: bool) -> None:
         self._recording, self._inputs, self._has_agent = recording, inputs, has_agent
@@ -149,7 +172,7 @@ class _TestFile:
         self._uses_any = False
 
     def text(self, graph: CompiledStateGraph[Any, Any, Any, Any] | None, agent: str | None) -> str:
-        """Return the file."""
+        """Return the source of the file."""
         writer = ScriptWriter(self._constants, self._has_agent, self._several, self._names)
         scripts = [(each, script_of(each)) for each in self._inputs]
         script = [code for each, one in scripts for code in writer.script(each, one.items)]
@@ -178,10 +201,12 @@ class _TestFile:
         return "\n".join(parts) + "\n"
 
     def _has_lost_replies(self) -> bool:
+        """Whether a hook or a repair replaced a reply, so that the session does not have it."""
         replies = [reply for each in self._inputs for step in each.steps for reply in step.replies]
         return any(not reply.is_stored and not reply.error for reply in replies)
 
     def _docstring(self) -> list[str]:
+        """Return the lines of the module's docstring, with what the session does not have stored."""
         first, total = self._inputs[0], len(self._recording.inputs)
         which = f"input {first.number} of " if not self._several and total > 1 else ""
         lines = [
@@ -198,12 +223,14 @@ class _TestFile:
         return [f'"""{lines[0]}', *lines[1:], '"""']
 
     def _imports(self) -> list[str]:
+        """Return the lines of the imports, of what the other parts use."""
         standard = ["from pathlib import Path"] if self._has_agent else []
         standard += ["from unittest.mock import ANY"] if self._uses_any else []
         own = [_import("graph_agent.approvals", self._decisions)] if self._decisions else []
         return [*standard, *([""] if standard else []), *own, _import("graph_agent.testing", self._names)]
 
     def _turn(self, recorded: RecordedInput) -> Iterator[str]:
+        """Yield the statements that run one input and compare what it did."""
         name = f"INPUT_{recorded.number}" if self._several else "INPUT"
         contents = [self._constants.of(each, name) for each in recorded.contents]
         decisions = self._approvals(recorded)
@@ -225,6 +252,7 @@ class _TestFile:
         yield from self._assert("usage", used)
 
     def _assert(self, what: str, value: Any) -> Iterator[str]:
+        """Yield the assertion that compares an attribute of `run` with a value."""
         shown = self._constants.known(value)
         if isinstance(shown, str):
             yield from comparison(f"assert run.{what} == ", shown, _INDENT)
@@ -232,16 +260,19 @@ class _TestFile:
             yield from _statement(f"assert run.{what} == ", shown)
 
     def _any(self) -> Code:
+        """Return `ANY`, and note that it must be imported."""
         self._uses_any = True
         return Code("ANY")
 
     def _answer(self, recorded: RecordedInput) -> Any:
+        """Return the answer to compare with; `ANY` for one that a test cannot repeat."""
         # The test has neither the text that was streamed before a stop nor the error's own words.
         if recorded.status == SessionStatus.FAILED or any("first_token_s" in each for each in _stopped(recorded)):
             return self._any()
         return self._constants.of(recorded.answer, f"ANSWER_{recorded.number}" if self._several else "ANSWER")
 
     def _results(self, recorded: RecordedInput) -> dict[int, dict[str, Any]]:
+        """Return step → call id → value of the result; `{"error": ANY}` if the framework writes it."""
         found: dict[int, dict[str, Any]] = {}
         for step, each in recorded.calls:
             if each.result is not None:
@@ -251,6 +282,7 @@ class _TestFile:
         return found
 
     def _usage(self, recorded: RecordedInput) -> dict[str, Any]:
+        """Return the usage that the test has: of all stored replies except summaries, and of delegates."""
         total: Usage = NO_USAGE
         for step in recorded.steps:
             for reply in step.replies:
@@ -264,6 +296,7 @@ class _TestFile:
         return dict.fromkeys(found, self._any()) if _stopped(recorded) else found
 
     def _approvals(self, recorded: RecordedInput) -> dict[str, Any]:
+        """Return call id → the code of the decision on it, or a list of them."""
         decisions, asked = _decisions(recorded), asked_about([recorded])
         found: dict[str, Any] = {}
         for _, each in recorded.calls:
@@ -276,6 +309,7 @@ class _TestFile:
         return found
 
     def _decision(self, given: Mapping[str, Any]) -> Code:
+        """Return the code of a decision, such as `reject("too expensive")`."""
         action = given.get("edited_action", {})
         self._decisions.add(given["type"])
         arguments = [action["args"]] if action else [given["message"]] if "message" in given else []
@@ -284,10 +318,12 @@ class _TestFile:
 
 
 def _statement(prefix: str, value: Any) -> list[str]:
+    """Return the lines of a statement that ends with a value."""
     return rendered(value, _INDENT, prefix=prefix).split("\n" + " " * _INDENT)
 
 
 def _import(module: str, names: Iterable[str]) -> str:
+    """Return an import of names, in parentheses if it is too long."""
     listed = sorted(names, key=lambda name: (name.islower(), name))
     line = f"from {module} import {', '.join(listed)}"
     if len(line) <= WIDTH:
@@ -296,6 +332,7 @@ def _import(module: str, names: Iterable[str]) -> str:
 
 
 def _usage_of(reply: RecordedReply) -> Usage:
+    """Return the usage of a reply; counts that are unknown are 0."""
     counts = reply.usage or {}
     return {
         "input_tokens": counts.get("input_tokens", 0),

@@ -1,4 +1,8 @@
-"""Writes the script, the results and the agent of a recorded input as Python source, for a test."""
+"""Writes the script, the results and the agent of a recorded input as Python source, for a test.
+
+The script is the list of what happens in place of the model: replies, steering messages, stops and failures (see
+`graph_agent.devtools.testing.script`).
+"""
 
 from __future__ import annotations
 
@@ -43,32 +47,39 @@ class Code:
     """A Python expression: a name, a call, or a dict with further keys."""
 
     name: str
+    """A name, or that of the called function; empty for a dict."""
     arguments: tuple[Any, ...] | None = None
     """Positional arguments of a call; None for a bare expression."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of a call."""
     merged_with: Mapping[str, Any] | None = None
+    """Items of a dict that follow those of the only argument; None for another expression."""
     comment: str = ""
     """Comment on the line before; empty if there is none."""
 
     @classmethod
     def call(cls, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Self:
-        """Return a call."""
+        """Return a call of the function `name`."""
         return cls(name, tuple(arguments), options or {})
 
     @classmethod
     def merged(cls, code: Code, others: Mapping[str, Any]) -> Self:
-        """Return a dict of the items of an expression and of others."""
+        """Return the dict `{**code, …}` with the items of `others`."""
         return cls("", (code,), merged_with=others)
 
     def with_comment(self, comment: str) -> Code:
-        """Return the same expression with a comment on the line before."""
+        """Return a copy of the expression with a comment on the line before."""
         return replace(self, comment=comment)
 
 
 def rendered(value: Any, indent: int = 0, *, prefix: str = "", suffix: str = "") -> str:
-    """Return JSON, a tuple or `Code`, also within each other, in as few lines as fit.
+    """Return a value as Python source, in as few lines of at most `WIDTH` columns as fit.
 
-    `indent` is the columns before the first line; `prefix` and `suffix` are in the same lines.
+    Args:
+        value: JSON, a tuple or `Code`, also within each other.
+        indent: Columns before the first line, which are not a part of the result.
+        prefix: Source in front of the value, in the first line.
+        suffix: Source behind the value, in the last line.
     """
     flat = _flat(value)
     if flat is not None and indent + len(prefix) + len(flat) + len(suffix) <= WIDTH:
@@ -87,7 +98,7 @@ def rendered(value: Any, indent: int = 0, *, prefix: str = "", suffix: str = "")
 
 
 def assignment(name: str, items: Sequence[Any]) -> list[str]:
-    """Return the lines of a list with one item a line."""
+    """Return the lines that assign a list to a name, one item a line; `NAME = []` without items."""
     lines = [f"{name} = ["]
     for item in items:
         if isinstance(item, Code) and item.comment:
@@ -97,7 +108,10 @@ def assignment(name: str, items: Sequence[Any]) -> list[str]:
 
 
 def comparison(left: str, right: str, indent: int) -> list[str]:
-    """Return the lines of an assertion that begins with `left` and compares with a text."""
+    """Return the lines of an assertion that compares with a text, in parentheses if it is too long.
+
+    `left` is the source up to the text, such as `assert run.answer == `; `indent` are the columns before each line.
+    """
     text = _text(right)
     if indent + len(left) + len(text) <= WIDTH:
         return [left + text]
@@ -108,13 +122,16 @@ def comparison(left: str, right: str, indent: int) -> list[str]:
 
 
 class Constants:
-    """Long values, which get a name each; equal values share it."""
+    """The long values of a test file, each of which gets a name; equal values share one."""
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[str, Any]] = {}
 
     def of(self, value: Any, name: str) -> Any:
-        """Return the name of a long JSON value, with a number if it is taken, and any other value unchanged."""
+        """Return the name of a long value as `Code`, and register it; return any other value unchanged.
+
+        `name` is the preferred name; a number follows if another value has it.
+        """
         if isinstance(value, Code) or not _is_long(value):
             return value
         taken = {known for known, _ in self._names.values()}
@@ -123,7 +140,7 @@ class Constants:
         return Code(self._names.setdefault(_key(value), (chosen, value))[0])
 
     def known(self, value: Any) -> Any:
-        """Return a value with the names of the values in it that have one."""
+        """Replace each long value that has a name, also within a value, by the name; nothing is registered."""
         if not isinstance(value, str | dict | list | tuple):
             return value
         if not isinstance(value, tuple) and _is_long(value) and _key(value) in self._names:
@@ -133,7 +150,7 @@ class Constants:
         return value if isinstance(value, str) else type(value)(self.known(each) for each in value)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of their assignments."""
+        """Yield the source lines of all assignments, with a blank line after each."""
         for name, value in self._names.values():
             if not isinstance(value, str):
                 yield from [rendered(value, prefix=f"{name} = "), ""]
@@ -145,16 +162,19 @@ class Constants:
 
 
 def _is_long(value: Any) -> bool:
+    """Whether a value gets a name: a text of several lines, or an object or list, of at least `_LONG` characters."""
     if isinstance(value, str):
         return "\n" in value and len(value) >= _LONG
     return isinstance(value, dict | list) and len(repr(value)) >= _LONG
 
 
 def _key(value: Any) -> str:
+    """Return the text by which equal values are recognized."""
     return repr(value)
 
 
 def _escaped(char: str) -> str:
+    """Return a character as in a string literal, without quotes."""
     return repr(char)[1:-1]
 
 
@@ -168,7 +188,7 @@ def _text(value: str) -> str:
 
 
 def _flat(value: Any) -> str | None:
-    """Return a value in one line; None if it has a comment."""
+    """Return a value in one line; None if it has a comment, which needs a line of its own."""
     opening, items, closing = _parts(value)
     if not items:
         return opening + closing
@@ -181,7 +201,7 @@ def _flat(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
-    """Return the opening, the items with what stands before each, and the closing of an expression."""
+    """Return the opening, the items with the source before each, and the closing of an expression."""
     if isinstance(value, Code):
         if value.merged_with is not None:
             assert value.arguments is not None
@@ -203,33 +223,38 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
 
 
 _UNKNOWN = ("Unknown tool ", "Unknown delegate ")
+"""Begins of the results of calls of a tool or a delegate that does not exist."""
 
 
 def is_unknown(each: RecordedCall) -> bool:
-    """Whether the agent had no tool or delegate of a call's name."""
+    """Whether a call got the result that the agent has no tool or delegate of its name."""
     return each.result is not None and text_of(each.result.content).startswith(_UNKNOWN)
 
 
 def identifier(text: str) -> str:
-    """Return a text as a part of a name."""
+    """Return a text as a part of a Python name, such as `my_session_1` for `My session 1`; `session` if nothing is
+    left.
+    """
     return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "session"
 
 
 @dataclass(slots=True)
 class ScriptWriter:
-    """Writes the items of `graph_agent.devtools.testing.script` for recorded inputs.
-
-    `constants` receives the long values, `names` those of the functions. `has_agent` is whether the test builds the
-    real agent, with its hooks and its response format, `several` whether it has several inputs.
-    """
+    """Writes items of a script and results of calls as calls of the functions in `graph_agent.testing`."""
 
     constants: Constants
+    """Receives the long values."""
     has_agent: bool
+    """Whether the test builds the real agent, with its hooks and its response format."""
     several: bool
+    """Whether the test has several inputs."""
     names: set[str]
+    """Receives the names of the functions that the test must import."""
 
     def script(self, recorded: RecordedInput, items: Sequence[ScriptItem]) -> Iterator[Code]:
-        """Yield the code of each item, the first one of a step with a comment."""
+        """Yield the code of each item of an input's script, the first one of a step with a comment. Summaries are left
+        out.
+        """
         # A summary depends on the context window of the real model.
         given = [item for item in items if not (isinstance(item, Reply) and item.purpose == "summary")]
         newest: int | None = -1
@@ -241,6 +266,7 @@ class ScriptWriter:
             yield code
 
     def _item(self, recorded: RecordedInput, item: ScriptItem, following: Sequence[ScriptItem]) -> Code:
+        """Return the code of one item; `following` are the items after it."""
         match item:
             case Reply():
                 return self._reply(recorded, item, following)
@@ -252,6 +278,7 @@ class ScriptWriter:
                 return self._call("fail", [item.kind, item.message])
 
     def _reply(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Code:
+        """Return the code of a reply or a structured plan."""
         options: dict[str, Any] = {"tokens": _tokens(item.tokens)}
         if item.finish_reason:
             options["finish_reason"] = item.finish_reason
@@ -265,6 +292,11 @@ class ScriptWriter:
         return self._call("reply", [*shown, *calls], options)
 
     def _content(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Any:
+        """Return the text of a reply.
+
+        For stub tools, the text of a final plan becomes the answer that the real agent gave, or the sentence without
+        which no second request would follow.
+        """
         if self.has_agent or item.purpose != "plan" or item.calls:
             return item.content
         # An agent of stub tools has no hook and no response format, so nothing else refuses or replaces this text.
@@ -275,11 +307,16 @@ class ScriptWriter:
         return answers[-1] if answers and is_last else item.content
 
     def _planned(self, call: Mapping[str, Any]) -> Code:
+        """Return the code of one call of a reply."""
         needs = {"needs": [*call["needs"]]} if call["needs"] else {}
         return self._call("call", [call["id"], call["name"], dict(call["arguments"])], needs)
 
     def results(self, recorded: RecordedInput, results: Sequence[Result]) -> Iterator[Code]:
-        """Yield the results of the calls that ran or wait; others get theirs from the framework or from a decision."""
+        """Yield the code of the results of calls that ran or wait for a person.
+
+        `results` are those of the input's script, one for each recorded call. Other calls get their results from the
+        framework or from a decision.
+        """
         decided = {entry["id"] for entry in recorded.events if is_own(entry, "approval_decision")}
         for (_, each), item in zip(recorded.calls, results, strict=True):
             given = [item.step, item.id, item.name, dict(item.arguments)]
@@ -299,16 +336,18 @@ class ScriptWriter:
                 yield self._call("result", [*given, *returned], {**fields, **_at(item)})
 
     def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Code:
+        """Return a call of a function of `graph_agent.testing`, and note that it must be imported."""
         self.names.add(name)
         return Code.call(name, arguments, options or {})
 
 
 def _at(item: Reply | Stop | Result) -> dict[str, float]:
-    """Return the option for the time of an item."""
+    """Return the option `at_s` with the time of an item; empty without a time."""
     return {} if item.at_s is None else {"at_s": item.at_s}
 
 
 def _outcome(found: RecordedResult) -> dict[str, Any]:
+    """Return the options of `result` for a result: its value, content or error, its artifact, and its usage."""
     usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
     if found.status not in SUCCESSES:
         return {"error": found.content, **usage}
@@ -319,6 +358,7 @@ def _outcome(found: RecordedResult) -> dict[str, Any]:
 
 
 def _tokens(usage: Tokens | None) -> Any:
+    """Return tokens as a pair if there are only counts of the request and the reply, which add up; else unchanged."""
     if not isinstance(usage, Mapping):
         return usage
     given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
@@ -351,9 +391,10 @@ _LIMITS = {
 
 
 def agent_file_options(inputs: Sequence[RecordedInput], agent: str, *, lost_replies: bool) -> dict[str, Any]:
-    """Return the options of `RecordedSession` for the agent of a file, absolute or relative to the test.
+    """Return the options of `RecordedSession` for the agent of a file.
 
-    With `lost_replies`, which hooks replaced, the test leaves the hooks out.
+    `agent` is the path of the file, absolute or relative to the test. With `lost_replies`, replies that hooks replaced
+    and the session did not store, the test leaves the hooks out.
     """
     options: dict[str, Any] = {"agent": Code.call("Path(__file__).parent.joinpath", [agent])}
     return {**options, **_recursion_limit(inputs), **({"hooks": False} if lost_replies else {})}
@@ -362,7 +403,11 @@ def agent_file_options(inputs: Sequence[RecordedInput], agent: str, *, lost_repl
 def stub_options(
     inputs: Sequence[RecordedInput], graph: CompiledStateGraph[Any, Any, Any, Any] | None
 ) -> dict[str, Any]:
-    """Return the options of `RecordedSession` for stub tools, from the agent, or derived from the inputs without it."""
+    """Return the options of `RecordedSession` for stub tools: tools, `reads`, `return_direct`, configuration.
+
+    They are those of the agent `graph`; without it, or for another graph, they are derived from the inputs. Empty
+    options are left out.
+    """
     builder = builder_of(graph) if graph is not None else None
     schemas: dict[str, Any] = {}
     if builder is not None:
@@ -384,23 +429,29 @@ def stub_options(
 
 
 def _called(inputs: Sequence[RecordedInput]) -> list[str]:
-    """Return the names of the calls that the agent had a tool for, those of decisions included."""
+    """Return the names of the calls that the agent had a tool for, each once, including the names that decisions
+    gave.
+    """
     called = [each.name for recorded in inputs for _, each in recorded.calls if not is_unknown(each)]
     edited = [entry["edited_name"] for entry in _events(inputs) if "edited_name" in entry]
     return [*dict.fromkeys([*called, *asked_about(inputs), *edited])]
 
 
 def asked_about(inputs: Sequence[RecordedInput]) -> list[str]:
-    """Return the names of the calls that the agent's own policy asked a person about."""
+    """Return the names of the calls that the agent's own policy asked a person about, each once; delegates do not
+    count.
+    """
     requests = [entry for entry in _events(inputs) if is_own(entry, "approval_request")]
     return [*dict.fromkeys(call["name"] for entry in requests for call in entry["calls"])]
 
 
 def _events(inputs: Sequence[RecordedInput]) -> list[StoredEvent]:
+    """Return the events of all inputs."""
     return [entry for each in inputs for entry in each.events]
 
 
 def _recursion_limit(inputs: Sequence[RecordedInput]) -> dict[str, int]:
+    """Return the option `recursion_limit` if the limit was reached; empty if not."""
     limits = [
         entry["limit"] for entry in _events(inputs) if entry["type"] == "limit" and entry["reason"] == "recursion_limit"
     ]
@@ -408,10 +459,12 @@ def _recursion_limit(inputs: Sequence[RecordedInput]) -> dict[str, int]:
 
 
 def _brief_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a JSON schema that a stub tool needs."""
     return {name: schema[name] for name in ("properties", "required", "$defs") if schema.get(name)}
 
 
 def _only_read(inputs: Sequence[RecordedInput]) -> set[str]:
+    """Return the names of tools that are marked as reading, as far as the text of an interrupted call shows."""
     results = [(each.name, each.result) for recorded in inputs for _, each in recorded.calls]
     reads = effect_text(writes=False)
     return {name for name, result in results if result is not None and text_of(result.content).endswith(reads)}
@@ -431,7 +484,10 @@ def _direct(inputs: Sequence[RecordedInput]) -> set[str]:
 
 
 def _settings(inputs: Sequence[RecordedInput], config: LoopConfig | None) -> dict[str, Any]:
-    """Return the fields of the configuration; without that of the agent, those that follow from the limits."""
+    """Return the fields of `LoopConfig` for the test: those of the agent that decide the course.
+
+    Without the agent's configuration (None), they follow from the limits that were reached.
+    """
     planners = {entry["planner"] for entry in _events(inputs) if "planner" in entry}
     found: dict[str, Any] = {"tool_calling": "wave"} if planners else {}
     if "dag" in planners:

@@ -1,4 +1,7 @@
-"""Compares an input with its replay, in the order of events."""
+"""Compares an input with its replay, in the order of events.
+
+A step is one plan with its calls; a wave is the calls of one plan.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from graph_agent.session.trace import inputs_of
 
 @dataclass(frozen=True, slots=True)
 class PairedCalls:
-    """The calls of two waves, by position in each."""
+    """Which calls of two waves correspond, by their positions in each."""
 
     equal: tuple[tuple[int, int], ...]
     """Calls of the same name with equal arguments: recorded position, new position."""
     changed: tuple[tuple[int, int], ...]
-    """Calls of the same name with different arguments."""
+    """Calls of the same name with different arguments: recorded position, new position."""
     missing: tuple[int, ...]
     """Positions of the recorded calls without a new one."""
     added: tuple[int, ...]
@@ -29,9 +32,9 @@ class PairedCalls:
 
 
 def pair_calls(recorded: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]) -> PairedCalls:
-    """Pair the calls (name, arguments) of two waves as sets: their order and their ids do not matter.
+    """Pair the calls of two waves, each a list of `(name, arguments)`; their order does not matter.
 
-    Calls of one name with different arguments are paired by the fewest differences.
+    Calls of one name with different arguments are paired such that the pairs with the fewest differences come first.
     """
     keys = [(name, canonical_arguments(arguments)) for name, arguments in now]
     left, equal, rest = list(range(len(now))), list[tuple[int, int]](), list[int]()
@@ -62,6 +65,7 @@ DifferenceKind = Literal[
     "request", "model", "approval", "call", "needs", "result", "truncation", "limit", "loop_detected", "steering",
     "answer", "status", "stop_reason",
 ]  # fmt: skip
+"""What differs. `model` is a request for a reply that is not recorded, `request` the content of a request."""
 _NOTICES: Mapping[DifferenceKind, tuple[str, ...]] = {
     "limit": ("reason", "limit"),
     "loop_detected": ("pattern", "count", "repeated"),
@@ -97,24 +101,27 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """The difference in one line, without its place."""
+        """The difference in one line, without its place: `call weather $.city: recorded "Bergen", now "Oslo"`."""
         subject = f"{self.kind} {self.name}".rstrip()
         recorded, now = shown_values(self.recorded, self.now)
         return f"{subject} {self.path}: recorded {recorded}, now {now}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the difference as plain JSON; a value that does not exist is left out."""
+        """Return the difference as plain JSON, with its sentence as `text`; a value that does not exist is left out."""
         found = {"input": self.input, "step": self.step, "kind": self.kind, "name": self.name, "path": self.path}
         values = {"recorded": self.recorded, "now": self.now}
         return {**found, **{name: value for name, value in values.items() if value is not ABSENT}, "text": str(self)}
 
 
 Requests = Mapping[tuple[int, int, str], ModelRequest]
-"""Input, step and purpose → the last recorded request."""
+"""Number of the input, step and purpose → the last recorded request."""
 
 
 def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
-    """Return the recorded requests of a session's events since its beginning; empty if it has recorded none."""
+    """Return the requests in the events of a session since its beginning; empty if it has recorded none.
+
+    Requests of delegates are left out.
+    """
     numbers = [number for number, own in enumerate(inputs_of(events), 1) for _ in own]
     return {
         (numbers[each.seq], each.step, each.purpose): each
@@ -125,7 +132,7 @@ def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Compares inputs with their replays."""
+    """Compares inputs with their replays, by the given rules."""
 
     requests: Requests
     """The recorded requests; empty to compare none."""
@@ -137,7 +144,15 @@ class Comparison:
     def steps(
         self, recorded: RecordedInput, now: RecordedInput, requests: Requests, first: int, end: int | None
     ) -> Iterator[Difference]:
-        """Yield the differences of steps, from `first` to before `end` (None for all), with the replay's requests."""
+        """Yield the differences of steps, in order.
+
+        Args:
+            recorded: The recorded input.
+            now: The replayed input.
+            requests: The requests of the replay.
+            first: The first step to compare.
+            end: The step before which to end; None for all.
+        """
         steps, others = ({step.number: step for step in each.steps} for each in (recorded, now))
         for number in sorted(steps.keys() | others.keys()):
             if number >= first and (end is None or number < end):
@@ -147,6 +162,7 @@ class Comparison:
                 yield from _placed(recorded, number, _step(step, other))
 
     def _requests(self, recorded: RecordedInput, step: RecordedStep, requests: Requests) -> Iterator[_Found]:
+        """Yield the differences of a step's requests, where both sides have recorded them."""
         if any(not reply.is_stored and not reply.error for reply in step.replies):
             return  # A hook or a repair asked again, with messages that are not recorded.
         for purpose in ("summary", "plan", "answer"):
@@ -155,6 +171,7 @@ class Comparison:
                 yield from _differing("request", purpose, self._shown(one), self._shown(other))
 
     def _shown(self, request: ModelRequest) -> dict[str, Any]:
+        """Return what is compared of a request."""
         messages = [dict(each) for each in request.messages]
         if self.ignores_prompt:
             messages = [{"type": "system"} if each["type"] == "system" else each for each in messages]
@@ -164,7 +181,7 @@ class Comparison:
         return {"messages": messages, "tools": tools, "options": dict(request.options)}
 
     def end(self, recorded: RecordedInput, now: RecordedInput) -> Iterator[Difference]:
-        """Yield the differences of the end of an input."""
+        """Yield the differences of answer, status and stop reason of an input."""
         yield from _placed(recorded, 0, _differing("answer", "", recorded.answer, now.answer))
         yield from _placed(recorded, 0, _differing("status", "", recorded.status.value, now.status.value))
         yield from _placed(recorded, 0, _differing("stop_reason", "", recorded.stop_reason, now.stop_reason))
@@ -175,10 +192,12 @@ _Found = tuple[DifferenceKind, str, ValueDifference]
 
 
 def _differing(kind: DifferenceKind, name: str, recorded: Any, now: Any) -> Iterator[_Found]:
+    """Yield the differences of two values, as findings of a kind."""
     return ((kind, name, found) for found in value_differences(recorded, now))
 
 
 def _placed(recorded: RecordedInput, step: int, found: Iterable[_Found]) -> Iterator[Difference]:
+    """Convert findings to differences at a step of an input."""
     for kind, name, each in found:
         yield Difference(
             input=recorded.number,
@@ -192,7 +211,10 @@ def _placed(recorded: RecordedInput, step: int, found: Iterable[_Found]) -> Iter
 
 
 def unfinished_wave(recorded: RecordedInput, now: RecordedInput) -> Iterator[Difference]:
-    """Yield the differences of the newest wave of a replay, of whose calls some have not started."""
+    """Yield the differences of the newest step of a replay, of whose calls some have not started.
+
+    Only calls with changed arguments, additional calls and missing approvals are reported.
+    """
     number = max((step.number for step in now.steps), default=0)
     calls, others = ([call for step, call in each.calls if step == number] for each in (recorded, now))
     others = [call for call in others if call.started]
@@ -206,6 +228,7 @@ def unfinished_wave(recorded: RecordedInput, now: RecordedInput) -> Iterator[Dif
 
 
 def _step(recorded: RecordedStep, now: RecordedStep) -> Iterator[_Found]:
+    """Yield the differences of one step: approvals, calls, results, limits, loop notices and steering."""
     held, asked = _held(recorded.events), _held(now.events)
     paired = pair_calls(held, asked)
     yield from (_only(held[at], "approval", ABSENT) for at in paired.missing)
@@ -232,6 +255,7 @@ def _only(recorded: Any, kind: DifferenceKind, now: Any) -> _Found:
 
 
 def _calls(recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired: PairedCalls) -> Iterator[_Found]:
+    """Yield the differences of the calls of a wave; `paired` is which of them correspond."""
     named, others = _named(recorded), _named(now)
     for at, other in paired.changed:
         yield from _differing("call", recorded[at].name, recorded[at].arguments, now[other].arguments)
@@ -244,10 +268,14 @@ def _calls(recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired
 
 
 def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[int], list[str]]:
-    """Return a function that returns what a call needs, as names with new positions."""
+    """Return a function from the position of a call to the calls that it needs, such as `["call 2"]`.
+
+    `new` is position → position in the other wave, by which the needed calls are named.
+    """
     at = {call.id: position for position, call in enumerate(calls)}
 
     def of(position: int) -> list[str]:
+        """Return the calls that the call at a position needs."""
         known = sorted(new.get(at[id_], -1) for id_ in calls[position].needs if id_ in at)
         return [f"call {each + 1}" for each in known]
 
@@ -255,6 +283,7 @@ def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[i
 
 
 def _result(recorded: RecordedCall, now: RecordedCall) -> Iterator[_Found]:
+    """Yield the differences of the results of two corresponding calls."""
     name, one, other = recorded.name, recorded.result, now.result
     if one is None or other is None:
         if one is not other:
@@ -268,10 +297,12 @@ def _result(recorded: RecordedCall, now: RecordedCall) -> Iterator[_Found]:
 
 
 def _named(calls: Iterable[RecordedCall]) -> list[tuple[str, Any]]:
+    """Return name and arguments of each call."""
     return [(call.name, call.arguments) for call in calls]
 
 
 def _held(events: Iterable[StoredEvent]) -> list[tuple[str, Any]]:
+    """Return name and arguments of each call of the agent's own that a person was asked to approve."""
     requests = [entry for entry in events if entry["type"] == "approval_request" and "delegate" not in entry]
     # A call is requested again while the decisions of others arrive.
     calls = {call["id"]: (call["name"], call["arguments"]) for entry in requests for call in entry["calls"]}
@@ -279,4 +310,5 @@ def _held(events: Iterable[StoredEvent]) -> list[tuple[str, Any]]:
 
 
 def _tool_name(tool: Mapping[str, Any]) -> str:
+    """Return the name of a tool in a request, or its type if it has none."""
     return str(tool.get("function", tool).get("name", tool.get("type")))

@@ -1,4 +1,7 @@
-"""Compares two JSON values by JSON path; the first may have matchers."""
+"""Compares two JSON values by JSON path; the first may have matchers.
+
+A matcher is an object with one key that begins with `$`, such as `{"$contains": "Bergen"}`; it matches many values.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from graph_agent.base.errors import ConfigError
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN_CHARS = 60
+"""Maximum characters of a value in a message."""
 _CONTEXT_CHARS = 20
+"""Characters before the difference in a value that is cut."""
 
 
 class Absent:
-    """The value of a path that a value does not have."""
+    """The type of `ABSENT`, which stands for a value that does not exist; None is JSON's null."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -41,18 +46,18 @@ class ValueDifference:
 def value_differences(
     recorded: Any, now: Any, path: str = "$", *, matches: bool = False, partial: bool = False
 ) -> Iterator[ValueDifference]:
-    """Yield the places at which two JSON values at `path` differ, in their order; none if they are equal.
+    """Yield the places at which two JSON values differ, in the order of the recorded one; nothing if they are equal.
 
     Members of an object may have any order. `1` equals `1.0`, and differs from `true`. A Python object that is equal to
-    the new value, such as `unittest.mock.ANY`, equals it.
+    the new value, such as `unittest.mock.ANY`, equals it. Lists are compared index by index.
 
     Args:
-        recorded: The recorded or expected value.
-        now: The new value.
-        path: The path of both.
+        recorded: The recorded or expected value; `ABSENT` if there is none.
+        now: The new value; `ABSENT` if there is none.
+        path: JSON path of both values, with which the paths of differences begin.
         matches: Whether the recorded value, or one within it, may be a matcher: `{$any: true}`, `{$matches: PATTERN}`,
             `{$contains: TEXT}`, `{$schema: {…}}` or `{$partial: {…}}`.
-        partial: Whether the new object may have further members.
+        partial: Whether the new object may have further members; objects within it may not.
 
     Raises:
         ValueError: For an invalid matcher.
@@ -76,6 +81,7 @@ def value_differences(
 
 
 def _are_equal(recorded: Any, now: Any) -> bool:
+    """Whether two values that are not both objects or both lists are equal."""
     if recorded is ABSENT or now is ABSENT:
         return False  # not even to `ANY`
     # In JSON, true is no number.
@@ -84,15 +90,17 @@ def _are_equal(recorded: Any, now: Any) -> bool:
 
 
 def _quoted(name: str) -> str:
+    """Return the name of a member in single quotes, escaped as in a JSON path."""
     return "'" + json.dumps(name, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
 
 
 def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
-    """Return two values in one line each; of long texts, the part where they begin to differ."""
+    """Return two values as JSON in one line each, for a message; of long ones, the part where they begin to differ."""
     one, other = (repr(each) if each is ABSENT else json.dumps(each, ensure_ascii=False) for each in (recorded, now))
     first = max(0, common_length(one, other) - _CONTEXT_CHARS) if max(len(one), len(other)) > _SHOWN_CHARS else 0
 
     def cut(text: str) -> str:
+        """Return the part of a text that is shown."""
         part = text[first : first + _SHOWN_CHARS]
         return printable(f"{'…' if first else ''}{part}{'…' if first + _SHOWN_CHARS < len(text) else ''}")
 
@@ -100,7 +108,7 @@ def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
 
 
 def check_matchers(expected: Any) -> None:
-    """Check the matchers in a value; raise `ValueError` if one is unknown, or its pattern or schema is not valid."""
+    """Check the matchers in a value; raise `ValueError` if one is unknown, or its pattern or schema is invalid."""
     matcher = _matcher_in(expected)
     if matcher is not None and matcher[0] != "$partial":
         kind, given = matcher
@@ -116,7 +124,7 @@ def check_matchers(expected: Any) -> None:
 
 
 def _matcher_in(expected: Any) -> tuple[str, Any] | None:
-    """Return kind and value of a matcher; None if the value is none."""
+    """Return kind and value of a matcher, such as `("$contains", "Bergen")`; None if the value is not a matcher."""
     if not isinstance(expected, Mapping) or len(expected) != 1:
         return None
     ((kind, given),) = expected.items()
@@ -124,12 +132,14 @@ def _matcher_in(expected: Any) -> tuple[str, Any] | None:
 
 
 def _fits(kind: str, given: Any, actual: Any) -> bool:
+    """Whether a value matches a matcher; `ValueError` if its kind is unknown."""
     if kind not in _MATCHERS:
         raise ValueError(f"{kind!r} is no matcher; write {', '.join(_MATCHERS)} or $partial")
     return _MATCHERS[kind](given, actual)
 
 
 def _fits_schema(schema: Any, actual: Any) -> bool:
+    """Whether a value matches a JSON schema."""
     # Imported here: most comparisons need no schema.
     from jsonschema import ValidationError
 
@@ -148,3 +158,4 @@ _MATCHERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "$contains": lambda given, actual: isinstance(actual, str | list) and given in actual,
     "$schema": _fits_schema,
 }
+"""Kind of a matcher → function of its value and the actual value."""

@@ -27,6 +27,7 @@ from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedReque
 from graph_agent.models.wire.text_form import is_example
 
 _MOST_CANDIDATES = 200
+"""Maximum values of a schema that are tried."""
 _MOST_NESTED = 12
 """Levels at which a schema that refers to itself is given up."""
 _DEEP = 2
@@ -47,6 +48,7 @@ _FORMATS = {
     "uri-reference": "/",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
+"""Format of a string → a text in that format."""
 _BY_KEYWORD = {
     "properties": "object",
     "required": "object",
@@ -59,15 +61,18 @@ _BY_KEYWORD = {
     "maximum": "number",
     "multipleOf": "number",
 }
-"""Types of schemas that name none."""
+"""Keyword → type of a schema that has the keyword and names no type."""
 
 
 def example_of(schema: Mapping[str, Any], name: str = "value") -> Any:
     """Return a value that matches a JSON schema: the default or an example, else the simplest value of its type.
 
     An object has its required properties, a list the items that it must have, at least one. A string without further
-    rules consists of `name`; the properties of an object have their own. Raises `ConfigError` if the schema, in which
-    references are resolved, is invalid, `ScriptError` if no value was found.
+    rules consists of `name`; the properties of an object have their own names. Equal schemas give equal values.
+
+    Raises:
+        ConfigError: If the schema, in which local references (`#/…`) are resolved, is invalid.
+        ScriptError: If no value was found.
     """
     check = SchemaCheck(dict(schema), name)
     for value in islice(_Values(schema).of(schema, name, 0, 0), _MOST_CANDIDATES):
@@ -81,14 +86,24 @@ def example_of(schema: Mapping[str, Any], name: str = "value") -> Any:
 
 
 class _Values:
-    """Candidates of the values of one schema, the simplest first; the caller validates them."""
+    """Generates values that may match a schema, the simplest first; the caller validates them.
+
+    `root` is the whole schema, in which references are resolved.
+    """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._check = Draft202012Validator(root, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
     def of(self, schema: Any, name: str, nth: int, depth: int) -> Iterator[Any]:
-        """Yield candidates, which differ where they can for each place `nth` in a list; `depth` is the levels above."""
+        """Yield candidates of a value for a part of the schema.
+
+        Args:
+            schema: The part; anything but a mapping yields a text for True, and else nothing.
+            name: Name of the value, of which a string consists.
+            nth: Index of the value in a list, from 0; the candidates differ by it where they can.
+            depth: Number of levels above; nothing is yielded below `_MOST_NESTED`.
+        """
         if not isinstance(schema, Mapping) or depth > _MOST_NESTED:
             if schema is True:
                 yield name
@@ -116,6 +131,7 @@ class _Values:
             yield from self._of_type(kind, schema, name, nth, depth)
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], name: str, nth: int, depth: int) -> Iterator[Any]:
+        """Yield candidates of one JSON type, such as `string`."""
         match kind:
             case "string":
                 yield from _strings(schema, name, nth)
@@ -134,6 +150,7 @@ class _Values:
                 yield from self._objects(schema, depth)
 
     def _arrays(self, schema: Mapping[str, Any], name: str, depth: int) -> Iterator[list[Any]]:
+        """Yield a list of the usual length, then one of the least length."""
         first, rest = schema.get("prefixItems", []), schema.get("items", schema.get("contains", True))
         least = max(schema.get("minItems", 0), schema.get("minContains", 1) if "contains" in schema else 0)
         for size in dict.fromkeys([max(least, len(first) or depth <= _DEEP), least]):
@@ -143,6 +160,7 @@ class _Values:
                 yield items
 
     def _objects(self, schema: Mapping[str, Any], depth: int) -> Iterator[dict[str, Any]]:
+        """Yield an object with its required properties, then one with all properties."""
         fields: Mapping[str, Any] = schema.get("properties", {})
         further = schema.get("additionalProperties", True)
         required = [*schema.get("required", ())]
@@ -162,7 +180,7 @@ class _Values:
         return next((value for value in candidates if check.is_valid(value)), _NONE)
 
     def _merged(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a schema with its references and its parts under `allOf` joined to one."""
+        """Return a schema with its references resolved and its parts under `allOf` joined into one."""
         for _ in range(_MOST_NESTED):
             if isinstance(reference := schema.get("$ref"), str):
                 schema = _both({key: value for key, value in schema.items() if key != "$ref"}, self._at(reference))
@@ -175,6 +193,7 @@ class _Values:
         return schema
 
     def _at(self, reference: str) -> Any:
+        """Return the part of the whole schema that a local reference names; an empty one if it does not exist."""
         found: Any = self._root
         for key in reference.removeprefix("#").split("/")[1:]:
             found = found.get(key.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
@@ -182,7 +201,7 @@ class _Values:
 
 
 class _None:
-    """The absence of a value; JSON's null is a value."""
+    """The absence of a value; None is JSON's null, which is a value."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -194,7 +213,10 @@ _NONE = _None()
 
 
 def _both(one: Mapping[str, Any], other: Any) -> Mapping[str, Any]:
-    """Join two schemas that hold at the same time."""
+    """Join two schemas that hold at the same time: the narrower of two bounds, all properties, all required names.
+
+    For other keywords in both, the first schema counts.
+    """
     if not isinstance(other, Mapping):
         return one
     joined = {**other, **one}
@@ -214,9 +236,11 @@ _NARROWER: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"], min),
     "enum": lambda left, right: [value for value in left if value in right],
 }
+"""Keyword → function that returns the narrower of two of its values."""
 
 
 def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
+    """Yield texts for a schema: by its pattern, its format, or its name cut or repeated to the permitted length."""
     pattern, least = schema.get("pattern"), schema.get("minLength", 0)
     if pattern is not None:
         for repeats in (0, 1, least, nth + 1):
@@ -230,7 +254,11 @@ def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
 
 
 def _matching(parts: Any, repeats: int) -> Iterator[str]:
-    """Yield the pieces of a text that a parsed pattern matches; anchors and lookarounds are left to the validation."""
+    """Yield the pieces of a text that a parsed pattern matches, with each repeat `repeats` times where that is
+    permitted.
+
+    Anchors and lookarounds have no pieces; the caller validates the text.
+    """
     for operation, given in parts:
         match str(operation):
             case "LITERAL":
@@ -254,10 +282,13 @@ def _matching(parts: Any, repeats: int) -> Iterator[str]:
 
 
 _CATEGORIES = {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " ", "CATEGORY_NOT_WORD": "-"}
+"""Category of a pattern → a character in it; `a` for others."""
 _SAMPLES = "a0A-_ .!é\n"
+"""Characters that are tried for a set of characters that must not occur."""
 
 
 def _member(members: list[Any]) -> str:
+    """Return a character that a set of a parsed pattern contains."""
     operation, given = members[0]
     match str(operation):
         case "LITERAL":
@@ -285,7 +316,10 @@ def _literals(member: Any) -> Callable[[str], bool]:
 
 
 def _numbers(schema: Mapping[str, Any], nth: int, *, step: int) -> Iterator[float]:
-    """Yield numbers of a range: integers with the step 1, all numbers with 0."""
+    """Yield numbers in the range of a schema; `step` is 1 for integers and 0 for all numbers.
+
+    `nth` shifts the first one, so that the items of a list differ.
+    """
     multiple = schema.get("multipleOf", step)
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
     high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
@@ -298,9 +332,11 @@ def _numbers(schema: Mapping[str, Any], nth: int, *, step: int) -> Iterator[floa
 
 
 _NO_CALLS = "No tool was called."
+"""The answer to an input without a result."""
 _CLOSING = "Now provide your final response"
-"""How the default prompt asks for the answer."""
+"""Begin of the default prompt that asks for the answer."""
 _HEADING = "## "
+"""Begin of the line with a tool's name in the default prompt of text mode."""
 _SCHEMA = re.compile(r"must fit this JSON schema:\s*(?=\{)")
 _RESULT = re.compile(rf'{RESULT_MARKER}(?: call="\d+")? name="([^"]*)"(?: status="[^"]*")?>\n')
 _RESULT_END = "\n</tool_result>"
@@ -342,7 +378,7 @@ class TestModel(ScriptedChatModel):
 
 
 class _Improvisation(Script):
-    """Replies that depend on the request alone."""
+    """A script without entries: each reply depends only on the request."""
 
     def __init__(
         self, call_tools: Literal["all"] | Sequence[str], answer: str | None, arguments: Mapping[str, Mapping[str, Any]]
@@ -354,7 +390,12 @@ class _Improvisation(Script):
         self._examples: dict[str, Any] = {}
 
     def take(self, request: ScriptedRequest) -> AIMessage:
-        """Record a request and return its reply; errors as `TestModel`."""
+        """Record a request in `requests`, and return its reply: calls, if the current input has none yet, or the
+        answer.
+
+        Raises `ScriptError` if the request does not offer a tool of `call_tools`, or has a schema for which no value is
+        found. Thread-safe.
+        """
         with self._lock:
             self.requests.append(request)
         tools = {tool["function"]["name"]: tool["function"] for tool in request.tools if "function" in tool}
@@ -362,6 +403,7 @@ class _Improvisation(Script):
         schemas = {name: tool.get("parameters") or {} for name, tool in tools.items()}
         messages = [message for message in request.messages if not is_example(message)]
         history = [(message, _calls_in(message)) for message in messages]
+        # The current input begins after the last answer: it has its calls already if one follows.
         answers = [at for at, (message, calls) in enumerate(history) if message.type == "ai" and not calls]
         newest = history[answers[-1] + 1 if answers else 0 :]
         is_open = request.tool_choice != "none" and not request.messages[-1].text.startswith(_CLOSING)
@@ -381,7 +423,11 @@ class _Improvisation(Script):
         return AIMessage(json.dumps({"tool_calls": written}, ensure_ascii=False))
 
     def _calls(self, schemas: Mapping[str, Any], choice: Any, begun: int) -> list[ToolCall]:
-        """Return the wave: one call for each tool; ids are numbered over the whole history, after `begun` calls."""
+        """Return one call for each tool to call; ids are numbered over the whole history, after its `begun` calls.
+
+        `schemas` is tool name → JSON schema of the arguments; `choice` is the request's tool choice, which may name one
+        tool. Raises `ScriptError` for a name in `call_tools` that is not offered.
+        """
         names = list(schemas)
         if self._call_tools is not None:
             names = [name if name in schemas else alias_of(name) for name in self._call_tools]
@@ -401,6 +447,9 @@ class _Improvisation(Script):
         ]
 
     def _text_of_answer(self, request: ScriptedRequest, newest: Sequence[_Read]) -> str:
+        """Return the given answer, a value of the response format, or the results of the messages since the last
+        answer.
+        """
         if self._answer is not None:
             return self._answer
         if (schema := _answer_schema(request)) is not None:
@@ -411,6 +460,7 @@ class _Improvisation(Script):
         return "\n".join(f"{name}: {text}" for name, text in results) or _NO_CALLS
 
     def _example(self, schema: Mapping[str, Any], name: str) -> Any:
+        """Return a new copy of the value for a schema of an object; it is generated once."""
         key = json.dumps([name, schema], default=str)
         if key not in self._examples:
             self._examples[key] = example_of({"type": "object", **schema}, name)
@@ -422,7 +472,9 @@ _Read = tuple[BaseMessage, list[tuple[str, str]]]
 
 
 def _calls_in(message: BaseMessage) -> list[tuple[str, str]]:
-    """Return the id and name of each call of a message, which text mode and plans write as JSON."""
+    """Return id and name of each call of a message, which text mode and structured plans write as JSON; empty if
+    none.
+    """
     if not isinstance(message, AIMessage):
         return []
     if message.tool_calls:
@@ -435,7 +487,7 @@ def _calls_in(message: BaseMessage) -> list[tuple[str, str]]:
 
 
 def _results_in(message: BaseMessage) -> Iterator[tuple[str, str, str]]:
-    """Yield call id, tool name and text of each result in a message; an unknown id or name is empty."""
+    """Yield call id, tool name and text of each result in a message; an id or name that is unknown is empty."""
     if isinstance(message, ToolMessage):
         yield message.tool_call_id, "", message.text
     elif message.type == "human" and message.text.startswith(RESULT_MARKER):
@@ -448,7 +500,7 @@ def _results_in(message: BaseMessage) -> Iterator[tuple[str, str, str]]:
 
 
 def _tools_in_text(messages: Sequence[BaseMessage]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and schema of each tool that the system prompt describes: a heading, text, and a line of JSON."""
+    """Yield name and JSON schema of each tool that the system prompt describes: a heading, text, and a line of JSON."""
     name = ""
     for line in "\n".join(message.text for message in messages if message.type == "system").splitlines():
         if line.startswith(_HEADING):
@@ -459,7 +511,7 @@ def _tools_in_text(messages: Sequence[BaseMessage]) -> Iterator[tuple[str, dict[
 
 
 def _answer_schema(request: ScriptedRequest) -> dict[str, Any] | None:
-    """Return the schema of the answer, from the provider's option or from the prompts; None for free text."""
+    """Return the JSON schema of the answer, from the provider's option or from the prompts; None for free text."""
     match request.kwargs.get("response_format"):
         case {"json_schema": {"schema": dict() as schema}}:
             return schema

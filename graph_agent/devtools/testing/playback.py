@@ -1,6 +1,7 @@
 """Plays a script: gives its replies, results, steering and stops in their places.
 
-This is the only playback. A replay, the fixture `recorded`, and exported tests play their recordings with it.
+This is the only playback. A replay, the fixture `recorded`, and exported tests play their recordings with it. A fault
+is a request of the model, or a call, for which the script has nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A request or a call that the script has nothing for."""
+    """A request of the model, or a call, for which the script has nothing."""
 
     text: str
     """What is missing, in one sentence."""
@@ -58,17 +59,17 @@ class Fault:
 
 
 class Playback:
-    """Plays scripts in the place of the models and the calls of a session.
+    """Plays scripts in place of the models and the calls of a session.
 
     `play` runs an input, and stops it at a fault. Where a test runs the inputs itself, a fault raises `ScriptError`
-    from its request or call, and from each later request.
+    from its request or call, and from each later request. `script` is the first script; None for an empty one.
     """
 
     def __init__(self, script: Script | None = None) -> None:
         self.load(script or Script(), None)
 
     def load(self, script: Script, session: Session | None, *, step: int = 0, runs_reading_tools: bool = False) -> None:
-        """Load a script in place of the one before.
+        """Load a script in place of the one before, and forget the state of that one.
 
         Args:
             script: The script.
@@ -100,7 +101,11 @@ class Playback:
         self._has_clock = False
 
     def clock(self) -> AbstractContextManager[Any]:
-        """Return a context in which the monotonic clock shows the recorded times, so that deadlines are repeated."""
+        """Return a context manager in which the monotonic clock shows the recorded times, so that deadlines are
+        repeated.
+
+        Within it, `time.monotonic` is patched for the whole process. It does nothing if the script has no times.
+        """
         if all(getattr(each, "at_s", None) is None for each in (*self._script.items, *self._script.results)):
             return nullcontext()
         self._has_clock = True
@@ -110,11 +115,12 @@ class Playback:
 
     @property
     def left(self) -> list[Reply | Steering | Failure]:
-        """The items that were not played; a stop may not be needed."""
+        """The items that were not played; stops do not count, as they may not be needed."""
         return [item for item in self._script.items[self._at :] if not isinstance(item, Stop)]
 
     @property
     def _item(self) -> Reply | Steering | Stop | Failure | None:
+        """The next item; None at the end."""
         return self._script.items[self._at] if self._at < len(self._script.items) else None
 
     async def play(
@@ -125,7 +131,9 @@ class Playback:
         *,
         resumes: bool = False,
     ) -> Sequence[Interrupt]:
-        """Run one input to its end, to its first fault, or until it waits for a person.
+        """Run one input to its end, to its first fault (see `fault`), or until it waits for a person.
+
+        A failure of the run is not raised; the status of the session shows it.
 
         Args:
             contents: The user's messages.
@@ -134,7 +142,7 @@ class Playback:
             resumes: Whether to resume the session in place of the input.
 
         Returns:
-            The interrupts without a decision, at which the input waits.
+            The interrupts without a decision, at which the input waits; empty if it has ended.
         """
         assert self.session is not None, "use it in a `with` statement"
         # The run ends here at a fault, where a request waits for a reply that does not come.
@@ -161,6 +169,7 @@ class Playback:
         *,
         resumes: bool,
     ) -> Sequence[Interrupt]:
+        """Run or resume the input, and answer its interrupts, until it ends or waits; return the open interrupts."""
         self._calls, self.step, self._began = RecordedCalls(self._script.results), self._first, time.monotonic()
         self._ended_by = None
         await self._steer()
@@ -182,7 +191,7 @@ class Playback:
     async def _last_of(
         self, parts: AsyncGenerator[Part], on_event: Callable[[StoredEvent], Awaitable[bool]]
     ) -> RunResult | None:
-        """Consume the parts of an input, and return its result; None if `on_event` has ended it."""
+        """Consume the parts of an input's stream, and return its result; None if `on_event` has ended it."""
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, EventAdded):
@@ -195,7 +204,11 @@ class Playback:
         return None
 
     async def reply(self) -> AIMessage:
-        """Return the next reply of a model."""
+        """Return the next reply of the script, to a request of the model; called within a run.
+
+        Sends the steering that follows. At a stop, it aborts the input or waits for the deadline, and never returns.
+        Raises the error of a failure, and `ScriptError` at a fault where a test runs the inputs itself.
+        """
         task, self._task = self._task, str(get_config()["configurable"].get("checkpoint_ns", ""))
         if self._repeats and task == self._task:  # a hook asks again; its first reply is not recorded
             self._repeats -= 1
@@ -223,12 +236,14 @@ class Playback:
         return await self._halt(Fault("The model is asked for a reply that is not recorded."))
 
     async def _steer(self) -> None:
+        """Send the steering messages that come next in the script."""
         while isinstance(item := self._item, Steering):
             self._at += 1
             if self.session is not None:
                 await self.session.steer(item.text)
 
     async def _stop(self, cause: Cause, at_s: float | None) -> NoReturn:
+        """Abort the input, or pass the time of the deadline, and wait to be cancelled."""
         if cause == "abort":
             assert self.session is not None
             await self.session.abort()
@@ -238,6 +253,7 @@ class Playback:
         raise AssertionError
 
     async def _halt(self, fault: Fault) -> NoReturn:
+        """Record a fault, and wait to be cancelled by `play`; raise `ScriptError` where a test runs the inputs."""
         self.fault = self.fault or fault
         if self._halted is None:
             raise ScriptError(fault.text)
@@ -247,13 +263,25 @@ class Playback:
         raise AssertionError
 
     def _pass_time(self, at_s: float | None) -> None:
+        """Set the patched clock forward to a time since the input began; None for no change."""
         if at_s is not None:
             self._ahead_s += max(0.0, self._began + at_s - time.monotonic())
 
     async def result(
         self, id_: str, name: str, arguments: Mapping[str, Any], tool: BaseTool | None
     ) -> RecordedResult | None:
-        """Return the recorded result of a call; None if the tool itself may run. `tool` is None for a delegation."""
+        """Return the recorded result of a call; None if the tool itself may run.
+
+        For a call that asked a person, it interrupts the graph with the same questions; for one that was stopped, it
+        stops the input. At a fault it waits to be cancelled, or raises `ScriptError` where a test runs the inputs
+        itself.
+
+        Args:
+            id_: Id of the call.
+            name: Name of the tool, or `delegate_to_<name>`.
+            arguments: The arguments, as the model sent them.
+            tool: The tool; None for a delegation.
+        """
         if (found := self._calls.take(id_, name, arguments)) is None:
             if self._runs_reading_tools and tool is not None and (tool.metadata or {}).get("effect") == "read":
                 return None
@@ -274,7 +302,10 @@ class Playback:
         return found.result
 
     async def _until_others_end(self, session: Session, id_: str) -> None:
-        """Wait until the other calls of the input that have a result have it, before the call of an id is stopped."""
+        """Wait until all other calls with a recorded result are finished, before the call `id_` is stopped.
+
+        Gives up after `_READY_S` seconds.
+        """
         others = {each.id for each in self._script.results if each.stops is None and not each.waits} - {id_}
         # The clock of `asyncio` may be the recorded one.
         until, states = time.perf_counter() + _READY_S, dict[str, str]()
@@ -285,6 +316,7 @@ class Playback:
             await asyncio.sleep(0)
 
     def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return a sentence on a call without a recorded result, with the difference from the most similar one."""
         near = [each for each in self._script.results if each.name == name]
         near.sort(key=lambda each: (each.id != id_, not self._calls.is_left(each)))
         if not near:
@@ -298,7 +330,7 @@ class Playback:
 
 
 def _answers(interrupts: Sequence[Interrupt], decide: Callable[[HeldCall], Any]) -> dict[str, Any]:
-    """Return the answers to interrupts, by their ids; those without any decision are left out."""
+    """Return interrupt id → answer to it, for `resume`; interrupts without any decision are left out."""
     found: dict[str, Any] = {}
     for each in interrupts:
         given = {call["id"]: decision for call in held_calls(each) if (decision := decide(call)) is not None}
@@ -308,13 +340,13 @@ def _answers(interrupts: Sequence[Interrupt], decide: Callable[[HeldCall], Any])
 
 
 def held_calls(asked: Interrupt) -> Sequence[HeldCall]:
-    """Return the calls that an interrupt asks about; none if it asks another question."""
+    """Return the calls that an interrupt asks a person to approve; empty if it asks another question."""
     request = request_of(asked)
     return calls_of_request(request) if request is not None else []
 
 
 class RecordedCalls:
-    """Finds the result of a call. Each is found once, but again for a call that middleware repeats."""
+    """Finds the results of calls. Each is found once, but again for a call that middleware repeats."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._left: dict[_Key, list[Result]] = defaultdict(list)
@@ -323,7 +355,7 @@ class RecordedCalls:
             self._left[_key(each)].append(each)
 
     def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> Result | None:
-        """Return the result of the call with equal arguments, that of the same id first; None if none is left."""
+        """Return the result of a call with equal arguments, that of the same id first; None if none is left."""
         key = name, canonical_arguments(arguments)
         fitting = self._left[key]
         same_id = next((each for each in fitting if each.id == id_), None)
@@ -335,7 +367,7 @@ class RecordedCalls:
         return found
 
     def put_back(self, taken: Result) -> None:
-        """Let a result that was taken be found again, before others of its arguments."""
+        """Make a result that was taken available again, before others with equal arguments."""
         self._left[_key(taken)].insert(0, taken)
 
     def is_left(self, each: Result) -> bool:
@@ -344,4 +376,5 @@ class RecordedCalls:
 
 
 def _key(each: Result) -> _Key:
+    """Return name and canonical arguments of a result, by which it is found."""
     return each.name, canonical_arguments(each.arguments)

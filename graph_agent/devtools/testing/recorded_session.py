@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 
 
 class Steps(dict[int, dict[str, Any]]):
-    """Step → call id → what is compared of the call. The order of the calls of a step does not matter."""
+    """Step → call id → what a test compares of the call. The order of the calls of a step does not matter."""
 
     def explain_difference(self, expected: Any) -> list[str]:
-        """Return the differences to expected values, each with its step, its call and its JSON path."""
+        """Return the differences from expected values, one line each, with step, call and JSON path.
+
+        pytest shows them in a failed assertion. Values that are no mapping give one line with both.
+        """
         if not isinstance(expected, Mapping):
             return [f"expected {expected!r}, got {dict(self)!r}"]
         return [
@@ -58,6 +61,7 @@ def _labelled(calls: Mapping[str, Any] | None, id_: str) -> Any:
 
 
 def _shown(value: Any) -> str:
+    """Return a value for a message."""
     return repr(value) if value is ABSENT or value is ANY else visible_json(value)
 
 
@@ -66,11 +70,14 @@ class RecordedRun:
     """What an input did, in the form that tests compare."""
 
     recorded: RecordedInput
-    """The whole recording of it."""
+    """The whole recording of the input."""
 
     @property
     def calls(self) -> Steps:
-        """Step → call id → name and arguments of the call, and its status unless it has a result of use."""
+        """Step → call id → `(name, arguments)`, with the status as a third item unless the call succeeded.
+
+        The status is None for a call without a result.
+        """
         found = Steps()
         for step, each in self.recorded.calls:
             status = each.result.status if each.result is not None else None
@@ -80,7 +87,9 @@ class RecordedRun:
 
     @property
     def results(self) -> Steps:
-        """Step → call id → the result's value as plain JSON, `{"error": …}` with its text for a failure."""
+        """Step → call id → value of the result as plain JSON, or `{"error": TEXT}` for a failure; calls without a
+        result are absent.
+        """
         found = Steps()
         for step, each in self.recorded.calls:
             if each.result is not None:
@@ -89,27 +98,29 @@ class RecordedRun:
 
     @property
     def answer(self) -> str:
-        """Text of the answer."""
+        """Text of the answer; empty while there is none."""
         return self.recorded.answer
 
     @property
     def status(self) -> str:
-        """The session's status at its end."""
+        """Status of the session at the end of the input, such as `COMPLETED`; `RUNNING` while it waits for a person."""
         return self.recorded.status.value
 
     @property
     def stop_reason(self) -> str | None:
-        """Why it stopped; None while it waits for a person."""
+        """Why the input stopped, such as `completed`; None while it waits for a person."""
         return self.recorded.stop_reason
 
     @property
     def usage(self) -> Mapping[str, int]:
-        """Tokens and model calls, those of delegates included."""
+        """Numbers of tokens and model calls, those of delegates included; without the cost."""
         return {name: count for name, count in self.recorded.usage.items() if name != "cost"}  # type: ignore[misc]  # all counts are integers
 
 
 def value_of_result(each: RecordedCall) -> Any:
-    """Return the value of a call's result as tests compare it."""
+    """Return the value of a call's result as tests compare it: plain JSON, or `{"error": TEXT}`. The call has a
+    result.
+    """
     assert each.result is not None
     return each.result.value if each.result.status in SUCCESSES else {"error": each.result.content}
 
@@ -117,13 +128,14 @@ def value_of_result(each: RecordedCall) -> Any:
 class RecordedSession:
     """A session in memory whose model, tools and delegates answer as recorded; a context manager.
 
-    At the end of its block, every reply must have been used.
+    At the end of its block, `ScriptError` is raised if a reply was not used, unless the block raises. Blocking; not for
+    use in a running event loop.
 
     Args:
         replies: The script: `reply`, `plan`, `steer`, `stop` and `fail`, in order, for all inputs.
         results: The recorded results.
-        agent: The agent: a compiled graph, or the path of an agent file. Its prompts, hooks and configuration are
-            used; its model, tools, MCP servers and delegates are not. None for an agent of stub tools.
+        agent: The agent: a compiled graph, or the path of an agent file. Its prompts, hooks and configuration are used;
+            its model, tools, MCP servers and delegates are not. None for an agent of stub tools.
         tools: Tool name → JSON schema of its arguments, `{}` for any, in addition to those of the agent.
         config: Fields of `LoopConfig`, in addition to those of the agent.
         reads: Names of the tools among `tools` that only read.
@@ -170,7 +182,7 @@ class RecordedSession:
             )
 
     def run(self, *contents: Content, approvals: Mapping[str, Any] | None = None) -> RecordedRun:
-        """Run one input to its end, or until it waits for a person without a decision.
+        """Run one input to its end, or until it waits for a person without a decision, and return what it did.
 
         Args:
             contents: The user's messages, usually one text.
@@ -184,9 +196,10 @@ class RecordedSession:
         return asyncio.run(self._run(contents, approvals or {}))
 
     def abort(self) -> RecordedRun:
-        """Abort the input that waits for a person."""
+        """Abort the input that waits for a person, and return what it did."""
 
         async def abort() -> RecordedRun:
+            """Abort the session's input."""
             await self._session.abort()
             return await self._recorded()
 
@@ -194,13 +207,16 @@ class RecordedSession:
 
     @property
     def _session(self) -> Session:
+        """The session, which exists within the block."""
         assert self._playback.session is not None, "use it in a `with` statement"
         return self._playback.session
 
     async def _run(self, contents: Sequence[Content], approvals: Mapping[str, Any]) -> RecordedRun:
+        """Run one input (see `run`)."""
         left = {id_: [*given] if isinstance(given, list) else [given] for id_, given in approvals.items()}
 
         def decide(call: HeldCall) -> Any:
+            """Return the next decision on a call; None if there is none left."""
             return left[call["id"]].pop(0) if left.get(call["id"]) else None
 
         await self._playback.play(contents, decide)
@@ -214,9 +230,11 @@ class RecordedSession:
         return await self._recorded()
 
     async def _recorded(self) -> RecordedRun:
+        """Return the newest input of the session."""
         return RecordedRun((await read_recording(self._saver, self._session.id)).input(-1))
 
     async def _build(self) -> CompiledAgentGraph:
+        """Build the agent with stubs for the tools and delegates that have results and that it does not have."""
         graph = await self._agent()
         arguments = dict(graph.builder.arguments)
         config: LoopConfig = arguments.get("config") or LoopConfig()
@@ -238,6 +256,7 @@ class RecordedSession:
         return built if self._limit is None else built.with_config({"recursion_limit": self._limit})
 
     async def _agent(self) -> CompiledAgentGraph:
+        """Return the given agent, opened from its file if it is a path."""
         model = RecordedModel(self._playback)
         if self._given is None:
             return create_graph_agent(model, name="recorded")
@@ -250,7 +269,10 @@ class RecordedSession:
             return graph
 
     def _stub(self, name: str) -> BaseTool:
+        """Return a tool with recorded results only."""
+
         async def run(**_: Any) -> str:
+            """Never called: the playback replaces the tool."""
             raise AssertionError("a stub never runs")
 
         schema: Any = {"type": "object", "properties": {}, **self._tools.get(name, {})}
@@ -265,7 +287,9 @@ class RecordedSession:
         )
 
     def _refusing(self, name: str) -> type[BaseModel] | None:
-        """Return a schema that refuses the arguments of a tool that are recorded as invalid; None if none are."""
+        """Return a schema that refuses the arguments that a tool's results record as invalid; None if there are
+        none.
+        """
         refused = {
             canonical_arguments(each.arguments): str(each.result.content)
             for each in self._script.results
@@ -273,6 +297,7 @@ class RecordedSession:
         }
 
         def check(given: Any) -> Any:
+            """Raise `ValueError` with the recorded text for arguments that are refused."""
             if (text := refused.get(canonical_arguments(given))) is not None:
                 raise ValueError(text)
             return given
@@ -285,8 +310,11 @@ class RecordedSession:
 
 @dataclass(frozen=True, slots=True)
 class _StubDelegate:
+    """A delegate with recorded answers only."""
+
     name: str
     description: str = "Recorded answers."
 
     async def run(self, delegation: Delegation) -> DelegationResult:
+        """Never called: the playback replaces the delegate."""
         raise AssertionError("a stub never runs")

@@ -39,10 +39,12 @@ FORMAT, VERSION = "graph-agent-recording", 1
 
 
 class RecordedTest:
-    """The recorded sessions of one test, each in a file of its own; a named one in `<stem>.<name>.json`.
+    """The recorded sessions of one test, each in a file of its own.
 
-    With `records`, the agents run and are recorded; otherwise their recordings are replayed. `command` records the
-    test, for error messages.
+    Args:
+        file: The file of the session without a name; a named one is in `<stem>.<name>.json` in the same folder.
+        records: Whether the agents run and are recorded; otherwise their recordings are replayed.
+        command: The command that records the test, for error messages.
     """
 
     def __init__(self, file: Path, *, records: bool, command: str) -> None:
@@ -50,11 +52,16 @@ class RecordedTest:
         self._open: dict[Path, tuple[Agent, tuple[Recording, Playback] | None]] = {}
 
     def session(self, agent: Agent | Callable[[], Agent], name: str = "") -> Session:
-        """Return a new session of an agent, in memory; `name` distinguishes the sessions of one test.
+        """Return a new session of an agent, in memory.
 
-        The agent may be a function that makes it; in a replay, a model in that function needs no key. Its checkpointer
-        is not used. Raises `ConfigError` for another graph, or a second session of the name, `InputError` without a
-        recording.
+        Args:
+            agent: The agent, or a function that makes it; in a replay, a model in that function needs no key. Its
+                checkpointer is not used.
+            name: Distinguishes the sessions of one test; empty for the first.
+
+        Raises:
+            ConfigError: If the graph is not an agent of this package, or the test has a session with this name.
+            InputError: If it is replayed and there is no recording, or one of another version.
         """
         file = self._file.with_name(f"{self._file.stem}.{name}.json") if name else self._file
         if file in self._open:
@@ -74,6 +81,7 @@ class RecordedTest:
         return Session(opened, file.stem)
 
     def _built(self, given: Any) -> Agent:
+        """Return the agent, or call the function that makes it."""
         if isinstance(given, Pregel):
             return cast("Agent", given)
         # Without a provider's key, only a stand-in for the model can be built.
@@ -81,7 +89,11 @@ class RecordedTest:
             return cast("Agent", given())
 
     def close(self, *, passed: bool) -> None:
-        """Store the sessions of a passed test, or check the replayed ones; raise `AssertionError` for a difference."""
+        """End the test: store the recorded sessions if it `passed`, and compare the replayed ones with their
+        recordings.
+
+        Raises `AssertionError` with the first difference and the command that records the test again.
+        """
         for file, (graph, tape) in self._open.items():
             found = graph.get_state({"configurable": {"thread_id": file.stem}}).values
             if tape is None and passed:
@@ -99,6 +111,7 @@ class RecordedTest:
                 )
 
     def _read(self, file: Path) -> Recording:
+        """Read a recording; raise `InputError` if it does not exist or has another version."""
         if not file.exists():
             raise InputError(f"There is no recording {file}; record it: {self._command}")
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -109,6 +122,7 @@ class RecordedTest:
 
 
 def _write(file: Path, values: Mapping[str, Any], questions: Mapping[str, list[list[Any]]]) -> None:
+    """Write a session to a file as JSON, without secrets; `values` is its state, `questions` are those of its calls."""
     stored = {
         "format": FORMAT,
         "version": VERSION,
@@ -122,18 +136,22 @@ def _write(file: Path, values: Mapping[str, Any], questions: Mapping[str, list[l
 
 
 class _QuestionSaver(InMemorySaver):
-    """Keeps the questions of calls to a person, which no event holds. Each call is a task of its own."""
+    """A saver in memory that also keeps the questions that calls asked a person, which no event holds.
+
+    Each call is a task of its own.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._asked: dict[str, list[Any]] = defaultdict(list)
+        """Task id → its questions, in order."""
         self._tasks: dict[str, list[str]] = defaultdict(list)
         """Call id → the tasks of the finished calls of that id, in order."""
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task."""
+        """Store the writes of a task, and note its questions and the calls that it has finished."""
         super().put_writes(config, writes, task_id, task_path)
         if config["configurable"].get("checkpoint_ns"):
             return  # of a delegate
@@ -148,12 +166,16 @@ class _QuestionSaver(InMemorySaver):
                         self._tasks[each.tool_call_id].append(task_id)
 
     def of_calls(self) -> dict[str, list[list[Any]]]:
-        """Return the questions of each finished call, by its id; several calls may have one id."""
+        """Return call id → the questions of each finished call with this id, in order; several calls may have one
+        id.
+        """
         return {id_: [self._asked[task] for task in tasks] for id_, tasks in self._tasks.items()}
 
 
 def _script(recording: Recording) -> Script:
-    """Return the script of all inputs, without what the test does itself: it steers, stops and decides."""
+    """Return the script of all inputs of a recording, without steering, stops and decisions, which the test itself
+    makes.
+    """
     scripts = [script_of(each) for each in recording.inputs]
     return Script(
         [item for script in scripts for item in script.items if isinstance(item, Reply)],
@@ -162,7 +184,7 @@ def _script(recording: Recording) -> Script:
 
 
 def _differences(recording: Recording, values: Mapping[str, Any]) -> Iterator[Difference | str]:
-    """Yield the differences between a recording and the state of the replayed session."""
+    """Yield the differences between a recording and the state of the replayed session, input by input."""
     events = masked(to_json_safe(list(values.get("events", ()))))
     now, comparison = recording_of(recording.session_id, events, values.get("messages", ())), Comparison(requests={})
     for recorded, other in zip(recording.inputs, now.inputs, strict=False):

@@ -1,7 +1,8 @@
 """Reads a session as a recording: what its models replied, what its calls returned, and what people decided.
 
-A recording has all that a test, a replay or an evaluation case needs. It is read from the session's events and
-messages; `gaps` names what they do not have.
+A session is one LangGraph thread; an input is one message of a user with everything up to its answer; a step is one
+plan with the calls that it made (its wave). A recording has all that a test, a replay or an evaluation case needs. It
+is read from the session's events and messages; `gaps` names what they do not have.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 Effect = Literal["read", "write"]
+"""`write` for a call that may change something outside the agent, `read` for one that does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +41,13 @@ class RecordedReply:
     """A reply of a model, or a request that got none."""
 
     purpose: Purpose
-    """What the reply is for."""
+    """What the reply is for: a plan, the answer, or a summary of older messages."""
     content: str | list[Any] = ""
     """Text, or content blocks."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     """Its calls as planned, each with the model's own `id`, `name`, `arguments` and, if it has any, `needs`."""
     usage: Mapping[str, Any] | None = None
-    """Its tokens, as LangChain's `usage_metadata`; None if the provider reported none."""
+    """Tokens of request and reply, as LangChain's `usage_metadata`; None if the provider reported none."""
     finish_reason: str = ""
     """Why the provider ended the reply, if it was cut off; empty for a complete reply."""
     error: str = ""
@@ -63,7 +65,9 @@ class RecordedResult:
     content: str | list[Any]
     """The whole output: text, or content blocks."""
     value: Any
-    """The output as plain JSON; see `graph_agent.state.events`."""
+    """The output as plain JSON: the value that a tool returned as JSON, or the text (see
+    `graph_agent.state.events`).
+    """
     artifact: Any = None
     """The artifact of the tool's message; None if there is none."""
     usage: Usage | None = None
@@ -77,7 +81,7 @@ class RecordedCall:
     """A call of a step."""
 
     id: str
-    """Its id."""
+    """Id of the call, unique within its session."""
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
     arguments: Mapping[str, Any]
@@ -85,13 +89,13 @@ class RecordedCall:
     needs: tuple[str, ...] = ()
     """Ids of calls of the same plan that it waited for."""
     effect: Effect | None = None
-    """Whether it may change something; None if the agent is unknown."""
+    """Whether the call may change something; None if the agent is unknown."""
     started: bool = False
-    """Whether it was run, also if its outcome is unknown."""
+    """Whether the call was run, also if its outcome is unknown."""
     result: RecordedResult | None = None
-    """Its result; None while it is unfinished."""
+    """The result of the call; None while it is unfinished."""
     questions: tuple[Any, ...] = ()
-    """What it asked a person before its result, in order; only a recording of the fixture `recorded` has it."""
+    """What the call asked a person before its result, in order; only a recording of the fixture `recorded` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +107,17 @@ class RecordedStep:
     replies: tuple[RecordedReply, ...] = ()
     """The replies of models in this step, in order; those of the answer included."""
     calls: tuple[RecordedCall, ...] = ()
-    """The calls of its wave, in the order planned."""
+    """The calls of the plan, in the order planned."""
     events: tuple[StoredEvent, ...] = field(repr=False, default=())
-    """All its events, in order: approvals, steering, loop notices, limits, warnings and others."""
+    """All events of the step, in order: approvals, steering, loop notices, limits, warnings and others."""
 
     @property
     def plan_fields(self) -> dict[str, Any] | None:
-        """The fields of its structured plan but its calls, in the JSON of the plan; None without such a plan."""
+        """The fields of a structured plan except its calls, in the JSON of the plan; None if the step has no structured
+        plan.
+
+        A plan that ended planning has the answer as `answer`.
+        """
         plan = next((entry for entry in self.events if entry["type"] == "plan" and "planner" in entry), None)
         if plan is None:
             return None
@@ -131,7 +139,7 @@ class RecordedInput:
     contents: tuple[str | list[Any], ...]
     """The user's messages; usually one."""
     steps: tuple[RecordedStep, ...]
-    """Its steps, in order."""
+    """The steps, in order; step 0 has what happened before the first plan."""
     answer: str
     """Text of the answer; empty while there is none."""
     status: SessionStatus
@@ -143,30 +151,30 @@ class RecordedInput:
 
     @property
     def content(self) -> str | list[Any]:
-        """The user's message; the texts of several messages, joined by blank lines."""
+        """The user's message; of several, their texts, joined by blank lines."""
         if len(self.contents) == 1:
             return self.contents[0]
         return "\n\n".join(map(text_of, self.contents))
 
     @property
     def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
-        """Each call with the number of its step."""
+        """Each call with the number of its step, in order: `((1, call), …)`."""
         return tuple((step.number, call) for step in self.steps for call in step.calls)
 
     @property
     def events(self) -> Iterator[StoredEvent]:
-        """Its events, in order."""
+        """The events of the input, in order; an iterator."""
         return (entry for step in self.steps for entry in step.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A session as it ran."""
+    """A session as it ran, with all of its inputs."""
 
     session_id: str
-    """The session's id."""
+    """Id of the session."""
     inputs: tuple[RecordedInput, ...]
-    """Its inputs, oldest first."""
+    """The inputs of the session, oldest first."""
     gaps: tuple[str, ...] = ()
     """What the session does not have stored, one sentence each."""
 
@@ -186,7 +194,10 @@ class Recording:
 
 
 def as_left(recorded: RecordedInput) -> RecordedInput:
-    """Return an input without the results that the next one gave to its open calls."""
+    """Return an input as the next one found it: without the results that the next one gave to its open calls.
+
+    An input that has ended is returned unchanged.
+    """
     if recorded.status != SessionStatus.RUNNING or not recorded.steps:
         return recorded
     *before, last = recorded.steps
@@ -200,20 +211,24 @@ def as_left(recorded: RecordedInput) -> RecordedInput:
 async def read_recording(
     saver: BaseCheckpointSaver[Any], session_id: str, *, writes: Callable[[str], bool] | None = None
 ) -> Recording:
-    """Read a session as a recording.
+    """Read a session as a recording, from its newest checkpoint; nothing is changed.
 
     Args:
         saver: The checkpointer that has the session.
-        writes: Whether a call may change something, by its name; None if the agent is unknown.
+        session_id: Id of the session.
+        writes: Returns whether a call may change something, by its name; None if the agent is unknown.
 
     Raises:
-        InputError: If there is no such session.
+        InputError: If there is no such session, or the id is invalid.
+        DamagedSessionError: If a part of its history is missing.
     """
     thread: RunnableConfig = {"configurable": {"thread_id": check_session_id(session_id), "checkpoint_ns": ""}}
     newest = await saver.aget_tuple(thread)
     if newest is None:
         raise InputError(f"There is no session {session_id!r}; `graph-agent sessions` lists them.")
     history = await read_history(saver, session_id, newest, pending=True)
+    # The id that the caller gave an input is in the metadata of its first checkpoint, found by the number of events
+    # before.
     ids = {
         lengths_of(found.metadata).get("events", 0): mark.id
         async for found in saver.alist(thread, filter={"source": "input"})
@@ -238,14 +253,14 @@ def recording_of(
     input_ids: Mapping[int, str] | None = None,
     questions: Mapping[str, Sequence[Sequence[Any]]] | None = None,
 ) -> Recording:
-    """Return the recording of a session.
+    """Return the recording of a session from its events and messages.
 
     Args:
-        session_id: The session's id.
+        session_id: Id of the session.
         events: Its events, oldest first.
-        messages: Its messages, oldest first.
-        writes: Whether a call may change something, by its name; None if the agent is unknown.
-        input_ids: The number of events before an input → the id that the caller gave the input.
+        messages: Its messages, oldest first; without them, replies and calls lack details.
+        writes: Returns whether a call may change something, by its name; None if the agent is unknown.
+        input_ids: Number of events before an input → the id that the caller gave the input; None if unknown.
         questions: Call id → what each call of this id asked a person, in order; several calls may have one id.
     """
     asked = {id_: iter(each) for id_, each in (questions or {}).items()}
@@ -264,7 +279,7 @@ def recording_of(
 
 
 def _message_turns(messages: Iterable[AnyMessage]) -> list[list[AnyMessage]]:
-    """Return the messages of each input, the user's own excluded."""
+    """Return the messages after each input of the user, without the input itself."""
     turns: list[list[AnyMessage]] = []
     is_input = False
     for message in messages:
@@ -277,7 +292,14 @@ def _message_turns(messages: Iterable[AnyMessage]) -> list[list[AnyMessage]]:
 
 
 class _InputReader:
-    """Reads one input from its events, and from the messages that followed it."""
+    """Reads one input from its events, and from the messages that followed it.
+
+    Args:
+        events: The events of the input.
+        messages: The messages after the user's; empty if they cannot be assigned.
+        writes: Returns whether a call may change something, by its name; None if the agent is unknown.
+        asked: Call id → iterator over the questions of each call with this id; items are consumed.
+    """
 
     def __init__(
         self,
@@ -287,6 +309,7 @@ class _InputReader:
         asked: Mapping[str, Iterator[Sequence[Any]]],
     ) -> None:
         self.gaps: list[str] = []
+        """What is not stored, one sentence each."""
         self._events = events
         self._messages = messages
         self._writes = writes
@@ -303,7 +326,7 @@ class _InputReader:
         """The calls of approvals as the model planned them; the history has the edited ones."""
 
     def read(self, number: int, input_id: str | None) -> RecordedInput:
-        """Return the input."""
+        """Return the input with its number in the session and the id that the caller gave it, if any. Call it once."""
         tracked = self._calls()
         steps: dict[int, list[StoredEvent]] = {}
         for entry in self._events:
@@ -331,6 +354,7 @@ class _InputReader:
         )
 
     def _calls(self) -> list[tuple[int, RecordedCall]]:
+        """Return each call with the number of its step, in the order planned."""
         artifacts = {
             message.tool_call_id: message.artifact for message in self._messages if isinstance(message, ToolMessage)
         }
@@ -356,6 +380,7 @@ class _InputReader:
         return found
 
     def _step_of(self, tracked: TrackedCall) -> int:
+        """Return the step in which a call ran or was planned; 0 if that is unknown."""
         entry = tracked.started or tracked.result
         if entry is not None:
             return int(entry["step"])
@@ -364,6 +389,7 @@ class _InputReader:
         return next((int(p["step"]) for p in reversed(plans) if any(call["id"] == id_ for call in p["calls"])), 0)
 
     def _result(self, tracked: TrackedCall, artifact: Any) -> RecordedResult | None:
+        """Return the result of a call; None if it has none. `artifact` is that of its message."""
         entry = tracked.result
         if entry is None:
             return None
@@ -377,6 +403,7 @@ class _InputReader:
         )
 
     def _replies_of(self, entries: Sequence[StoredEvent]) -> Iterator[RecordedReply]:
+        """Yield the replies of models in the events of one step, in order, and note gaps."""
         for entry in entries:
             records = list(entry.get("model_calls", ()))
             if entry["type"] == "plan" and not records and not entry.get("cached"):
@@ -387,7 +414,7 @@ class _InputReader:
                 yield from (self._unanswered(record) for record in records)
 
     def _attempts(self, entry: StoredEvent, records: list[ModelCallRecord]) -> Iterator[RecordedReply]:
-        """Return the replies that led to a plan or an answer; only the last one is stored."""
+        """Yield the replies that led to a plan or an answer, with failed requests; only the last reply is stored."""
         is_plan = entry["type"] == "plan"
         message = self._message(entry) if records and (not is_plan or entry["calls"]) else None
         last = next((at for at in range(len(records) - 1, -1, -1) if not records[at].get("error")), -1)
@@ -400,6 +427,7 @@ class _InputReader:
                 yield self._unanswered(record)
 
     def _stored(self, entry: StoredEvent, record: ModelCallRecord, message: AIMessage | None) -> RecordedReply:
+        """Return the reply of a plan or an answer; `message` is its message, None if it has none."""
         usage = (message.usage_metadata if message is not None else None) or _usage_in(record)
         finish = str(message.response_metadata.get("finish_reason", "")) if message is not None else ""
         content = entry["reasoning"] if entry["type"] == "plan" else entry["content"]
@@ -416,7 +444,7 @@ class _InputReader:
         )
 
     def _planned(self, call: Mapping[str, Any], message: AIMessage | None) -> Mapping[str, Any]:
-        """Return a call of a plan, before a person or a hook changed it."""
+        """Return a call of a plan as the model made it, before a person or a hook changed it."""
         id_, arguments, name = call["id"], {}, call["name"]
         if (held := self._requested.get(id_)) is not None:
             name, arguments = held["name"], held["arguments"]
@@ -434,7 +462,7 @@ class _InputReader:
         return {"id": plan_id_of(call), "name": name, "arguments": to_json_safe(arguments), **needs}
 
     def _message(self, entry: StoredEvent) -> AIMessage | None:
-        """Return the message of a plan with calls, or of an answer; None if middleware has removed it."""
+        """Return the next message of a plan with calls, or of an answer; None if middleware has removed it."""
         wanted = {call["id"] for call in entry.get("calls", ())}
         for at, message in enumerate(self._messages[self._at :], self._at + 1):
             if not isinstance(message, AIMessage) or failure_of(message) is not None:
@@ -446,6 +474,7 @@ class _InputReader:
         return None
 
     def _unanswered(self, record: ModelCallRecord) -> RecordedReply:
+        """Return the reply of a request for which the session has no plan or answer; note a gap if it was replaced."""
         purpose, error = record["purpose"], record.get("error", "")
         if purpose == "summary" and not error and (summary := next(self._summaries, None)) is not None:
             return RecordedReply(purpose=purpose, content=summary["content"], usage=_usage_in(record))
@@ -455,6 +484,7 @@ class _InputReader:
 
 
 def _usage_in(record: ModelCallRecord) -> dict[str, int] | None:
+    """Return the tokens of a recorded request, as LangChain's `usage_metadata`; None if they are unknown."""
     if "input_tokens" not in record:
         return None
     given, made = record["input_tokens"], record.get("output_tokens", 0)
@@ -462,7 +492,10 @@ def _usage_in(record: ModelCallRecord) -> dict[str, int] | None:
 
 
 def decision_in(entry: StoredEvent) -> dict[str, Any]:
-    """Return the decision of an `approval_decision` event, without the person who took it."""
+    """Return the decision of an `approval_decision` event, such as `{"type": "edit", "edited_action": {"args": {…}}}`.
+
+    It has no `decided_by`, i.e. not the person who took it.
+    """
     decision: dict[str, Any] = {"type": entry["decision"]}
     if entry["decision"] == "edit":
         name = {"name": entry["edited_name"]} if "edited_name" in entry else {}
@@ -471,7 +504,10 @@ def decision_in(entry: StoredEvent) -> dict[str, Any]:
 
 
 def usage_of(events: Iterable[Mapping[str, Any]]) -> Usage:
-    """Return the usage of events as the sum of what its events report."""
+    """Return the sum of tokens, model calls and cost that events report, those of delegates included.
+
+    Requests that failed before they were counted do not count.
+    """
     total: Usage = NO_USAGE
     for entry in events:
         for record in entry.get("model_calls", ()):
@@ -491,9 +527,11 @@ _REASONS: Mapping[str, StopReason] = {
     "ABORTED": "aborted",
     "TURN_LIMIT": "turn_limit",
 }
+"""Final status → reason of the stop, where the status determines it."""
 
 
 def _stop_reason(events: Sequence[StoredEvent], status: str) -> StopReason | None:
+    """Return why an input with a final status stopped; None for one that has not ended."""
     if status != SessionStatus.ROUND_LIMIT:
         return _REASONS.get(status)
     limit = next((entry for entry in reversed(events) if entry["type"] in ("limit", "loop_detected")), None)

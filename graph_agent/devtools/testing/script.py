@@ -1,7 +1,8 @@
 """Defines the script of a session: replies, steering, stops and failures in their order, and the results of calls.
 
 `script_of` makes the script of a recorded input, and `Playback` plays it. A test that `graph-agent sessions export
---test` writes consists of the functions `reply`, `plan`, `steer`, `stop`, `fail` and `result`.
+--test` writes consists of the functions `reply`, `plan`, `steer`, `stop`, `fail` and `result`. Steering is a message
+that a user sends to a running input. A step is one plan with its calls.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from graph_agent.devtools.testing.recording import (
 )
 
 Content: TypeAlias = str | list[Any]
+"""Text, or LangChain content blocks."""
 Tokens: TypeAlias = tuple[int, int] | Mapping[str, Any]
+"""Tokens of the request and of the reply, or LangChain's `usage_metadata`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +41,14 @@ class Reply:
 
     content: Content = ""
     calls: tuple[Mapping[str, Any], ...] = ()
-    """Its calls, each made by `call`."""
+    """The calls of the reply, each made by `call`."""
     plan_fields: Mapping[str, Any] | None = None
-    """The fields of a structured plan but its calls; None for another reply."""
+    """The fields of a structured plan except its calls; None for another reply."""
     tokens: Tokens | None = None
     finish_reason: str = ""
+    """Why the provider ended the reply, such as `length`; empty for a complete one."""
     at_s: float | None = None
+    """Seconds since the input began; None for no time."""
     purpose: Purpose | None = None
     """What the recorded reply was for; None for a reply written by hand."""
     step: int | None = None
@@ -53,7 +58,7 @@ class Reply:
 
     @property
     def message(self) -> AIMessage:
-        """The reply as a model's message; a structured plan is the JSON that the planner parses."""
+        """The reply as a chat model's message; a structured plan is the JSON that the planner parses."""
         content, calls, usage = self.content, self.calls, self.tokens
         if self.plan_fields is not None:
             tools = [
@@ -87,18 +92,25 @@ class Stop:
 
     cause: Cause
     at_s: float | None = None
+    """Seconds since the input began; None for no time."""
     step: int | None = None
+    """The step that it was recorded in; None for a script written by hand."""
 
 
 class RecordedFailureError(Exception):
-    """A model's error that is classified as the recorded one was; its message has the HTTP status if there was one."""
+    """Raised by the model in place of a recorded error, and classified as that one was.
+
+    Args:
+        kind: Kind of the recorded error, such as `transient`.
+        message: Its message; an HTTP status in it (`HTTP 503`) becomes `status_code`.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(_WORDINGS.get(kind, "recorded failure"))
         status = re.search(r"\bHTTP (\d{3})\b", message)
         self.status_code = int(status[1]) if status else None
         self.retry_after = 0
-        """Seconds; retries need no pause."""
+        """Seconds to wait before a retry: 0, as a replay needs no pause."""
 
 
 _WORDINGS: Mapping[ModelErrorKind | str, str] = {
@@ -111,7 +123,7 @@ _WORDINGS: Mapping[ModelErrorKind | str, str] = {
     "tools_rejected": "tools are not supported",
     "other": "recorded failure",
 }
-"""Kind → words by which an error is classified so."""
+"""Kind of a model's error → words in a message by which the error is classified so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +131,20 @@ class Failure:
     """A request that fails; see `fail`."""
 
     kind: str
+    """Kind of the error, such as `transient`."""
     message: str
+    """The message of the recorded `error` event."""
     repeats: bool = False
     """Whether all further requests of the input fail, too."""
 
     @property
     def error(self) -> RecordedFailureError:
-        """The model's error."""
+        """A new error for the model to raise."""
         return RecordedFailureError(self.kind, self.message)
 
     @property
     def is_of_model(self) -> bool:
-        """Whether a model's error ended the input, not one of a hook or of the program."""
+        """Whether a model's error ended the input, not an error of a hook or of the program."""
         return self.kind in _WORDINGS
 
 
@@ -143,7 +157,7 @@ def reply(
     finish_reason: str = "",
     at_s: float | None = None,
 ) -> Reply:
-    """Return a reply of the model.
+    """Return a reply of the model, for a script.
 
     Args:
         parts: Its text or content blocks, if it has any, and its calls, each made by `call`.
@@ -157,7 +171,14 @@ def reply(
 
 
 def call(id: str, name: str, arguments: Mapping[str, Any], *, needs: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Return a call of a reply; `needs` are ids of calls of the same plan, with structured planning."""
+    """Return a call of a reply, for `reply` and `plan`.
+
+    Args:
+        id: Id of the call, as the model gives it.
+        name: Name of the tool, or `delegate_to_<name>`.
+        arguments: The arguments.
+        needs: Ids of calls of the same plan whose results the call waits for; with structured planning only.
+    """
     return {"id": id, "name": name, "arguments": arguments, "needs": needs}
 
 
@@ -168,27 +189,41 @@ def plan(
     at_s: float | None = None,
     **fields: Any,
 ) -> Reply:
-    """Return a structured plan.
+    """Return a reply that is a structured plan, for a script.
 
     Args:
         calls: Its calls, each made by `call`.
+        tokens: Tokens of the request and of the reply, or LangChain's `usage_metadata`; None if unknown.
+        finish_reason: Why the provider ended it, such as `length`; empty for a complete reply.
+        at_s: Seconds since the input began, for an input with a deadline; None for no time.
         fields: `status`, `action`, `reasoning`, `slots` and `answer`, as in the JSON of the plan.
     """
     return Reply(calls=calls, plan_fields=fields, tokens=tokens, finish_reason=finish_reason, at_s=at_s)
 
 
 def steer(text: str) -> Steering:
-    """Return a message that is sent to the running input with the reply before it."""
+    """Return a message that is sent to the running input together with the reply before it, for a script."""
     return Steering(text)
 
 
 def stop(cause: Cause, *, at_s: float | None = None) -> Stop:
-    """Return a request that an abort or the deadline stops before its reply."""
+    """Return a request that is stopped before its reply, for a script.
+
+    Args:
+        cause: `abort` or `deadline`.
+        at_s: Seconds since the input began, for an input with a deadline; None for no time.
+    """
     return Stop(cause, at_s)
 
 
 def fail(kind: str, message: str) -> Failure:
-    """Return a request that fails with an error of this kind; `message` is that of its `error` event."""
+    """Return a request that fails, for a script.
+
+    Args:
+        kind: Kind of the error: `transient`, `auth`, `permission`, `unknown_model`, `context_overflow`,
+            `content_filter`, `tools_rejected` or `other`.
+        message: The message of the recorded `error` event; an HTTP status in it counts.
+    """
     return Failure(kind, message)
 
 
@@ -197,13 +232,18 @@ class Result:
     """The recorded result of a call; see `result`."""
 
     step: int
+    """Number of the step, within its input."""
     id: str
     name: str
     arguments: Mapping[str, Any]
+    """The arguments that the call ran with."""
     result: RecordedResult
     stops: Cause | None = None
+    """What stops the call, and the input with it; None for a result."""
     at_s: float | None = None
+    """Seconds since the input began at which the call ends; None for no time."""
     waits: bool = False
+    """Whether the call waits for a person, so that the input does not end."""
     questions: tuple[Any, ...] = ()
     """What the call asked a person before its result, in order."""
 
@@ -227,7 +267,8 @@ def result(
     waits: bool = False,
     at_s: float | None = None,
 ) -> Result:
-    """Return the recorded result of a call, which is found by step, id and canonical arguments.
+    """Return the recorded result of a call, for a script; it is found by name and arguments, and by id if several are
+    equal.
 
     Args:
         step: Number of the step, within its input.
@@ -242,7 +283,7 @@ def result(
         usage: Tokens and model calls of a delegate.
         stops: In place of `returns`: what stops the call, and the input with it.
         waits: In place of `returns`: whether the call waits for a person, so that the input does not end.
-        at_s: Same as for `reply`.
+        at_s: Seconds since the input began, for an input with a deadline; None for no time.
     """
     status: ResultStatus = "error" if error is not None else "invalid" if invalid is not None else "success"
     event: dict[str, Any] = {}
@@ -257,23 +298,26 @@ def result(
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the models reply, what the calls return, and what happens between."""
+    """Everything that a playback needs: the items in order, and the results of calls."""
 
     items: Sequence[ScriptItem] = ()
+    """What happens in place of the model, in order."""
     results: Sequence[Result] = ()
+    """The results of calls, in any order."""
 
 
 _NO_RESULT = RecordedResult(status="unknown", content="", value="")
-"""Stands for the result of a call that waits, which has none."""
+"""The result of a call that waits, which has none."""
 _LIMITED = (SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT)
 _CUT_OFF = "Not run: the reply that holds this call was cut off"
+"""Begin of the result of a call in a reply that the provider cut off."""
 
 
 def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
     """Return the script of an input, or of its steps from `first_step` on.
 
-    Replies that a hook or a repair replaced are not stored; the next reply has their number. A failure is the
-    last item.
+    Replies that a hook or a repair replaced are not stored; the next reply has their number in `repeats`. A failure is
+    the last item, and repeats for all further requests.
     """
     items: list[ScriptItem] = []
     repeats = 0
@@ -302,7 +346,7 @@ def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
 
 
 def cause_of(recorded: RecordedInput) -> Cause | None:
-    """Return the abort or the deadline that ended an input; None if another reason did."""
+    """Return `abort` or `deadline` if one of them ended an input; None if another reason did."""
     if recorded.status == SessionStatus.ABORTED:
         return "abort"
     return "deadline" if recorded.stop_reason == "deadline" else None
@@ -315,7 +359,7 @@ def stopped_requests(step: RecordedStep) -> list[ModelCallRecord]:
 
 
 def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
-    """Return the steering of a step, by the number of its stored replies before."""
+    """Return number of stored replies before → the steering messages of a step that follow them."""
     found: dict[int, list[Steering]] = {}
     served = 0
     for entry in step.events:
@@ -329,6 +373,7 @@ def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
 
 
 def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, repeats: int) -> Reply:
+    """Return the item of a stored reply; `repeats` is the number of replies before it that are not stored."""
     content, finish = given.content, given.finish_reason
     is_limited = recorded.status in _LIMITED or any(each["type"] == "limit" for each in step.events)
     if given.purpose == "answer" and isinstance(content, str) and is_limited:
@@ -351,6 +396,7 @@ def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, re
 
 
 def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
+    """Return the recorded result of a call, or how it was stopped."""
     found, cause, given = each.result, cause_of(recorded), (step, each.id, each.name, each.arguments)
     if found is None:
         return Result(*given, _NO_RESULT, stops="abort" if cause == "abort" else None, waits=cause != "abort")
@@ -360,13 +406,14 @@ def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
 
 
 def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
-    """Whether an abort or the deadline stopped a call while it ran."""
+    """Whether an abort or the deadline stopped a call while it ran, by the text of its result."""
     if each.result is None or (cause := cause_of(recorded)) is None:
         return False
     return each.result.content in [cut_short(cause, started=True, writes=writes).content for writes in (True, False)]
 
 
 def _reply_at_s(recorded: RecordedInput, step: RecordedStep, given: RecordedReply) -> float | None:
+    """Return when a reply ended, in seconds since the input began; None unless a deadline stopped the input."""
     kind = "plan" if given.purpose == "plan" else "agent_response"
     entry = next((each for each in step.events if each["type"] == kind), {})
     if calls := entry.get("model_calls"):
@@ -375,8 +422,9 @@ def _reply_at_s(recorded: RecordedInput, step: RecordedStep, given: RecordedRepl
 
 
 def _result_at_s(recorded: RecordedInput, given: StoredEvent) -> float | None:
-    """Return when a call ended, on the monotonic clock, as deadlines do."""
+    """Return when a call ended, in seconds since the input began; None unless a deadline stopped the input."""
     starts = ("tool_call", "delegation_request")
+    # By durations where they are known: they are of the monotonic clock, as deadlines are.
     started = [entry for entry in recorded.events if entry.get("id") == given.get("id") and entry["type"] in starts]
     if not started or "duration_s" not in given:
         return _at_s(recorded, given.get("ts", ""))
@@ -384,7 +432,7 @@ def _result_at_s(recorded: RecordedInput, given: StoredEvent) -> float | None:
 
 
 def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float | None:
-    """Return the seconds from the begin of an input to some seconds after a moment.
+    """Return the seconds from the begin of an input to `seconds` after a moment (ISO 8601).
 
     None unless a deadline stopped the input: no other script depends on times.
     """

@@ -1,7 +1,8 @@
 """Replays a recorded session with an agent, and reports where it differs.
 
 The agent's model gives its recorded replies, or another model replies in its place. Calls get their recorded results:
-no tool runs, except those that the caller names, and no delegate is contacted.
+no tool runs, except those that the caller names, and no delegate is contacted. An input is one message of a user with
+everything up to its answer; a step is one plan with its calls.
 """
 
 from __future__ import annotations
@@ -73,25 +74,21 @@ class Replay:
 
     @property
     def is_equal(self) -> bool:
-        """Whether no difference counts."""
+        """Whether there is no difference that counts."""
         return not self.counted
 
     @property
     def counted(self) -> tuple[Difference, ...]:
-        """The differences that count: all but those of answers, if these are ignored."""
+        """The differences that count: all, or all but those of answers if `answers` is `ignore`."""
         return tuple(each for each in self.differences if self.answers == "exact" or each.kind != "answer")
 
     def raise_for_differences(self) -> None:
-        """Check that the replay equals its recording.
-
-        Raises:
-            AssertionError: With the differences that count.
-        """
+        """Raise `AssertionError` with the differences that count; do nothing if there are none."""
         if counted := self.counted:
             raise AssertionError("\n".join([f"The replay of {self.session_id!r} differs:", *map(str, counted)]))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the outcome as plain JSON."""
+        """Return the outcome as plain JSON, with all differences, also those that do not count."""
         return {
             "session_id": self.session_id,
             "equal": self.is_equal,
@@ -115,12 +112,18 @@ async def replay(
     ignore_prompt: bool = False,
     keep_going: bool = False,
 ) -> Replay:
-    """Replay a recorded session with an agent; see `Replayer` for the arguments of the same names.
+    """Replay a recorded session with an agent, in memory, and return where it differs.
 
     Args:
         recording: The session, as stored or as read.
+        graph: The agent, with its prompt, hooks and configuration; it and its database are unchanged.
+        model: Replies in place of the recorded model; None for the recorded replies.
+        tools: Name of a tool → the tool that runs in its place; each has the mark `effect: read`.
         number: The input to compare; -1 is the newest, None for all.
         from_step: The first step to compare, and the first that a new model plans; it needs a `number`.
+        answers: Whether another text of an answer counts as a difference; None to count it only without a new model.
+        ignore_prompt: Whether the system prompt is expected to differ from the recorded requests.
+        keep_going: Whether to continue after a difference, to the first call that cannot be answered.
 
     Raises:
         ConfigError: If the graph is no agent, or one of `tools` may write.
@@ -142,10 +145,10 @@ class Replayer:
     Args:
         graph: The agent, with its prompt, hooks and configuration; it and its database are unchanged.
         model: Replies in place of the recorded model; None for the recorded replies.
-        tools: Tools that run, by the name of the tool in whose place they do; each has the mark `effect: read`.
+        tools: Name of a tool → the tool that runs in its place; each has the mark `effect: read`.
         answers: Whether another text of an answer counts as a difference; None to count it only without a new model.
         ignore_prompt: Whether the system prompt is expected to differ from the recorded requests.
-        keep_going: Whether to go on after a difference, to the first call that cannot be answered. A call without a
+        keep_going: Whether to continue after a difference, to the first call that cannot be answered. A call without a
             recorded result then runs if its tool has the mark `effect: read`.
 
     Raises:
@@ -176,13 +179,22 @@ class Replayer:
         self._saver = InMemorySaver()
         self._playback = Playback()
         self.current: RecordedInput | None = None
-        """The input that is replayed now; None before the first one."""
+        """The input that is replayed now, or was last; None before the first one."""
         self._rebuilt = partial(rebuild, graph, playback=self._playback, real=self._real, checkpointer=self._saver)
         self._recorded_agent = self._rebuilt()
         self._agent = self._rebuilt(model=model) if model is not None else self._recorded_agent
 
     async def replay(self, recording: Recording, *, number: int | None = None, from_step: int = 1) -> Replay:
-        """Replay a session; arguments and errors as for the function `replay`."""
+        """Replay a session from its first input on, and return where it differs. Nothing of it remains in memory.
+
+        Args:
+            recording: The session as it ran.
+            number: The input to compare, which is the last one replayed; -1 is the newest, None for all.
+            from_step: The first step to compare, and the first that a new model plans; it needs a `number`.
+
+        Raises:
+            InputError: If there is no such input or step.
+        """
         chosen = None if number is None else recording.input(number)
         if from_step != 1:
             known = [step.number for step in (chosen or recording.inputs[-1]).steps if step.number]
@@ -196,6 +208,7 @@ class Replayer:
                 await self._saver.adelete_thread(thread)
 
     async def _replay(self, recording: Recording, chosen: RecordedInput | None, from_step: int) -> Replay:
+        """Replay the inputs up to the chosen one, and compare them, or only that one."""
         events = [entry for each in recording.inputs for entry in each.events]
         comparison = Comparison(
             requests={} if self._has_new_model else recorded_requests(events),
@@ -237,16 +250,21 @@ class Replayer:
         )
 
     def _counts(self, difference: Difference) -> bool:
+        """Whether a difference counts."""
         return self._answers == "exact" or difference.kind != "answer"
 
     async def _play(self, run: _InputRun) -> None:
+        """Replay an input, and show it as the current one."""
         self.current = run.recorded
         await run.run(self._playback)
 
     async def _play_anew(
         self, recorded: RecordedInput, history: Session, comparison: Comparison, first: int
     ) -> _InputRun:
-        """Replay an input with the new model, from a step on, in a copy of the session; then add it to the history."""
+        """Replay an input with the new model from the step `first` on, in a copy of the session.
+
+        It is first replayed with its recorded replies in `history`, which the next input needs.
+        """
         before = await history.events()
         base = _InputRun(recorded, history, None, 1, keep_going=False)
         await self._play(base)
@@ -267,9 +285,15 @@ class Replayer:
 
 
 class _InputRun:
-    """Replays one input in a session, and compares it from `first_step` on unless `comparison` is None.
+    """Replays one input in a session, and compares it with its recording.
 
-    `keep_going` is whether to go on after a difference, `resumes` whether the session has the steps before.
+    Args:
+        recorded: The recorded input.
+        session: The session that runs it.
+        comparison: Compares the steps; None to compare nothing.
+        first_step: The first step to compare.
+        keep_going: Whether to continue after a difference.
+        resumes: Whether the session has the steps before `first_step` already, and is resumed.
     """
 
     def __init__(
@@ -298,10 +322,13 @@ class _InputRun:
         self.waits = False
         """Whether the input waits for a person as it was recorded, so that the next one can be replayed."""
         self.is_at_end = True
-        """Whether it stopped where the recording of the input ends, or not at all."""
+        """Whether the replay stopped where the recording of the input ends, or did not stop early."""
 
     async def run(self, playback: Playback) -> None:
-        """Replay the input. Stops at the first difference, or where the recording ends."""
+        """Replay the input to its end. Stops at the first difference unless `keep_going`, or where the recording ends.
+
+        The outcome is in the attributes.
+        """
         recorded = self.recorded
         self._events = [dict(entry) for entry in await self._session.events()]
         playback.load(
@@ -330,7 +357,10 @@ class _InputRun:
             await self._compare_end()
 
     def _explain(self, playback: Playback, asked: Sequence[Interrupt]) -> Difference | None:
-        """Set why the replay cannot go on, and return the difference; None if the recording ends there."""
+        """Set `stopped` and `waits`, and return the difference that ended the replay; None if the recording ends there.
+
+        `asked` are the interrupts without a decision.
+        """
         recorded, fault = self.recorded, playback.fault
         if fault is not None and fault.name:
             tool = fault.tool
@@ -354,16 +384,18 @@ class _InputRun:
         return self._difference("approval", playback.step, name, value)
 
     def _difference(self, kind: DifferenceKind, step: int, name: str, now: Any) -> Difference:
-        """Return the difference of something that the recording does not have."""
+        """Return a difference for something that the recording does not have."""
         return Difference(input=self.recorded.number, step=step, kind=kind, name=name, recorded=ABSENT, now=now)
 
     async def _see(self, entry: StoredEvent) -> bool:
+        """Note an event of the replay; compare the steps before a new plan. Returns whether to end the replay."""
         self._events.append(entry)
         if entry["type"] == "plan":
             self._is_decided = self._compare(await self._now(), entry["step"])
         return self._is_decided
 
     def _decision(self, call: HeldCall) -> dict[str, Any] | None:
+        """Return the recorded decision on a call, by id or else by name; None if there is none. Each is used once."""
         same = [entry for entry in self._decisions if entry["name"] == call["name"]]
         found = next((entry for entry in same if entry["id"] == call["id"]), same[0] if same else None)
         if found is None:
@@ -372,6 +404,7 @@ class _InputRun:
         return {**decision_in(found), "decided_by": found["decided_by"]}
 
     async def _now(self) -> RecordedInput:
+        """Return the replayed input, as far as it has run."""
         # The messages have the arguments of calls that did not start.
         messages = (await self._session.driver.state()).values.get("messages", ())
         inputs = recording_of(self._session.id, self._events, messages).inputs
@@ -379,7 +412,9 @@ class _InputRun:
         return inputs[-1] if len(inputs) >= self.recorded.number else replace(self.recorded, steps=())
 
     def _compare(self, now: RecordedInput, end: int | None) -> bool:
-        """Compare the steps before `end` that have not been compared; return whether the replay is to end there."""
+        """Compare the steps before `end` that have not been compared (None for all); return whether to end the
+        replay.
+        """
         if self._comparison is None or (end is not None and end <= self._next_step):
             return False
         requests = recorded_requests(self._events)
@@ -393,10 +428,11 @@ class _InputRun:
         return bool(self.differences) and not self._keep_going
 
     def _limited(self, found: Iterable[Difference]) -> list[Difference]:
-        """Return the differences to report: the first one, unless the replay continues."""
+        """Return the differences to report: only the first one, unless the replay continues after differences."""
         return list(found) if self._keep_going else [*islice(found, 1 - len(self.differences))]
 
     async def _compare_end(self) -> None:
+        """Compare the remaining steps, and then answer, status and stop reason."""
         if self._comparison is None:
             return
         now = await self._now()
@@ -407,9 +443,9 @@ class _InputRun:
 
 
 def _script(recorded: RecordedInput, first_step: int) -> Script:
-    """Return the script of a replay.
+    """Return the script of an input for a replay, from the step `first_step` on.
 
-    After a deadline, it has only the plans: the time of a replay is another.
+    After a deadline it has only the plans, as the time of a replay is another. An aborted input ends with an abort.
     """
     script = script_of(recorded, first_step)
     items = [

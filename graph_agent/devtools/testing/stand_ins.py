@@ -1,4 +1,7 @@
-"""Defines a model, tools and delegates that return what a session has recorded."""
+"""Defines a model, tools and delegates that return what a session has recorded.
+
+They take it from a `Playback`, which finds the next reply and the result of a call.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RecordedModel(MockChatModel):
-    """A chat model that returns the replies of a playback."""
+    """A chat model that returns the replies of a playback; asynchronous requests only."""
 
     _playback: Playback = PrivateAttr()
     _taken: list[AIMessage] = PrivateAttr(default_factory=list)
@@ -52,6 +55,7 @@ class RecordedModel(MockChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        """Return the next reply of the playback."""
         self._taken.append(await self._playback.reply())
         return await super()._agenerate(messages, stop, run_manager, **kwargs)
 
@@ -62,11 +66,13 @@ class RecordedModel(MockChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
+        """Yield the next reply of the playback in chunks."""
         self._taken.append(await self._playback.reply())
         async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
             yield chunk
 
     def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        """Return the reply that the playback has given; raise `ConfigError` for a request without `await`."""
         if not self._taken:
             raise ConfigError("A replay needs asynchronous hooks; one called the model with `invoke`: use `ainvoke`.")
         return self._taken.pop()
@@ -78,23 +84,30 @@ _numbers = itertools.count()
 def recorded_copy(model: BaseChatModel, playback: Playback) -> BaseChatModel:
     """Return a copy of a model that returns the replies of a playback, and sends nothing.
 
-    Its class, address and options, on which the form of a request depends, are those of the model.
+    Its class, address and options, on which the form of a request depends, are those of the model. The cache, the rate
+    limiter and the callbacks are not copied.
     """
     replies = RecordedModel(playback)
 
     class Recorded(type(model)):  # type: ignore[misc]  # the class of the model is not known before
+        """The class of the copy."""
+
         model_config = {"defer_build": True}  # noqa: RUF012 - Pydantic's; instances are never validated
 
         def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            """Raise `ConfigError`, as the playback is asynchronous."""
             return replies._generate(*args, **kwargs)
 
         async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            """Return the next reply of the playback."""
             return await replies._agenerate(*args, **kwargs)
 
         def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+            """Raise `ConfigError`, as the playback is asynchronous."""
             return replies._stream(*args, **kwargs)
 
         async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+            """Yield the next reply of the playback in chunks."""
             async for chunk in replies._astream(*args, **kwargs):
                 yield chunk
 
@@ -111,10 +124,10 @@ _requested: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("graph_agent_
 
 
 class _RecordedTool(StructuredTool):
-    """A tool with the schema and the marks of another, and recorded results."""
+    """A tool with the schema and the metadata of another, whose results come from a playback."""
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Return the result after the check of the arguments."""
+        """Check the arguments, and return the recorded result; `input` is the tool call."""
         token = _requested.set((str(input["id"]), input["args"]))
         try:
             return await super().ainvoke(input, config, **kwargs)
@@ -123,11 +136,15 @@ class _RecordedTool(StructuredTool):
 
 
 def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
-    """Return a tool that checks its arguments as `tool` does, and takes its results from a playback."""
+    """Return a tool that checks its arguments as `tool` does, and takes its results from a playback.
+
+    The copy has no timeout and no retries. If the playback permits it, `tool` itself runs for a call without a result.
+    """
 
     hidden = InjectedArguments(tool).hidden
 
     async def run(**_: Any) -> Any:
+        """Return the recorded result of the current call, as a value or a `ToolMessage`."""
         id_, arguments = _requested.get()
         shown = {name: value for name, value in arguments.items() if name not in hidden}
         found = await playback.result(id_, tool.name, shown, tool)
@@ -152,21 +169,21 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
 
 
 def _arguments_of(tool: BaseTool) -> Any:
-    """Return the schema that checks a tool's arguments; one that accepts all for a tool of one text."""
+    """Return the schema that checks a tool's arguments; a schema that accepts all for a tool of a single text."""
     if tool.args_schema is not None:
         return tool.args_schema
     return {"type": "object", "properties": tool.args} if isinstance(tool, Tool) else tool.get_input_schema()
 
 
 class RecordedDelegate:
-    """A delegate that takes its answers from a playback, in the place of another."""
+    """A delegate with the name of another, whose answers come from a playback."""
 
     def __init__(self, delegate: Delegate, playback: Playback) -> None:
         self.name, self.description = delegate.name, delegate.description
         self._playback = playback
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Return the recorded answer."""
+        """Return the recorded answer to a task; nothing is contacted."""
         name = delegation_name(self.name)
         found = await self._playback.result(delegation.id, name, {"task": delegation.task}, None)
         assert found is not None, "only tools run in a replay"
@@ -190,13 +207,17 @@ def rebuild(
 ) -> CompiledAgentGraph:
     """Build an agent again, with recorded results in place of its tools and delegates.
 
+    The plan cache is off, requests are recorded in events, and the Store is in memory. A tool in `real` and the tool
+    that reads cut results run as they are.
+
     Args:
         graph: The agent, which is unchanged.
         model: Replies in place of the agent's models; None for their recorded replies.
         playback: Gives the recorded replies and results.
-        real: The tools that run, by the name of the tool in whose place they do.
+        real: Name of a tool → the tool that runs in its place.
         checkpointer: The saver of the new agent.
-        model_rules: Fields that were learned when the replies were recorded, by model; the agent's own win.
+        model_rules: Model name → fields of its rules that were learned when the replies were recorded; the agent's own
+            win.
 
     Raises:
         ConfigError: If the graph is no agent of this package.
@@ -228,6 +249,7 @@ def rebuild(
     models = builder.deps.models
 
     def resolve(given: Any) -> BaseChatModel:
+        """Return the model that stands in for one of the agent's models."""
         if model is not None:
             return model
         try:
