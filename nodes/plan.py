@@ -61,7 +61,7 @@ from graph_agent.nodes.finalize import finalize_in_plan, may_finalize
 logger = get_logger(__name__)
 
 
-class Decision(Enum):
+class PlanDecision(Enum):
     """What a pass through `plan` ends with."""
 
     RUN = "the calls that are ready run, or a person decides on them"
@@ -69,7 +69,7 @@ class Decision(Enum):
     END = "planning is over"
 
 
-Rule = Callable[[PlanUpdate], Awaitable[Decision | None]]
+Rule = Callable[[PlanUpdate], Awaitable[PlanDecision | None]]
 """One rule of `plan`: it may change the update, and ends the pass with a decision; None leads to the next rule."""
 
 
@@ -120,7 +120,7 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
         keep_answer(update)
 
 
-async def answer_with_results(update: PlanUpdate) -> Decision | None:
+async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
     """Answer with the results of the wave if its tools return directly."""
     if (
         update.state.get("wave_finished")
@@ -128,74 +128,74 @@ async def answer_with_results(update: PlanUpdate) -> Decision | None:
         and not update.run.stop.aborted
         and update.answer_directly()
     ):
-        return Decision.END
+        return PlanDecision.END
     return None
 
 
-async def end_if_concluded(update: PlanUpdate) -> Decision | None:
+async def end_if_concluded(update: PlanUpdate) -> PlanDecision | None:
     """End if an edit, a handoff or a hook has ended planning."""
-    return Decision.END if update.concluded else None
+    return PlanDecision.END if update.concluded else None
 
 
-async def stop_at_abort(update: PlanUpdate) -> Decision | None:
+async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
     """Stop at an abort, before the wave continues."""
-    return Decision.END if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
+    return PlanDecision.END if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
 
 
-async def stop_at_abort_or_budget(update: PlanUpdate) -> Decision | None:
+async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
     """Stop at an abort, or if the budget has no room for both another plan and the answer."""
-    return Decision.END if update.stop_at_abort_or_budget() else None
+    return PlanDecision.END if update.stop_at_abort_or_budget() else None
 
 
-async def continue_wave(update: PlanUpdate) -> Decision | None:
+async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
     """Run the waiting calls of the wave that are ready, and ask what its delegations ask."""
-    return Decision.RUN if await start_waiting_calls(update) else None
+    return PlanDecision.RUN if await start_waiting_calls(update) else None
 
 
-async def stop_at_repetition(update: PlanUpdate) -> Decision | None:
+async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
     """Report repeated calls with equal results to the model, then withhold their tools, then stop."""
     if not update.state.get("wave_finished"):
         return None
     if update.deps.config.approve is not None:
         report_edits(update)
     # One wave repeats nothing.
-    return Decision.END if update.loop["waves"] > 1 and stop_repetition(update) else None
+    return PlanDecision.END if update.loop["waves"] > 1 and stop_repetition(update) else None
 
 
-async def end_after_last_wave(update: PlanUpdate) -> Decision | None:
+async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
     """End after the wave that the model declared the last one, unless the user has steered since."""
     if not update.loop["last_wave"] or update.steered:
         return None
     update.conclude({"stop_reason": "completed"})
-    return Decision.END
+    return PlanDecision.END
 
 
-async def end_without_tools(update: PlanUpdate) -> Decision | None:
+async def end_without_tools(update: PlanUpdate) -> PlanDecision | None:
     """End at once for an agent without tools, delegates and hooks: its answer needs no plan."""
     if update.deps.plans:
         return None
     update.publish_events()
     update.conclude({"stop_reason": "completed"})
-    return Decision.END
+    return PlanDecision.END
 
 
-async def stop_at_limit(update: PlanUpdate) -> Decision | None:
+async def stop_at_limit(update: PlanUpdate) -> PlanDecision | None:
     """Stop if a limit on steps, turns or supersteps forbids another plan."""
-    return Decision.END if update.stop_at_limit() else None
+    return PlanDecision.END if update.stop_at_limit() else None
 
 
-async def ask_model(update: PlanUpdate) -> Decision | None:
+async def ask_model(update: PlanUpdate) -> PlanDecision | None:
     """Ask the model for the next wave; with hooks of middleware, the node `model` does."""
     if update.deps.hook_set:
         update.publish_events()
-        return Decision.ASK
+        return PlanDecision.ASK
     await ask_before_deadline(update)
     while _can_be_steered(update) and await receive_for_session(update, ["configure", "steer"]):
         update.loop["outcome"] = None
         # Each of these plans counts towards the limits.
         if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
             await ask_before_deadline(update)
-    return Decision.END if update.concluded else Decision.RUN
+    return PlanDecision.END if update.concluded else PlanDecision.RUN
 
 
 RULES: tuple[Rule, ...] = (
