@@ -69,7 +69,7 @@ class PlanDecision(Enum):
     END = "planning is over"
 
 
-Rule = Callable[[PlanUpdate], Awaitable[PlanDecision | None]]
+PlanRule = Callable[[PlanUpdate], Awaitable[PlanDecision | None]]
 """One rule of `plan`: it may change the update, and ends the pass with a decision; None leads to the next rule."""
 
 
@@ -198,7 +198,7 @@ async def ask_model(update: PlanUpdate) -> PlanDecision | None:
     return PlanDecision.END if update.concluded else PlanDecision.RUN
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[PlanRule, ...] = (
     take_input_or_wave,  # first, because each other rule reads the history
     receive_notes,  # before the limits, which a note may change
     answer_with_results,  # a finished answer costs nothing, so no budget may prevent it
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
 )
 """The rules of a pass that begins an input, or follows a wave."""
 
-AFTER_HOOKS: tuple[Rule, ...] = (
+AFTER_HOOKS: tuple[PlanRule, ...] = (
     take_hooked_reply,
     end_if_concluded,
     stop_at_abort,
