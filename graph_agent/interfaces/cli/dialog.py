@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
 
-Decision = dict[str, Any]
+DecisionFields = dict[str, Any]
 """One decision of a `HITLResponse`, e.g. `{"type": "approve"}` or `{"type": "reject", "message": "too expensive"}`."""
 
 
@@ -68,7 +68,7 @@ class Question:
     actions: tuple[Action, ...]
     """The calls that wait for a decision, in order; empty for a question of another kind."""
 
-    def answer(self, decisions: Sequence[Decision]) -> Any:
+    def answer(self, decisions: Sequence[DecisionFields]) -> Any:
         """Return the value that resumes the interrupt with a decision for each action, in order.
 
         It is `{"decisions": […]}`, or the decision alone if the request has the shape of a single call.
@@ -115,7 +115,7 @@ def describe(question: Question) -> list[str]:
     return [visible(value) if isinstance(value, str) else visible_json(value)]
 
 
-def parse_decision(text: str, action: Action) -> Decision:
+def parse_decision(text: str, action: Action) -> DecisionFields:
     """Return the decision that a text of the command line names.
 
     The text is `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`. Raises
@@ -140,7 +140,7 @@ def check_allowed(kind: str, action: Action) -> None:
         raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
 
 
-def edit(action: Action, arguments: dict[str, Any]) -> Decision:
+def edit(action: Action, arguments: dict[str, Any]) -> DecisionFields:
     """Return the decision to run a call with other arguments."""
     return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
 
@@ -220,7 +220,7 @@ class Dialog:
     """Why the last input was refused; empty if it was accepted."""
     _at: int = 0
     """Index of the open question."""
-    _decisions: list[Decision] = field(default_factory=list)
+    _decisions: list[DecisionFields] = field(default_factory=list)
     """The decisions on the first calls of the open question."""
     _answers: dict[str, Any] = field(default_factory=dict)
     """Interrupt id → answer, of the questions before the open one."""
@@ -330,7 +330,7 @@ class Dialog:
             self._awaits = kind
             self._draft = visible_json(action.args, indent=2)
 
-    def _decide(self, decision: Decision) -> None:
+    def _decide(self, decision: DecisionFields) -> None:
         """Add a decision on the next call.
 
         The last one of a question closes it. Then skip calls that are always approved.
@@ -480,7 +480,9 @@ class GivenAnswers:
         return self.decisions
 
 
-def _by_id(questions: Sequence[Question], decisions: Sequence[Decision], answers: Sequence[str]) -> dict[str, Any]:
+def _by_id(
+    questions: Sequence[Question], decisions: Sequence[DecisionFields], answers: Sequence[str]
+) -> dict[str, Any]:
     """Distribute decisions and answers to the questions in order; return interrupt id → answer."""
     remaining, texts = iter(decisions), iter(answers)
     return {
