@@ -36,7 +36,7 @@ DecisionFields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ReviewedCall:
     """One call that waits for a decision; a call may allow only some kinds of decisions."""
 
     name: str
@@ -65,7 +65,7 @@ class Question:
     """Id of the interrupt."""
     value: Any
     """The interrupt's value."""
-    actions: tuple[Action, ...]
+    actions: tuple[ReviewedCall, ...]
     """The calls that wait for a decision, in order; empty for a question of another kind."""
 
     def answer(self, decisions: Sequence[DecisionFields]) -> Any:
@@ -115,7 +115,7 @@ def describe(question: Question) -> list[str]:
     return [visible(value) if isinstance(value, str) else visible_json(value)]
 
 
-def parse_decision(text: str, action: Action) -> DecisionFields:
+def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
     """Return the decision that a text of the command line names.
 
     The text is `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`. Raises
@@ -134,13 +134,13 @@ def parse_decision(text: str, action: Action) -> DecisionFields:
     return {"type": kind, "message": rest} if rest else {"type": kind}
 
 
-def check_allowed(kind: str, action: Action) -> None:
+def check_allowed(kind: str, action: ReviewedCall) -> None:
     """Check that a call allows a kind of decision; raise `InputError` if it does not."""
     if kind not in action.allowed:
         raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
 
 
-def edit(action: Action, arguments: dict[str, Any]) -> DecisionFields:
+def edit(action: ReviewedCall, arguments: dict[str, Any]) -> DecisionFields:
     """Return the decision to run a call with other arguments."""
     return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
 
@@ -164,13 +164,13 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def _actions(interrupt: Interrupt) -> tuple[Action, ...]:
+def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
     """Return the calls that an interrupt asks to approve, in order; empty if it requests no approval."""
     if (request := request_of(interrupt)) is None:
         return ()
     delegate = request["delegate"] if isinstance(request.get("delegate"), str) else ""
     return tuple(
-        Action(
+        ReviewedCall(
             call["name"],
             call["arguments"],
             call.get("description", ""),
@@ -312,7 +312,7 @@ class Dialog:
         else:
             self._choose(given.strip().lower(), action)
 
-    def _choose(self, given: str, action: Action) -> None:
+    def _choose(self, given: str, action: ReviewedCall) -> None:
         """Process a choice, e.g. `y` or `edit`, in lower case.
 
         Raise `InputError` for an unknown one, or one the call does not allow.
@@ -359,14 +359,14 @@ class Dialog:
         return self.questions[self._at]
 
     @property
-    def _action(self) -> Action | None:
+    def _action(self) -> ReviewedCall | None:
         """The call that the next decision is for; None for a question that is no approval, and after the last."""
         if self._at == len(self.questions) or not self._question.actions:
             return None
         return self._question.actions[len(self._decisions)]
 
 
-def _news(action: Action) -> str:
+def _news(action: ReviewedCall) -> str:
     """Return the description of a call; empty if it only repeats name and arguments, as LangChain's default does."""
     is_known = action.description == f"Delegate {action.delegate}" or str(action.args) in action.description
     return "" if is_known else action.description
