@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from graph_agent.base._internal.text import visible_json
 from graph_agent.integrations.workspace.folder import MOST_DEPTH, Folder, PathError
-from graph_agent.integrations.workspace.patterns import PatternError, Rule, is_ignored, parse_rule, parse_rules
+from graph_agent.integrations.workspace.patterns import IgnoreRule, PatternError, is_ignored, parse_rule, parse_rules
 
 _ALWAYS_IGNORED = "/.git/"
 
@@ -68,7 +68,7 @@ class Listing:
                     names.append(entry.name)
         return folders, names
 
-    def _rules(self) -> tuple[Rule, ...]:
+    def _rules(self) -> tuple[IgnoreRule, ...]:
         try:
             text = self._folder.read_text(".gitignore")
         except PathError:
@@ -82,7 +82,7 @@ def shown(path: str) -> str:
     return path if path.isprintable() and not path.startswith('"') else visible_json(path)
 
 
-def _wanted(pattern: str) -> Rule:
+def _wanted(pattern: str) -> IgnoreRule:
     try:
         rule = parse_rule(pattern, below=True)
     except PatternError as error:

@@ -43,7 +43,7 @@ class PatternError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class IgnoreRule:
     """One line of a `.gitignore`."""
 
     matcher: re.Pattern[str]
@@ -52,7 +52,7 @@ class Rule:
     """Whether matching paths are included again."""
 
 
-def parse_rule(line: str, *, below: bool = False) -> Rule | None:
+def parse_rule(line: str, *, below: bool = False) -> IgnoreRule | None:
     """Return the rule in a line of a `.gitignore`; None for an empty line or a comment.
 
     Args:
@@ -69,13 +69,13 @@ def parse_rule(line: str, *, below: bool = False) -> Rule | None:
     if len(line) > MOST_CHARS:
         raise PatternError(f"it has {len(line)} characters; {MOST_CHARS} are permitted")
     is_negated = line.startswith("!")
-    return Rule(re.compile(_translated(line[is_negated:], below)), is_negated)
+    return IgnoreRule(re.compile(_translated(line[is_negated:], below)), is_negated)
 
 
 @functools.lru_cache(8)
-def parse_rules(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[IgnoreRule, ...]:
     """Return the rules in a `.gitignore`, the last line first; invalid lines are left out. Cached."""
-    rules = list[Rule]()
+    rules = list[IgnoreRule]()
     for line in text.removeprefix("\ufeff").split("\n")[:MOST_LINES]:
         try:
             rule = parse_rule(line)
@@ -86,7 +86,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     return tuple(reversed(rules))
 
 
-def is_ignored(path: str, rules: tuple[Rule, ...]) -> bool:
+def is_ignored(path: str, rules: tuple[IgnoreRule, ...]) -> bool:
     """Whether a path is ignored: the first of the rules that matches decides; False if none does."""
     return next((not rule.is_negated for rule in rules if rule.matcher.match(path)), False)
 
