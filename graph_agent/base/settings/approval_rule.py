@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from graph_agent.base.types import Call
 
-Rule: TypeAlias = str | Callable[[Call], Any]
+ApprovalRule: TypeAlias = str | Callable[[Call], Any]
 """A name pattern, or a function that returns whether the given call needs approval, which may be asynchronous."""
 
 

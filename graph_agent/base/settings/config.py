@@ -25,7 +25,7 @@ from typing_extensions import is_typeddict
 
 from graph_agent.base._internal.validation_text import CheckedModel, describe_fields
 from graph_agent.base.errors import ConfigError
-from graph_agent.base.settings.approval_rule import Rule, signature_fault
+from graph_agent.base.settings.approval_rule import ApprovalRule, signature_fault
 from graph_agent.base.types import Call
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     Prices = dict[str, Price] | dict[str, Any]
     ModelRules = Mapping[str, Mapping[str, Any]]
     FallbackModels = tuple[Any, ...] | list[Any]
-    ApprovalRules = Sequence[Rule] | Callable[[Call], Any]
+    ApprovalRules = Sequence[ApprovalRule] | Callable[[Call], Any]
 else:
     Texts = tuple[str, ...]
     ApprovalPatterns = tuple[Annotated[str, Field(min_length=1)], ...]
@@ -262,9 +262,9 @@ class LoopConfig(CheckedModel):
         return self
 
     @property
-    def approval_rules(self) -> tuple[Rule, ...]:
+    def approval_rules(self) -> tuple[ApprovalRule, ...]:
         """The rules in `approve`; empty if it is None."""
-        return cast("tuple[Rule, ...]", self.approve or ())
+        return cast("tuple[ApprovalRule, ...]", self.approve or ())
 
     @property
     def recorded_chars(self) -> int:

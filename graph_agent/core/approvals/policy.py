@@ -13,7 +13,7 @@ from typing import Any, cast
 from graph_agent.base._internal.failure_log import get_logger, log_failure, log_user_error
 from graph_agent.base._internal.text import clean
 from graph_agent.base.errors import ConfigError, did_you_mean
-from graph_agent.base.settings.approval_rule import Rule
+from graph_agent.base.settings.approval_rule import ApprovalRule
 from graph_agent.base.types import Call
 from graph_agent.core.approvals.requests import DECISIONS, DecisionType
 
@@ -74,7 +74,7 @@ reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed
 """The calls of one reply that are reviewed at once, for a rule that depends on the others."""
 
 
-async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | None:
+async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Review | None:
     """Return the review of a call, references resolved, by its mark and the rules; None if it needs no approval.
 
     A call that several rules select is decided by the decisions that all of them allow; if there are none, it can only
