@@ -26,7 +26,7 @@ ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorDat
 """Called as `(context, params)`, as in the MCP SDK, or with a third `CallbackContext`, as in LangChain's adapters."""
 
 
-class Session(ClientSession):
+class McpSession(ClientSession):
     """The SDK's client session, with the server's requests handled in tasks of their own.
 
     The SDK awaits the elicitation callback in the loop that also delivers all replies, so that a question that waits

@@ -31,7 +31,7 @@ from mcp.shared.session import ProgressFnT
 from mcp.types import JSONRPCRequest, RequestId
 
 from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.integrations.mcp.client_session import Session, read_pages
+from graph_agent.integrations.mcp.client_session import McpSession, read_pages
 from graph_agent.integrations.mcp.connections import ServerConfig
 from graph_agent.integrations.mcp.messages import (
     Loss,
@@ -187,7 +187,7 @@ class ServerConnection:
         self.relisting: asyncio.Task[None] | None = None
         """The task that lists the tools again after an announced change; None while there is none."""
         self._stray = ""
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._log = ServerLog(config.name)
         self._stop = asyncio.Event()
         self._calls: set[Call] = set()
@@ -354,7 +354,7 @@ class ServerConnection:
             options["list_roots_callback"] = self._list_roots
         closed = functools.partial(self._end, "it closed the connection")
         taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
-        session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
+        session = await stack.enter_async_context(McpSession(*taps, on_tools_changed=self._on_tools_changed, **options))
         self.capabilities = capabilities = (await session.initialize()).capabilities
         # Listed at every opening, so that a call detects a removed tool and the SDK has the output schemas.
         self._session = session
@@ -378,7 +378,7 @@ class ServerConnection:
                 raise LostCallError(broken) from None
             raise
 
-    def _notify_cancelled(self, session: Session, call: Call) -> None:
+    def _notify_cancelled(self, session: McpSession, call: Call) -> None:
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
             return
         params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller cancelled the call.")
@@ -508,7 +508,7 @@ _MOST_PARTS = 50_000
 """Maximum parts of a tool's schema with references expanded; each level of `$ref` can double them."""
 
 
-async def _list_tools(session: Session) -> dict[str, types.Tool]:
+async def _list_tools(session: McpSession) -> dict[str, types.Tool]:
     listed: dict[str, types.Tool] = {}
     async with aclosing(read_pages(session.list_tools)) as pages:
         async for page in pages:
