@@ -54,7 +54,7 @@ Stream = TypeVar("Stream", bound=AsyncResource)
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class CallerRequests:
     """The requests of one caller, one at a time. `lost` is resolved once no answer can arrive any more."""
 
     lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -66,7 +66,7 @@ class Call:
     """State of the call for assigning the server's questions."""
 
 
-current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
+current_call: ContextVar[CallerRequests | None] = ContextVar("mcp_call", default=None)
 """The call whose requests the current task sends; None outside a call."""
 
 
@@ -190,7 +190,7 @@ class ServerConnection:
         self._session: McpSession | None = None
         self._log = ServerLog(config.name)
         self._stop = asyncio.Event()
-        self._calls: set[Call] = set()
+        self._calls: set[CallerRequests] = set()
         self._questions = Questions()
         self._retired = False
         # The SDK does not clean up after a cancelled process start, so the start, of milliseconds, is not cancelled.
@@ -238,7 +238,7 @@ class ServerConnection:
             raise McpCallError(
                 f"MCP server {self._config.name!r} no longer offers {name!r}; it offers: {known}.", may_have_run=False
             )
-        call = Call()
+        call = CallerRequests()
         if asked_by is not None:
             call.asking.session_id, call.asking.asker = asked_by
         self._questions.begin(call.asking)
@@ -265,7 +265,7 @@ class ServerConnection:
         finally:
             self._questions.end(call.asking, answered=call.answered)
 
-    async def request(self, work: Callable[[ClientSession], Awaitable[T]], call: Call | None = None) -> T:
+    async def request(self, work: Callable[[ClientSession], Awaitable[T]], call: CallerRequests | None = None) -> T:
         """Run `work`, which sends one request after the other, and return its result; cancelling notifies the server.
 
         Args:
@@ -276,7 +276,7 @@ class ServerConnection:
             LostCallError: The session has ended, or no answer will arrive.
             Exception: The errors of `work`.
         """
-        session, call = self._session, call or Call()
+        session, call = self._session, call or CallerRequests()
         if session is None or self.ended.done():
             raise LostCallError(Loss(self._reason(), may_have_run=False))
         self._calls.add(call)
@@ -365,7 +365,7 @@ class ServerConnection:
         if not self.opened.done():
             self.opened.set_result(None)
 
-    def _outcome(self, call: Call, answer: asyncio.Future[T]) -> T:
+    def _outcome(self, call: CallerRequests, answer: asyncio.Future[T]) -> T:
         broken = Loss(self._reason(), may_have_run=call.sent)
         if not answer.done():
             raise LostCallError(call.lost.result() if call.lost.done() else broken)
@@ -378,7 +378,7 @@ class ServerConnection:
                 raise LostCallError(broken) from None
             raise
 
-    def _notify_cancelled(self, session: McpSession, call: Call) -> None:
+    def _notify_cancelled(self, session: McpSession, call: CallerRequests) -> None:
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
             return
         params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller cancelled the call.")
@@ -453,7 +453,7 @@ class ServerConnection:
         # After a stray line the reply may follow immediately, so the calls fail after a delay.
         asyncio.get_running_loop().call_later(_STRAY_GRACE_S if error.stray else 0, fail)
 
-    def _fail_calls(self, calls: list[Call], error: UnreadableError) -> None:
+    def _fail_calls(self, calls: list[CallerRequests], error: UnreadableError) -> None:
         fix = "; print to stderr instead, or set 'stray_output: ignore' for the server" if error.stray else ""
         for call in calls:
             if not call.lost.done():
