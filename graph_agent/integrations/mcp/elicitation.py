@@ -43,7 +43,7 @@ from graph_agent.core.runs.run import run_of
 from graph_agent.integrations.mcp.connections import ServerConfig
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
 from graph_agent.integrations.mcp.messages import McpCallError, UrlsRequiredError
-from graph_agent.integrations.mcp.server import Server, is_repeatable
+from graph_agent.integrations.mcp.server import McpServer, is_repeatable
 from graph_agent.integrations.mcp.suspended import (
     HANDOVER,
     NO_SAMPLING,
@@ -134,7 +134,7 @@ _MAX_REFUSALS = 5
 
 
 async def call_and_ask(
-    server: Server,
+    server: McpServer,
     bridge: LoopBridge,
     tool: types.Tool,
     arguments: dict[str, Any],
@@ -193,7 +193,7 @@ async def call_and_ask(
 
 
 async def _call(
-    server: Server,
+    server: McpServer,
     tool: types.Tool,
     arguments: dict[str, Any],
     on_progress: ProgressFnT | None,
@@ -222,7 +222,7 @@ async def _call(
 
 
 async def _continue_elsewhere(
-    server: Server, tool: types.Tool, key: str, asked: ElicitationRequest, answer: Any
+    server: McpServer, tool: types.Tool, key: str, asked: ElicitationRequest, answer: Any
 ) -> types.CallToolResult:
     """Send an answer to the process that holds the call, and return the call's result.
 
@@ -249,7 +249,7 @@ class _Conversation:
     """The part of a call that one task of the graph runs: interrupts for questions, passes answers to the server."""
 
     def __init__(
-        self, server: Server, tool: types.Tool, bridge: LoopBridge, call: Call, suspended: SuspendedCall
+        self, server: McpServer, tool: types.Tool, bridge: LoopBridge, call: Call, suspended: SuspendedCall
     ) -> None:
         self._server = server
         self._may_repeat = is_repeatable(tool) or server.config.elicitation == "repeat"
@@ -426,7 +426,7 @@ async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationReques
     return None
 
 
-def _lost(server: Server, tool: types.Tool) -> str:
+def _lost(server: McpServer, tool: types.Tool) -> str:
     return (
         f"MCP server {server.config.name!r}: the call of {tool.name!r} ended while it waited for a person's answer, "
         "which was not delivered; it may have taken effect."

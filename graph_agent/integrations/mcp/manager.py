@@ -21,7 +21,7 @@ from graph_agent.integrations.mcp.client_session import ElicitationHandler, elic
 from graph_agent.integrations.mcp.connections import check_connections, read_roots
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
 from graph_agent.integrations.mcp.resources import listing_tools
-from graph_agent.integrations.mcp.server import Server
+from graph_agent.integrations.mcp.server import McpServer
 from graph_agent.integrations.mcp.tools import McpTool, to_langchain_tool
 
 logger = get_logger("graph_agent.mcp")
@@ -111,7 +111,7 @@ async def open_mcp_tools(
     """
     opening = _Opening()
     for config in check_connections(connections, auth):
-        opening.servers.append(Server(config, elicitation_for(config.name, on_elicitation), opening.on_tools))
+        opening.servers.append(McpServer(config, elicitation_for(config.name, on_elicitation), opening.on_tools))
     servers = opening.servers
     try:
         found = await asyncio.gather(*(_tools_or_error(server) for server in servers))
@@ -122,7 +122,7 @@ async def open_mcp_tools(
             await asyncio.gather(*(server.close() for server in servers))
 
 
-async def _tools_or_error(server: Server) -> list[types.Tool] | str:
+async def _tools_or_error(server: McpServer) -> list[types.Tool] | str:
     try:
         return await server.open()
     except McpServerError as error:
@@ -136,7 +136,7 @@ class _Opening:
     """The servers of one `open_mcp_tools` block and their tools; belongs to the event loop that opens them."""
 
     def __init__(self) -> None:
-        self.servers: list[Server] = []
+        self.servers: list[McpServer] = []
         self.tools = McpTools()
         self._bridge = LoopBridge()
         self._listing: dict[str, list[McpTool]] = {}
@@ -160,7 +160,7 @@ class _Opening:
         self.tools._opening = self
         return self.tools
 
-    def on_tools(self, server: Server) -> None:
+    def on_tools(self, server: McpServer) -> None:
         """Update the list after a server's tools have changed; a tool whose name is taken is dropped with a warning."""
         self.tools[:], conflicts = self._distinct()
         for conflict in conflicts:

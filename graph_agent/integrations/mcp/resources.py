@@ -13,7 +13,7 @@ from pydantic import AnyUrl, ValidationError
 
 from graph_agent.integrations.mcp.client_session import read_pages
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
-from graph_agent.integrations.mcp.server import Server
+from graph_agent.integrations.mcp.server import McpServer
 from graph_agent.integrations.mcp.tools import McpTool, resource_text
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -32,7 +32,7 @@ _PROMPT: dict[str, Any] = {
 }
 
 
-def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTool]:
+def listing_tools(server: McpServer, bridge: LoopBridge, source: Any) -> list[McpTool]:
     """Return the tools that list and read a server's resources and prompts, as far as configured and supported.
 
     Each name begins with the connection's `tool_prefix`, or with `<server>_` without one.
@@ -75,7 +75,7 @@ def listing_tools(server: Server, bridge: LoopBridge, source: Any) -> list[McpTo
 _Work = Callable[[ClientSession, dict[str, Any]], Awaitable[str]]
 
 
-async def _request(server: Server, name: str, work: _Work, arguments: dict[str, Any]) -> str:
+async def _request(server: McpServer, name: str, work: _Work, arguments: dict[str, Any]) -> str:
     try:
         return await server.request(name, lambda session: work(session, arguments))
     except McpError as error:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 logger = get_logger("graph_agent.mcp")
 
 
-class Server:
+class McpServer:
     """A server whose session is reopened after a failure; belongs to the event loop in which it is created.
 
     A lost call is retried once, on a new session, if it certainly did not run or may run twice. Concurrent calls that
@@ -39,7 +39,7 @@ class Server:
         self,
         config: ServerConfig,
         elicit: ElicitationFnT | None,
-        on_tools: Callable[[Server], None] = lambda server: None,
+        on_tools: Callable[[McpServer], None] = lambda server: None,
     ) -> None:
         self.config = config
         self.tools: dict[str, types.Tool] = {}

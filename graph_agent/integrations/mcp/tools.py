@@ -19,7 +19,7 @@ from graph_agent.base._internal import telemetry
 from graph_agent.base.calls import key_of_current_call
 from graph_agent.integrations.mcp.elicitation import call_and_ask
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
-from graph_agent.integrations.mcp.server import Server
+from graph_agent.integrations.mcp.server import McpServer
 
 
 def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
@@ -69,7 +69,7 @@ class McpTool(StructuredTool):
         return await self.coroutine(*args, **kwargs)
 
 
-def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, source: Any = None) -> McpTool:
+def to_langchain_tool(server: McpServer, tool: types.Tool, bridge: LoopBridge, source: Any = None) -> McpTool:
     """Convert a server's tool to a LangChain tool that can be called from any event loop or thread.
 
     Its name is the server's name of the tool after the connection's `tool_prefix`. Its metadata has the server's

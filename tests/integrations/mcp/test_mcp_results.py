@@ -25,7 +25,7 @@ from graph_agent.errors import SyncInLoopError
 from graph_agent.integrations.mcp import loop_bridge
 from graph_agent.integrations.mcp.client_session import elicitation_for
 from graph_agent.integrations.mcp.connections import ServerConfig
-from graph_agent.integrations.mcp.server import Server
+from graph_agent.integrations.mcp.server import McpServer
 from graph_agent.integrations.mcp.tools import to_langchain_tool
 from graph_agent.mcp import McpTools, open_mcp_tools
 from tests.support.agents import asks
@@ -84,7 +84,7 @@ async def test_names_and_marks(tools: McpTools) -> None:
 
 async def test_the_schema_is_the_servers_and_always_has_properties(tools: McpTools) -> None:
     bare = types.Tool(name="bare", inputSchema={"type": "object"})
-    server = Server(ServerConfig(name="demo", transport="stdio", options={}), None)
+    server = McpServer(ServerConfig(name="demo", transport="stdio", options={}), None)
     assert to_langchain_tool(server, bare, loop_bridge.LoopBridge()).args == {}
     assert next(tool for tool in tools if tool.name == "dotted.echo").args["text"]["type"] == "string"
 
