@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from graph_agent.interfaces.server.admission.body import run_in_thread
-from graph_agent.interfaces.server.admission.gate import Caller, Limits, caller
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, caller
 from graph_agent.interfaces.server.chat.handler import Chat, ChatDialect
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
@@ -70,7 +70,7 @@ class Services:
     """Services of an open server."""
 
     chat: Chat
-    streams: Limits
+    streams: RequestLimits
     """Limits of event streams per caller."""
     readiness: Readiness
 

@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.admission.gate import Caller, Limits, read_keys
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, read_keys
 from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
 from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.interfaces.server.problems import ProblemError
@@ -227,7 +227,7 @@ def test_a_caller_without_a_key_sees_no_keyed_sessions() -> None:
 
 def test_requests_of_a_minute_are_counted_by_key() -> None:
     clock = [0.0]
-    limits = Limits(concurrent=9, per_minute=2, clock=lambda: clock[0])
+    limits = RequestLimits(concurrent=9, per_minute=2, clock=lambda: clock[0])
     retries: list[float | None] = []
     for clock[0], caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
         try:
@@ -335,7 +335,7 @@ def test_follow_ups_count_as_inputs_and_a_caller_at_its_limit_can_stop_its_run(t
 
 
 def test_a_follow_up_takes_no_place_among_the_requests_at_the_same_time(tmp_path: Path) -> None:
-    limits = [Limits(1, 3), SharedLimits(tmp_path, "requests", 1, 3)]
+    limits = [RequestLimits(1, 3), SharedLimits(tmp_path, "requests", 1, 3)]
     refusals = []
     for one in limits:
         with one.slot("a"):

@@ -13,7 +13,7 @@ import pytest
 
 from graph_agent.interfaces.server import supervisor as workers
 from graph_agent.interfaces.server.admission import worker_folder
-from graph_agent.interfaces.server.admission.gate import Limits
+from graph_agent.interfaces.server.admission.gate import RequestLimits
 from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
 from graph_agent.interfaces.server.monitoring import ReservedFile
 from graph_agent.interfaces.server.problems import ProblemError
@@ -22,7 +22,7 @@ from tests.support.chat_client import CHAT, body
 from tests.support.small_disk import fill, small_disk
 
 
-def refused(limits: Limits, caller: str, begin: Callable[[Limits, str], None]) -> bool:
+def refused(limits: RequestLimits, caller: str, begin: Callable[[RequestLimits, str], None]) -> bool:
     try:
         begin(limits, caller)
     except ProblemError:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from graph_agent.interfaces.server.admission.gate import Limits
+from graph_agent.interfaces.server.admission.gate import RequestLimits
 from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
 from graph_agent.interfaces.server.problems import ProblemError
 from tests.interfaces.server.process import PARROT, Served, eventually, refused, serving
@@ -165,7 +165,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
     limits = (
         SharedLimits(tmp_path, "requests", 1, 2, clock=lambda: clock[0])
         if shared
-        else Limits(1, 2, clock=lambda: clock[0])
+        else RequestLimits(1, 2, clock=lambda: clock[0])
     )
     retries: list[Any] = []
     for clock[0], caller, again in [

@@ -33,7 +33,7 @@ from graph_agent.interfaces.server.a2a.app import CARD_AGE_S, A2AOptions, A2ASer
 from graph_agent.interfaces.server.a2a.executor import STEERING, NoSlotError, SlotFactory
 from graph_agent.interfaces.server.a2a.store import open_stores, task_lease
 from graph_agent.interfaces.server.a2a.validation import RequestBounds
-from graph_agent.interfaces.server.admission.gate import Caller, Limits, admit_requests, admitted_caller, guard
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, admit_requests, admitted_caller, guard
 from graph_agent.interfaces.server.admission.worker_folder import limits_of
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID
@@ -116,7 +116,9 @@ def _conversation() -> AgentSkill:
 
 
 @asynccontextmanager
-async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> AsyncIterator[list[BaseRoute]]:
+async def a2a_routes(
+    runs: Runs, limits: RequestLimits, tasks: RequestLimits, db: str
+) -> AsyncIterator[list[BaseRoute]]:
     """Open the agent for A2A clients, and stop their tasks on exit.
 
     A conversation is a session of the caller, with the same id if that is a valid session id. Other processes may
@@ -163,7 +165,7 @@ def bounds_of(settings: ServerSettings) -> RequestBounds:
     )
 
 
-def task_slots(tasks: Limits) -> SlotFactory:
+def task_slots(tasks: RequestLimits) -> SlotFactory:
     """Return a context manager factory that limits the concurrent tasks of each user."""
 
     @contextmanager

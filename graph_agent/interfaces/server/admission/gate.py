@@ -50,7 +50,7 @@ WINDOW_S = 60.0
 """Length in seconds of the sliding window for the limit per minute."""
 
 
-class Limits:
+class RequestLimits:
     """Counts active requests and requests of the last minute per caller, in this process, and refuses too many.
 
     Args:
@@ -298,7 +298,7 @@ class Gate:
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
         self._app = app
         # Limits per caller apply once the body has arrived; until then only this limits the memory of bodies.
-        arriving = Limits(settings.concurrent_requests)
+        arriving = RequestLimits(settings.concurrent_requests)
         self._limited = BodyLimits(
             app,
             max_bytes=settings.max_body_bytes,
@@ -370,7 +370,12 @@ def admitted_caller(request: HTTPConnection) -> Caller:
 
 
 def admit_requests(
-    routes: Iterable[BaseRoute], runs: Drainable, limits: Limits, *, protocol: str, streams: Limits | None = None
+    routes: Iterable[BaseRoute],
+    runs: Drainable,
+    limits: RequestLimits,
+    *,
+    protocol: str,
+    streams: RequestLimits | None = None,
 ) -> None:
     """Wrap the routes of an SDK so that each request is checked and counted, and refused while the server stops.
 
@@ -393,7 +398,9 @@ class _Limited:
     site without a preflight request. Construct it with the arguments of `admit_requests`.
     """
 
-    def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits, streams: Limits, protocol: str) -> None:
+    def __init__(
+        self, app: ASGIApp, runs: Drainable, limits: RequestLimits, streams: RequestLimits, protocol: str
+    ) -> None:
         self._app = app
         self._runs = runs
         self._limits = limits

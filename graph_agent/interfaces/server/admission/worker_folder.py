@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from graph_agent.interfaces.server.admission.gate import WINDOW_S, Limits
+from graph_agent.interfaces.server.admission.gate import WINDOW_S, RequestLimits
 from graph_agent.interfaces.server.settings import ServerSettings
 from graph_agent.storage.checkpoints.sqlite_connection import Patience
 
@@ -81,7 +81,7 @@ CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
 """
 
 
-class SharedLimits(Limits):
+class SharedLimits(RequestLimits):
     """Limits per caller over all worker processes that share a folder.
 
     Args:
@@ -222,14 +222,18 @@ def _make_tables(db: sqlite3.Connection) -> None:
             time.sleep(patience.pause_s(error))
 
 
-def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
+def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[RequestLimits, RequestLimits, RequestLimits]:
     """Return the limits per key of requests, of event streams, and of active A2A tasks.
 
     Processes that have the folder `shared` count together; with None, this process counts alone.
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
     if shared is None:
-        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
+        return (
+            RequestLimits(*requests),
+            RequestLimits(settings.event_streams),
+            RequestLimits(settings.concurrent_requests),
+        )
     return (
         SharedLimits(shared, "requests", *requests),
         SharedLimits(shared, "streams", settings.event_streams),

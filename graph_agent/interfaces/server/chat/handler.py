@@ -20,7 +20,7 @@ from starlette.responses import Response
 from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.core.state.events import StoredEvent
-from graph_agent.interfaces.server.admission.gate import Caller, Limits
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.chat.attempts import Attempt, attempt_of, before_failure
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import (
@@ -282,7 +282,7 @@ class Chat:
     """Answers chat requests."""
 
     runs: Runs
-    limits: Limits
+    limits: RequestLimits
 
     async def answer(
         self,

@@ -32,7 +32,7 @@ from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitat
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
 from graph_agent.integrations.mcp.tools import KEY_IN_META
-from graph_agent.interfaces.server.admission.gate import Caller, Limits
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import ProgressUpdate, RunEnded
@@ -284,7 +284,7 @@ class AgentTool:
         tasks: Limits active runs per caller; a run may outlast its request.
     """
 
-    def __init__(self, runs: Runs, tasks: Limits) -> None:
+    def __init__(self, runs: Runs, tasks: RequestLimits) -> None:
         self.host = runs.host
         self.closing = asyncio.Event()
         """Set when the server stops: calls then no longer wait for a person, and a cancelled call does not abort its

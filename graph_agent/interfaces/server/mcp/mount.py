@@ -34,7 +34,7 @@ from starlette.types import Receive, Scope, Send
 from graph_agent.base._internal.text import json_line
 from graph_agent.integrations.otel import instrument_from_env, is_switched_on
 from graph_agent.interfaces.server.admission.body import ReplayedBody
-from graph_agent.interfaces.server.admission.gate import Caller, Limits, admit_requests, admitted_caller
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, admit_requests, admitted_caller
 from graph_agent.interfaces.server.admission.worker_folder import limits_of
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.host import AgentSource, open_host
@@ -66,7 +66,7 @@ def _is_no_ended_stream(record: logging.LogRecord) -> bool:
 
 @asynccontextmanager
 async def mcp_routes(
-    runs: Runs, limits: Limits, streams: Limits, tasks: Limits, *, shared: bool
+    runs: Runs, limits: RequestLimits, streams: RequestLimits, tasks: RequestLimits, *, shared: bool
 ) -> AsyncIterator[list[BaseRoute]]:
     """Open the agent for MCP clients, yield the routes, and end the clients' sessions on exit.
 
