@@ -22,8 +22,8 @@ from graph_agent.core.state.call_events import CallResult
 from graph_agent.models.errors import public_exception_text
 
 logger = get_logger("graph_agent.tools.output")
-Cause = Literal["abort", "deadline"]
-_BECAUSE: dict[Cause, str] = {"abort": "the run was stopped", "deadline": "the time for this input ran out"}
+StopCause = Literal["abort", "deadline"]
+_BECAUSE: dict[StopCause, str] = {"abort": "the run was stopped", "deadline": "the time for this input ran out"}
 
 
 def misfit(tool: BaseTool, error: BaseException) -> bool:
@@ -65,7 +65,7 @@ def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) ->
     return clean(f"{tool.name} failed: {public_exception_text(error)}")
 
 
-def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
+def cut_short(cause: StopCause, *, started: bool, writes: bool) -> CallResult:
     """Return the result of a call that an abort or a deadline stopped."""
     because = _BECAUSE[cause]
     if not started:

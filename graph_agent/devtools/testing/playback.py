@@ -25,7 +25,7 @@ from graph_agent.base.calls import canonical_arguments
 from graph_agent.base.errors import RunFailedError, ScriptError
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.state.events import StoredEvent
-from graph_agent.core.tools.output import Cause
+from graph_agent.core.tools.output import StopCause
 from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.recording import RecordedResult
 from graph_agent.devtools.testing.script import Content, Failure, Reply, Result, Script, Steering, Stop
@@ -242,7 +242,7 @@ class Playback:
             if self.session is not None:
                 await self.session.steer(item.text)
 
-    async def _stop(self, cause: Cause, at_s: float | None) -> NoReturn:
+    async def _stop(self, cause: StopCause, at_s: float | None) -> NoReturn:
         """Abort the input, or pass the time of the deadline, and wait to be cancelled."""
         if cause == "abort":
             assert self.session is not None

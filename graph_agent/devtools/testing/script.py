@@ -20,7 +20,7 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.events import ModelCallRecord, Purpose, ResultStatus, StoredEvent
-from graph_agent.core.tools.output import Cause, cut_short
+from graph_agent.core.tools.output import StopCause, cut_short
 from graph_agent.devtools.testing.recording import (
     RecordedCall,
     RecordedInput,
@@ -90,7 +90,7 @@ class Steering:
 class Stop:
     """A request that is stopped before its reply; see `stop`."""
 
-    cause: Cause
+    cause: StopCause
     at_s: float | None = None
     """Seconds since the input began; None for no time."""
     step: int | None = None
@@ -206,7 +206,7 @@ def steer(text: str) -> Steering:
     return Steering(text)
 
 
-def stop(cause: Cause, *, at_s: float | None = None) -> Stop:
+def stop(cause: StopCause, *, at_s: float | None = None) -> Stop:
     """Return a request that is stopped before its reply, for a script.
 
     Args:
@@ -238,7 +238,7 @@ class Result:
     arguments: Mapping[str, Any]
     """The arguments that the call ran with."""
     result: RecordedResult
-    stops: Cause | None = None
+    stops: StopCause | None = None
     """What stops the call, and the input with it; None for a result."""
     at_s: float | None = None
     """Seconds since the input began at which the call ends; None for no time."""
@@ -263,7 +263,7 @@ def result(
     error: str | None = None,
     invalid: str | None = None,
     usage: Mapping[str, Any] | None = None,
-    stops: Cause | None = None,
+    stops: StopCause | None = None,
     waits: bool = False,
     at_s: float | None = None,
 ) -> Result:
@@ -345,7 +345,7 @@ def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
     return Script(items, [_result(recorded, step, each) for step, each in recorded.calls if step >= first_step])
 
 
-def cause_of(recorded: RecordedInput) -> Cause | None:
+def cause_of(recorded: RecordedInput) -> StopCause | None:
     """Return `abort` or `deadline` if one of them ended an input; None if another reason did."""
     if recorded.status == SessionStatus.ABORTED:
         return "abort"
