@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable
 
 from graph_agent.base._compat import uses_responses_api
 
-Write = Callable[[BaseChatModel, Any, dict[str, Any]], bool]
+RequestWriter = Callable[[BaseChatModel, Any, dict[str, Any]], bool]
 """Writes an option into the keyword arguments of a call, in place; returns False if the model does not support it.
 
 Receives the model, the option's value, and the keyword arguments.
@@ -38,7 +38,7 @@ itself. `json_object`: in Cohere's form.
 class ClientRules:
     """How a chat model class takes options, tools and schemas; the defaults hold for a class not in the table."""
 
-    options: Mapping[str, str | Write | None] = field(default_factory=dict)
+    options: Mapping[str, str | RequestWriter | None] = field(default_factory=dict)
     """LangChain's name of an option → the keyword of the class, or a function that writes it; None if not supported.
 
     An option that is not listed is passed under its own name.
@@ -189,7 +189,7 @@ def _as_tools(schemas: Sequence[dict[str, Any]]) -> list[Any]:
     ]
 
 
-def _into(keyword: str, name: str) -> Write:
+def _into(keyword: str, name: str) -> RequestWriter:
     """Return a function that writes an option into a keyword with a dict, such as `extra_body`."""
 
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
@@ -209,7 +209,7 @@ _OLLAMA_FIELDS = (
 """Fields of `ChatOllama` that are ignored as soon as the keyword `options` is passed, so they are copied into it."""
 
 
-def _ollama(name: str) -> Write:
+def _ollama(name: str) -> RequestWriter:
     def write(model: BaseChatModel, value: Any, sent: dict[str, Any]) -> bool:
         if sent.get("options") is None:
             fields = {each: getattr(model, each, None) for each in _OLLAMA_FIELDS}
