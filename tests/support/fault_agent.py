@@ -25,7 +25,7 @@ from graph_agent import ScriptedChatModel
 from graph_agent.core.runs.fence import CheckpointFence
 from graph_agent.persistence import strict_serializer
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
-from graph_agent.storage.checkpoints.postgres_fence import Write
+from graph_agent.storage.checkpoints.postgres_fence import FencedWrite
 from graph_agent.storage.checkpoints.sqlite_connection import BUSY_S
 from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
 
@@ -209,7 +209,7 @@ class WatchedPostgresSaver(_Watched, SharedPostgresSaver):
 
     reach_commit: Reach = staticmethod(nothing)
 
-    async def _commit(self, fence: CheckpointFence, batch: Sequence[Write]) -> None:
+    async def _commit(self, fence: CheckpointFence, batch: Sequence[FencedWrite]) -> None:
         self.reach_commit("before a commit")
         await super()._commit(fence, batch)
         self.reach_commit("after a commit")

@@ -51,10 +51,10 @@ try:
 
     from graph_agent.storage.checkpoints.postgres_fence import (
         FencedPostgresSaver,
+        FencedWrite,
         Recorder,
         Share,
         SharedTransactions,
-        Write,
         WriteQueue,
         execute,
     )
@@ -418,13 +418,13 @@ class SharedPostgresSaver(FencedPostgresSaver):
             assert fence is not None  # a run that defers its writes has one
             queue = WriteQueue(deferred, partial(self._commit, fence), partial(self._forget, deferred))
             self._queues[deferred] = queue
-        queue.add(Write(*at_of(config), recorded.statements, new_id))
+        queue.add(FencedWrite(*at_of(config), recorded.statements, new_id))
 
     def _forget(self, deferred: DeferredWrites) -> None:
         """Drop the queue of a run, which is empty."""
         del self._queues[deferred]
 
-    async def _commit(self, fence: CheckpointFence, batch: Sequence[Write]) -> None:
+    async def _commit(self, fence: CheckpointFence, batch: Sequence[FencedWrite]) -> None:
         """Commit writes of a run in their order, with one transaction for consecutive writes to one namespace.
 
         Transactions are shared with other runs where possible. Raises `SessionLostError` if another run has continued
@@ -439,7 +439,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
                     fence.store(*at, new_id)
                 continue
 
-            async def write(saver: FencedPostgresSaver, writes: Sequence[Write] = writes) -> None:
+            async def write(saver: FencedPostgresSaver, writes: Sequence[FencedWrite] = writes) -> None:
                 """Execute the group's statements in the transaction of the given saver."""
                 async with saver._cursor(pipeline=True) as cursor:
                     await execute(cursor, writes)

@@ -407,7 +407,7 @@ class Recorder(StatementRecorder, PostgresSaver):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class FencedWrite:
     """A queued write of a run, of one checkpoint or of one task's values."""
 
     thread_id: str
@@ -421,7 +421,7 @@ FencedRun = tuple[str, str, str, str, str]
 """A run's thread, namespace, two checkpoint ids of `CheckpointFence.own_newest`, and the id of the run."""
 
 
-async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[Write], runs: Sequence[FencedRun] = ()) -> None:
+async def execute(cursor: AsyncCursor[DictRow], writes: Sequence[FencedWrite], runs: Sequence[FencedRun] = ()) -> None:
     """Execute the statements of writes over a binary cursor, as few statements with many rows; commit nothing.
 
     The order of different statements is irrelevant, as each writes to its own table, or replaces the rows of another.
@@ -454,13 +454,16 @@ class WriteQueue:
     """
 
     def __init__(
-        self, group: DeferredWrites, commit: Callable[[Sequence[Write]], Awaitable[None]], drained: Callable[[], None]
+        self,
+        group: DeferredWrites,
+        commit: Callable[[Sequence[FencedWrite]], Awaitable[None]],
+        drained: Callable[[], None],
     ) -> None:
         self._group = group
         self._commit = commit
         self._drained = drained
         self._loop = asyncio.get_running_loop()
-        self._pending: list[Write] = []
+        self._pending: list[FencedWrite] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._added = 0
@@ -468,7 +471,7 @@ class WriteQueue:
         self.threads: set[str] = set()
         """The threads to which the run has written."""
 
-    def add(self, write: Write) -> None:
+    def add(self, write: FencedWrite) -> None:
         """Queue a write, and return at once. Raises the error of an earlier write of the run."""
         self._group.queue(self.flush)
         self._pending.append(write)
@@ -532,7 +535,7 @@ class Share:
     """The part of one run in a transaction of several runs: its writes to one namespace."""
 
     run: FencedRun
-    writes: Sequence[Write]
+    writes: Sequence[FencedWrite]
 
 
 class SharedTransactions:
