@@ -19,7 +19,7 @@ from graph_agent.base.errors import ConfigError, SlowSchemaError
 
 logger = get_logger("graph_agent.mcp")
 
-Page = TypeVar("Page", bound=types.PaginatedResult, covariant=True)
+ResultPage = TypeVar("Page", bound=types.PaginatedResult, covariant=True)
 _MAX_PAGES = 1000
 _Check = Callable[[dict[str, Any]], None]
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
@@ -103,11 +103,11 @@ def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
     return check
 
 
-class _PageReader(Protocol[Page]):
-    async def __call__(self, *, params: types.PaginatedRequestParams | None) -> Page: ...
+class _PageReader(Protocol[ResultPage]):
+    async def __call__(self, *, params: types.PaginatedRequestParams | None) -> ResultPage: ...
 
 
-async def read_pages(read: _PageReader[Page]) -> AsyncGenerator[Page, None]:
+async def read_pages(read: _PageReader[ResultPage]) -> AsyncGenerator[ResultPage, None]:
     """Yield the pages of one of the server's lists, at most 1,000, because a list may never end."""
     params = None
     for _ in range(_MAX_PAGES):
