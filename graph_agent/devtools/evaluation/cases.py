@@ -397,12 +397,12 @@ class Score:
     """The judge's reason."""
 
 
-Ask = Callable[[Judge, RunResult], Awaitable[Score]]
+AskJudge = Callable[[Judge, RunResult], Awaitable[Score]]
 """Asks a judge for the score of the last turn of a run."""
 
 
 async def check_run(
-    case: Case, results: Sequence[RunResult], calls: Sequence[WaveCall], measures: Measures, ask: Ask, folder: Path
+    case: Case, results: Sequence[RunResult], calls: Sequence[WaveCall], measures: Measures, ask: AskJudge, folder: Path
 ) -> list[Failure]:
     """Return the checks that a run did not pass; empty if it passed.
 
