@@ -385,7 +385,7 @@ WAITING = 4
 """Exit status of a command whose session waits for an answer."""
 
 
-Ask = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
+AskPerson = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
 """Asks questions: returns interrupt id → answer, or None to leave the session waiting."""
 
 

@@ -18,7 +18,7 @@ from graph_agent.base.errors import InputError
 from graph_agent.interfaces.cli.agent_thread import STOPPED, Interrupts
 from graph_agent.interfaces.cli.dialog import (
     WAITING,
-    Ask,
+    AskPerson,
     GivenAnswers,
     Question,
     approve_all,
@@ -91,7 +91,7 @@ class Runner:
         self._screen = (LiveScreen if self.out.is_terminal else PlainScreen)(self.out, self.err)
         has_person = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
         ask = partial(ask_at_terminal, self.err) if has_person and not settings.as_json else leave_waiting
-        self.ask: Ask = approve_all if settings.approve_all else ask
+        self.ask: AskPerson = approve_all if settings.approve_all else ask
         """How open questions are answered: `--approve-all`, at the terminal, or not at all."""
 
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
