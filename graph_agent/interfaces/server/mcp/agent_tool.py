@@ -191,7 +191,7 @@ def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | N
 
 logger = logging.getLogger("graph_agent.server.mcp.agent_tool")
 
-Ask = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
+AskClient = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
 """Returns a person's responses to the forms of a session, given its id.
 
 A client without a handshake sends the responses with another request: then it raises `InputRequiredError`.
@@ -242,7 +242,7 @@ class ToolCall:
     """The owner of the API key."""
     report: Callable[[float, str], Awaitable[None]]
     """Sends progress: a number that grows, and a text."""
-    ask: Ask | None = None
+    ask: AskClient | None = None
     """Shows forms to a person; None for a client without elicitation."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The request's `_meta`; under `KEY_IN_META` it may have an id, with which the input runs once."""
@@ -359,7 +359,7 @@ class AgentTool:
             step = await _answers(driver, state, await self._ask(call.ask, session_id, asked), call.caller.person)
         return _result(session_id, state, outcome, by_text=self.host.settings.mcp_text_approvals, unused=unused)
 
-    async def _ask(self, ask: Ask, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
+    async def _ask(self, ask: AskClient, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
         """Show forms to a person and return the responses.
 
         None if the server stops first, which cancels the request.

@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection
 
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.interfaces.server.admission.gate import Caller, admitted_caller
-from graph_agent.interfaces.server.mcp.agent_tool import AgentTool, Ask, Form, ToolCall
+from graph_agent.interfaces.server.mcp.agent_tool import AgentTool, AskClient, Form, ToolCall
 from graph_agent.interfaces.server.problems import problem_of_failure
 
 _RESOURCE_NOT_FOUND = -32002
@@ -54,7 +54,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
                 token, progress, message=text, related_request_id=str(context.request_id)
             )
 
-    def ask() -> Ask | None:
+    def ask() -> AskClient | None:
         """Return the function that asks a person through the client; None if the client shows no forms."""
         context = server.request_context
         client = context.session.client_params
