@@ -84,7 +84,7 @@ def _modern_part(part: Any) -> Any:
     return {"type": kind, "source": by_url or {"type": "data", "value": part.get("data"), "mimeType": mime_type}}
 
 
-class AgentInput(RunAgentInput):
+class AguiInput(RunAgentInput):
     """The body of a run's request: AG-UI's `RunAgentInput`. Fields that are not declared are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -108,7 +108,7 @@ class ResolvedRun:
     """Ids of AG-UI interrupts that the request answers again, for which nothing is done."""
 
 
-async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
+async def resolve(host: Host, caller: Caller, body: AguiInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
     """Return the run that a request starts, resumes or follows; nothing is started or stored yet.
 
     A new thread receives the whole conversation of the request, a known one the new messages or the answers. Without
@@ -181,7 +181,7 @@ async def resolve(host: Host, caller: Caller, body: AgentInput, credentials: Map
     return replace(run, ignored=tuple(ignored))
 
 
-def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_state(spec: RunSpec, body: AguiInput, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the agent's own state that a client has changed, as input of a run.
 
     A field counts as changed if the request's value differs from that of the session, `values`. The client's value
@@ -200,7 +200,7 @@ def _shared_state(spec: RunSpec, body: AgentInput, values: Mapping[str, Any]) ->
     return {name: {_OVERWRITE: value} if name in own.reduced else value for name, value in read.items()}
 
 
-def _mark(body: AgentInput) -> InputId:
+def _mark(body: AguiInput) -> InputId:
     """Return the id with which the input of a request runs once; raise `InvalidRequestError` for an invalid run id."""
     try:
         run_id = check_input_id(body.run_id)
@@ -215,7 +215,7 @@ def _mark(body: AgentInput) -> InputId:
     return InputId(run_id, digest_of(["ag-ui run", run_id]))
 
 
-def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
+def _context(host: Host, body: AguiInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
     """Return the context of the run: instructions, the client's tools, and credentials, each only if there are any.
 
     Raises `InvalidRequestError` for an invalid tool, or one with the name of an agent's tool.
@@ -236,7 +236,7 @@ def _context(host: Host, body: AgentInput, credentials: Mapping[str, SecretStr])
     }
 
 
-def _client_answers(body: AgentInput, state: StateSnapshot) -> dict[str, Any]:
+def _client_answers(body: AguiInput, state: StateSnapshot) -> dict[str, Any]:
     """Return the client's results of its own waiting calls, by interrupt id of the graph; empty if it sends none.
 
     Results of other calls are ignored: those of the agent's own tools never come from a client. Raises
@@ -289,7 +289,7 @@ _PROPERTY = "onDisconnect"
 _CONTINUE = "continue"
 
 
-def survives_disconnect(body: AgentInput) -> bool:
+def survives_disconnect(body: AguiInput) -> bool:
     """Return whether a run continues after its client has closed the request.
 
     The client chooses that by `{"onDisconnect": "continue"}` in `forwardedProps`; by default the run is aborted.
@@ -348,7 +348,7 @@ router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
     response_class=Response,
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
 )
-async def run_agent(body: AgentInput, request: Request, sender: Sender, server: Server) -> Response:
+async def run_agent(body: AguiInput, request: Request, sender: Sender, server: Server) -> Response:
     """Run an input of a thread, or resume it, and stream the events of the run."""
     chat, host = server.chat, server.chat.runs.host
     server.check_items(body.messages, body.tools)
@@ -371,7 +371,7 @@ async def run_agent(body: AgentInput, request: Request, sender: Sender, server: 
 
 
 async def _frames(
-    chat: Chat, body: AgentInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
+    chat: Chat, body: AguiInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
 ) -> AsyncGenerator[str, None]:
     """Yield the stream of a request: the events of its run, or why there is none, and comments during pauses.
 
