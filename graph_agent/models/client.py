@@ -33,7 +33,7 @@ from graph_agent.models.text_replies import TextReplies, ignores_schema, read_by
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
 from graph_agent.models.wire.examples import ExampleAnswers, example_of_planned_answer, with_examples
-from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
+from graph_agent.models.wire.learn import Endpoint, LearningRequest, endpoint_of
 from graph_agent.models.wire.render import render, with_source
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.shape import shaped
@@ -207,7 +207,7 @@ class ModelClient:
                 helps.
         """
         safe = sanitized_all(request)
-        attempt = Attempt(self.endpoint)
+        attempt = LearningRequest(self.endpoint)
         while True:
             form = self._form(phase, settings, attempt.rules, mode, schema)
             bound = self._bound_for(phase, settings, attempt, mode=mode, form=form)
@@ -328,7 +328,7 @@ class ModelClient:
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         """Build the model call for an answer, and do not send it; the parameters are those of `ask`."""
-        attempt = Attempt(self.endpoint)
+        attempt = LearningRequest(self.endpoint)
         examples = self._example_answers("answer", settings, None, None)
         rendered = self._rendered(sanitized_all(request), attempt.rules, mode, examples)
         return ModelCall(*self._bound_for("answer", settings, attempt, mode=mode), list(rendered))
@@ -422,7 +422,13 @@ class ModelClient:
         return render(messages, rules, self._aliases.to_alias, self.endpoint.source)
 
     def _bound_for(
-        self, phase: Phase, settings: LoopConfig, attempt: Attempt, *, mode: Mode, form: ResponseFormat | None = None
+        self,
+        phase: Phase,
+        settings: LoopConfig,
+        attempt: LearningRequest,
+        *,
+        mode: Mode,
+        form: ResponseFormat | None = None,
     ) -> Binding:
         # Rules that the endpoint may still refuse are not cached.
         if attempt.is_changed:

@@ -27,7 +27,7 @@ from graph_agent.models.sanitize import SafeMessages, sanitized_all, with_traits
 from graph_agent.models.text_replies import MOST_TOOLS, ignores_schema
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, client_rules, schema_options
 from graph_agent.models.wire.examples import example_plans, with_examples
-from graph_agent.models.wire.learn import Attempt, Endpoint, endpoint_of
+from graph_agent.models.wire.learn import Endpoint, LearningRequest, endpoint_of
 from graph_agent.models.wire.render import render
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.shape import shaped
@@ -140,7 +140,7 @@ class StructuredPlanner:
                 or other form remains.
         """
         safe = with_traits(as_plans(sanitized_all(request)))
-        attempt = Attempt(self.endpoint)
+        attempt = LearningRequest(self.endpoint)
         while True:
             rules, zero_temperature = attempt.rules, self._zero_temperature
             method = self._method(settings, rules)

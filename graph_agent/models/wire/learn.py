@@ -271,7 +271,7 @@ _REFUSALS = frozenset({400, 404, 405, 409, 415, 422, 500, 501})
 _MOST_LESSONS = 4
 
 
-class Attempt:
+class LearningRequest:
     """One request that may be sent several times, each time with rules changed by the last error.
 
     Args:
