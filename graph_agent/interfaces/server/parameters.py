@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from graph_agent.interfaces.server.admission.body import run_in_thread
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, caller
-from graph_agent.interfaces.server.chat.handler import Chat, ChatDialect
+from graph_agent.interfaces.server.chat.handler import ChatDialect, ChatHandler
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
 from graph_agent.interfaces.server.monitoring import Readiness
@@ -69,7 +69,7 @@ T = TypeVar("T")
 class Services:
     """Services of an open server."""
 
-    chat: Chat
+    chat: ChatHandler
     streams: RequestLimits
     """Limits of event streams per caller."""
     readiness: Readiness

@@ -38,7 +38,7 @@ from graph_agent.interfaces.server.agui.messages import (
 )
 from graph_agent.interfaces.server.agui.projection import Projection, RunIds, refused
 from graph_agent.interfaces.server.chat import schemas
-from graph_agent.interfaces.server.chat.handler import Chat
+from graph_agent.interfaces.server.chat.handler import ChatHandler
 from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import (
     RunSpec,
@@ -371,7 +371,11 @@ async def run_agent(body: AguiInput, request: Request, sender: Sender, server: S
 
 
 async def _frames(
-    chat: Chat, body: AguiInput, resolved: ResolvedRun | ProblemError, stack: AsyncExitStack, resources: ExitStack
+    chat: ChatHandler,
+    body: AguiInput,
+    resolved: ResolvedRun | ProblemError,
+    stack: AsyncExitStack,
+    resources: ExitStack,
 ) -> AsyncGenerator[str, None]:
     """Yield the stream of a request: the events of its run, or why there is none, and comments during pauses.
 

@@ -278,7 +278,7 @@ Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatHandler:
     """Answers chat requests."""
 
     runs: Runs
