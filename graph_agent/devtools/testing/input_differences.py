@@ -131,7 +131,7 @@ def recorded_requests(events: Sequence[StoredEvent]) -> Requests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class InputComparison:
     """Compares inputs with their replays, by the given rules."""
 
     requests: Requests

@@ -21,7 +21,7 @@ from langgraph.pregel import Pregel
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.core.state.model_requests import masked
-from graph_agent.devtools.testing.input_differences import Comparison, Difference
+from graph_agent.devtools.testing.input_differences import Difference, InputComparison
 from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import Recording, recording_of
@@ -186,7 +186,10 @@ def _script(recording: Recording) -> Script:
 def _differences(recording: Recording, values: Mapping[str, Any]) -> Iterator[Difference | str]:
     """Yield the differences between a recording and the state of the replayed session, input by input."""
     events = masked(to_json_safe(list(values.get("events", ()))))
-    now, comparison = recording_of(recording.session_id, events, values.get("messages", ())), Comparison(requests={})
+    now, comparison = (
+        recording_of(recording.session_id, events, values.get("messages", ())),
+        InputComparison(requests={}),
+    )
     for recorded, other in zip(recording.inputs, now.inputs, strict=False):
         for found in value_differences(list(recorded.contents), list(other.contents)):
             one, new = shown_values(found.recorded, found.now)

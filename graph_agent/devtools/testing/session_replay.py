@@ -21,9 +21,9 @@ from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.state.model_requests import learned_rules
 from graph_agent.devtools.testing.input_differences import (
-    Comparison,
     Difference,
     DifferenceKind,
+    InputComparison,
     recorded_requests,
     unfinished_wave,
 )
@@ -210,7 +210,7 @@ class Replayer:
     async def _replay(self, recording: Recording, chosen: RecordedInput | None, from_step: int) -> Replay:
         """Replay the inputs up to the chosen one, and compare them, or only that one."""
         events = [entry for each in recording.inputs for entry in each.events]
-        comparison = Comparison(
+        comparison = InputComparison(
             requests={} if self._has_new_model else recorded_requests(events),
             ignores_prompt=self._ignores_prompt,
             replaced_tools=frozenset(self._real),
@@ -259,7 +259,7 @@ class Replayer:
         await run.run(self._playback)
 
     async def _play_anew(
-        self, recorded: RecordedInput, history: Session, comparison: Comparison, first: int
+        self, recorded: RecordedInput, history: Session, comparison: InputComparison, first: int
     ) -> _InputRun:
         """Replay an input with the new model from the step `first` on, in a copy of the session.
 
@@ -300,7 +300,7 @@ class _InputRun:
         self,
         recorded: RecordedInput,
         session: Session,
-        comparison: Comparison | None,
+        comparison: InputComparison | None,
         first_step: int,
         *,
         keep_going: bool,
