@@ -28,7 +28,7 @@ from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.tools.output import StopCause
 from graph_agent.devtools.testing.json_values import shown_values, value_differences
 from graph_agent.devtools.testing.recording import RecordedResult
-from graph_agent.devtools.testing.script import Content, Failure, Reply, Result, Script, Steering, Stop
+from graph_agent.devtools.testing.script import Failure, Reply, ReplyContent, Result, Script, Steering, Stop
 from graph_agent.session.results import Done, EventAdded, Part, RunResult
 from graph_agent.session.session import Session
 
@@ -125,7 +125,7 @@ class Playback:
 
     async def play(
         self,
-        contents: Sequence[Content],
+        contents: Sequence[ReplyContent],
         decide: Callable[[HeldCall], Any],
         on_event: Callable[[StoredEvent], Awaitable[bool]] | None = None,
         *,
@@ -163,7 +163,7 @@ class Playback:
     async def _drive(
         self,
         session: Session,
-        contents: Sequence[Content],
+        contents: Sequence[ReplyContent],
         decide: Callable[[HeldCall], Any],
         on_event: Callable[[StoredEvent], Awaitable[bool]] | None,
         *,

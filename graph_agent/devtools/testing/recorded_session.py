@@ -25,7 +25,7 @@ from graph_agent.core.state.events import SUCCESSES
 from graph_agent.devtools.testing.json_values import ABSENT, value_differences
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, read_recording
-from graph_agent.devtools.testing.script import Content, Result, Script, ScriptItem
+from graph_agent.devtools.testing.script import ReplyContent, Result, Script, ScriptItem
 from graph_agent.devtools.testing.stand_ins import RecordedModel, rebuild
 from graph_agent.session.agent import create_graph_agent
 from graph_agent.session.session import Session
@@ -181,7 +181,7 @@ class RecordedSession:
                 "Remove what is not needed, or find out why the run ended early."
             )
 
-    def run(self, *contents: Content, approvals: Mapping[str, Any] | None = None) -> RecordedRun:
+    def run(self, *contents: ReplyContent, approvals: Mapping[str, Any] | None = None) -> RecordedRun:
         """Run one input to its end, or until it waits for a person without a decision, and return what it did.
 
         Args:
@@ -211,7 +211,7 @@ class RecordedSession:
         assert self._playback.session is not None, "use it in a `with` statement"
         return self._playback.session
 
-    async def _run(self, contents: Sequence[Content], approvals: Mapping[str, Any]) -> RecordedRun:
+    async def _run(self, contents: Sequence[ReplyContent], approvals: Mapping[str, Any]) -> RecordedRun:
         """Run one input (see `run`)."""
         left = {id_: [*given] if isinstance(given, list) else [given] for id_, given in approvals.items()}
 

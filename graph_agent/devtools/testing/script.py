@@ -29,7 +29,7 @@ from graph_agent.devtools.testing.recording import (
     RecordedStep,
 )
 
-Content: TypeAlias = str | list[Any]
+ReplyContent: TypeAlias = str | list[Any]
 """Text, or LangChain content blocks."""
 Tokens: TypeAlias = tuple[int, int] | Mapping[str, Any]
 """Tokens of the request and of the reply, or LangChain's `usage_metadata`."""
@@ -39,7 +39,7 @@ Tokens: TypeAlias = tuple[int, int] | Mapping[str, Any]
 class Reply:
     """A reply of the model; see `reply` and `plan`."""
 
-    content: Content = ""
+    content: ReplyContent = ""
     calls: tuple[Mapping[str, Any], ...] = ()
     """The calls of the reply, each made by `call`."""
     plan_fields: Mapping[str, Any] | None = None
@@ -152,7 +152,7 @@ ScriptItem: TypeAlias = Reply | Steering | Stop | Failure
 
 
 def reply(
-    *parts: Content | Mapping[str, Any],
+    *parts: ReplyContent | Mapping[str, Any],
     tokens: Tokens | None = None,
     finish_reason: str = "",
     at_s: float | None = None,
@@ -258,7 +258,7 @@ def result(
     arguments: Mapping[str, Any],
     returns: Any = _NOTHING,
     *,
-    content: Content | None = None,
+    content: ReplyContent | None = None,
     artifact: Any = None,
     error: str | None = None,
     invalid: str | None = None,
@@ -287,7 +287,7 @@ def result(
     """
     status: ResultStatus = "error" if error is not None else "invalid" if invalid is not None else "success"
     event: dict[str, Any] = {}
-    text: Content = content if content is not None else error or invalid or ""
+    text: ReplyContent = content if content is not None else error or invalid or ""
     if returns is not _NOTHING:
         text = returns if isinstance(returns, str) else json.dumps(returns, ensure_ascii=False)
         event = {} if isinstance(returns, str) else {"encoding": "json"}
