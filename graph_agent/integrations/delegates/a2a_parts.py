@@ -27,7 +27,7 @@ _MAX_EXACT = 2**53
 """Largest integer up to which a float represents every integer exactly."""
 
 
-class Content(NamedTuple):
+class ConvertedParts(NamedTuple):
     """The content of a list of parts, converted."""
 
     for_model: str | list[Any]
@@ -88,11 +88,11 @@ def _restore_integers(value: Any) -> Any:
     return value
 
 
-def content_of(parts: Iterable[Part]) -> Content:
+def content_of(parts: Iterable[Part]) -> ConvertedParts:
     """Convert parts to content for the model and artifacts for programs."""
     parts = list(parts)
     if (value := _only_data(parts)) is not None:
-        return Content(as_text(value), [{"type": "data", "data": value}], value)
+        return ConvertedParts(as_text(value), [{"type": "data", "data": value}], value)
     texts: list[str] = []
     images: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
@@ -119,8 +119,8 @@ def content_of(parts: Iterable[Part]) -> Content:
                 pass
     text = "\n".join(texts)
     if not images:
-        return Content(text, kept)
-    return Content([*([{"type": "text", "text": text}] if text else []), *images], kept)
+        return ConvertedParts(text, kept)
+    return ConvertedParts([*([{"type": "text", "text": text}] if text else []), *images], kept)
 
 
 def text_of_parts(parts: Iterable[Part]) -> str:
