@@ -33,7 +33,7 @@ from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.prompts.system_prompt import Content, joined, tools_in_text
+from graph_agent.models.prompts.system_prompt import PromptContent, joined, tools_in_text
 from graph_agent.models.structured import StructuredPlanner
 
 ToolCallWrapper = Callable[
@@ -75,7 +75,7 @@ class AgentDeps:
     config: LoopConfig
     tool_calling: Mode
     """The tool calling mode of the model."""
-    system_prompt: Content | Callable[[], Content]
+    system_prompt: PromptContent | Callable[[], PromptContent]
     """Returns the system prompt; empty if there is none. Called at each request, as the text may contain the date."""
     response: ResponseSchema | None = None
     plan_schema: type[PlanningResult] = PlanningResult
@@ -189,7 +189,7 @@ class AgentDeps:
         """Whether phase 1 is needed: there are tools, delegates or hooks, or middleware may add tools."""
         return bool(self.toolbox) or bool(self.hooks) or self.runs_added_tools
 
-    def prompt(self, added: str) -> Content:
+    def prompt(self, added: str) -> PromptContent:
         """Return the system prompt of a request: the agent's own one, and a text that is added to it."""
         own = self.system_prompt
         if isinstance(own, str):

@@ -37,7 +37,7 @@ from graph_agent.core.skills.front_matter import (
 )
 from graph_agent.core.state.messages import KEPT_AS
 from graph_agent.core.tools.read_result import READ_RESULT, part_of
-from graph_agent.models.prompts.system_prompt import Content, joined
+from graph_agent.models.prompts.system_prompt import PromptContent, joined
 
 MOST_BODY_CHARS = 60_000
 """Characters of a skill's instructions; the rest is left out."""
@@ -298,7 +298,7 @@ class SkillSet:
         """Return the skill of a name; None without one."""
         return self._skills.get(key_of(name))
 
-    def with_section(self, prompt: Content | Callable[[], Content]) -> Callable[[], Content]:
+    def with_section(self, prompt: PromptContent | Callable[[], PromptContent]) -> Callable[[], PromptContent]:
         """Return a function that returns a system prompt and the section of the skills."""
         return lambda: joined([prompt() if callable(prompt) else prompt, self.section])
 

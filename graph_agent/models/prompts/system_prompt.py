@@ -16,11 +16,13 @@ logger = get_logger("graph_agent.prompts.system_prompt")
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
-Content: TypeAlias = str | list[str | dict[Any, Any]]
+PromptContent: TypeAlias = str | list[str | dict[Any, Any]]
 """Content of a message: text, or content blocks."""
 
 
-def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = dict) -> Content | Callable[[], Content]:
+def system_prompt_source(
+    given: object, state: Callable[[], dict[str, Any]] = dict
+) -> PromptContent | Callable[[], PromptContent]:
     """Return the system prompt's content, or a function that returns it for each request.
 
     That function calls the user's function; it logs an exception of it, and raises `ConfigError`, as it does for a
@@ -51,7 +53,7 @@ def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = di
             "arguments; give its other parameters defaults, or pass e.g. functools.partial or a lambda."
         )
 
-    def source() -> Content:
+    def source() -> PromptContent:
         try:
             text = given(state()) if needed else given()
         except (Exception, SystemExit) as error:
@@ -64,7 +66,7 @@ def system_prompt_source(given: object, state: Callable[[], dict[str, Any]] = di
     return source
 
 
-def joined(sections: Sequence[Content]) -> Content:
+def joined(sections: Sequence[PromptContent]) -> PromptContent:
     """Join the sections of a system prompt, leaving out empty ones; the result is text unless a section has blocks.
 
     Sections of text are separated by a blank line.
@@ -76,7 +78,7 @@ def joined(sections: Sequence[Content]) -> Content:
     return [block for section in blocks for block in section]
 
 
-def _content(given: object) -> Content | None:
+def _content(given: object) -> PromptContent | None:
     """Return the content of a text or a `SystemMessage`; None for any other object."""
     if isinstance(given, SystemMessage):
         return given.content
