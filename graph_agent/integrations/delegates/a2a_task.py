@@ -33,7 +33,7 @@ _MAX_QUEUED = 64
 """Maximum number of queued events; while the queue is full nothing is read, which slows the agent down."""
 
 
-class EventStream:
+class TaskEvents:
     """Reads the events of one request, in order, in a task of its own. The code that opens it must close it."""
 
     def __init__(self, stream: AsyncIterator[StreamResponse]) -> None:
@@ -41,7 +41,7 @@ class EventStream:
         # A single task drives the generator from start to end, as it would lose its context variables otherwise.
         self._reader = asyncio.create_task(self._read(stream))
 
-    def __aiter__(self) -> EventStream:
+    def __aiter__(self) -> TaskEvents:
         return self
 
     async def __anext__(self) -> StreamResponse:
@@ -138,7 +138,7 @@ class FollowedTask:
         self._timeout_s = timeout_s
         self._deadline = math.inf if deadline_s is None else anyio.current_time() + deadline_s
         self._timeout = anyio.CancelScope()
-        self._stream: EventStream | None = None
+        self._stream: TaskEvents | None = None
         """The open event stream; None without one."""
         self._on_progress = on_progress
         self.id = task_id
@@ -174,7 +174,7 @@ class FollowedTask:
         """Send a message, and return as soon as the agent has named its task, which then runs on. Raises as `start`."""
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
-            self._stream = EventStream(self._send(message, return_immediately=True))
+            self._stream = TaskEvents(self._send(message, return_immediately=True))
             try:
                 while not self.id and self.message is None:
                     self._apply(await anext(self._stream))
@@ -263,7 +263,7 @@ class FollowedTask:
                 self._reset_timeout()
 
     async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
-        events = self._stream = EventStream(stream)
+        events = self._stream = TaskEvents(stream)
         try:
             async for event in events:
                 self._reset_timeout()
