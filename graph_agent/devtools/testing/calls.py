@@ -43,7 +43,7 @@ class WaveCall:
     """Id of the call, unique within its turn."""
 
 
-class ExpectedCall(Protocol):
+class CallExpectation(Protocol):
     """A call that a run must make."""
 
     @property
@@ -127,7 +127,7 @@ def waves_of(calls: Sequence[WaveCall]) -> list[list[WaveCall]]:
 
 
 def compare_calls(
-    expected: Sequence[ExpectedCall | Sequence[ExpectedCall]], actual: Sequence[WaveCall], order: Order = "waves"
+    expected: Sequence[CallExpectation | Sequence[CallExpectation]], actual: Sequence[WaveCall], order: Order = "waves"
 ) -> CallDifference | None:
     """Return the first difference between expected calls and those of a run; None if they fit.
 
@@ -183,7 +183,7 @@ def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDiff
 
 
 def _compare_group(
-    number: int, expected: Sequence[ExpectedCall], actual: Sequence[WaveCall], *, may_have_more: bool = False
+    number: int, expected: Sequence[CallExpectation], actual: Sequence[WaveCall], *, may_have_more: bool = False
 ) -> CallDifference | None:
     """Return the first difference between calls in any order; None if each expected call fits a call of its own.
 
@@ -227,7 +227,7 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
     return [column_of.get(row) for row in range(len(fits))]
 
 
-def _compare_call(expected: ExpectedCall, actual: WaveCall) -> ValueDifference | None:
+def _compare_call(expected: CallExpectation, actual: WaveCall) -> ValueDifference | None:
     """Return the first difference between an expected call and a call of a run; None if it fits."""
     if expected.name != actual.name:
         return ValueDifference("$.name", expected.name, actual.name)
