@@ -33,7 +33,7 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import SessionStatus, StopReason
 from graph_agent.core.state.events import ResultStatus
-from graph_agent.devtools.testing.calls import Order, WaveCall, compare_calls
+from graph_agent.devtools.testing.calls import CallInWave, Order, compare_calls
 from graph_agent.devtools.testing.json_values import check_matchers, value_differences
 from graph_agent.session.results import RunResult
 
@@ -402,7 +402,12 @@ AskJudge = Callable[[Judge, RunResult], Awaitable[Score]]
 
 
 async def check_run(
-    case: Case, results: Sequence[RunResult], calls: Sequence[WaveCall], measures: Measures, ask: AskJudge, folder: Path
+    case: Case,
+    results: Sequence[RunResult],
+    calls: Sequence[CallInWave],
+    measures: Measures,
+    ask: AskJudge,
+    folder: Path,
 ) -> list[Failure]:
     """Return the checks that a run did not pass; empty if it passed.
 

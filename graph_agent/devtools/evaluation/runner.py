@@ -34,7 +34,7 @@ from graph_agent.core.approvals.decisions import approve, edit, reject, respond
 from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.state.events import Event
 from graph_agent.devtools.evaluation.cases import NO_MEASURES, Case, Failure, Judge, Measures, Score, check_run
-from graph_agent.devtools.testing.calls import WaveCall, wave_calls
+from graph_agent.devtools.testing.calls import CallInWave, wave_calls
 from graph_agent.devtools.testing.recording import usage_of
 from graph_agent.models.endpoints import ModelEndpoint
 from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env
@@ -75,7 +75,7 @@ class Trial:
     """The checks that the trial did not pass; empty if it passed, or has not run."""
     results: tuple[RunResult, ...] = ()
     """The results of its turns; fewer than those of the case if the run itself failed or waits for a person."""
-    calls: tuple[WaveCall, ...] = ()
+    calls: tuple[CallInWave, ...] = ()
     """The calls of all turns."""
     measures: Measures = NO_MEASURES
     """What the trial took."""

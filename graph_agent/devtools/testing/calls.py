@@ -28,7 +28,7 @@ _SHOWN_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
-class WaveCall:
+class CallInWave:
     """A call of a run, with the number of its wave."""
 
     name: str
@@ -104,9 +104,9 @@ def _json_of(value: Any) -> Any:
     return "(absent)" if value is ABSENT else to_json_safe(value)
 
 
-def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
+def wave_calls(results: Sequence[RunResult]) -> list[CallInWave]:
     """Return the calls of the turns of a run, in the order planned, with waves numbered over all turns."""
-    found: list[WaveCall] = []
+    found: list[CallInWave] = []
     for result in results:
         step, wave = 0, found[-1].wave if found else 0
         for tracked, call in zip(planned_calls(since_last_input(result.events)), result.calls, strict=True):
@@ -114,20 +114,22 @@ def wave_calls(results: Sequence[RunResult]) -> list[WaveCall]:
             at = entry["step"] if entry is not None else step or 1
             if at != step:
                 step, wave = at, wave + 1
-            found.append(WaveCall(call.name, call.arguments, call.status, wave, call.id))
+            found.append(CallInWave(call.name, call.arguments, call.status, wave, call.id))
     return found
 
 
-def waves_of(calls: Sequence[WaveCall]) -> list[list[WaveCall]]:
+def waves_of(calls: Sequence[CallInWave]) -> list[list[CallInWave]]:
     """Return the calls of a run as one list for each wave, in order."""
-    waves: dict[int, list[WaveCall]] = {}
+    waves: dict[int, list[CallInWave]] = {}
     for call in calls:
         waves.setdefault(call.wave, []).append(call)
     return [*waves.values()]
 
 
 def compare_calls(
-    expected: Sequence[CallExpectation | Sequence[CallExpectation]], actual: Sequence[WaveCall], order: Order = "waves"
+    expected: Sequence[CallExpectation | Sequence[CallExpectation]],
+    actual: Sequence[CallInWave],
+    order: Order = "waves",
 ) -> CallDifference | None:
     """Return the first difference between expected calls and those of a run; None if they fit.
 
@@ -164,7 +166,7 @@ def compare_calls(
     return None
 
 
-def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDifference | None:
+def compare_runs(one: Sequence[CallInWave], other: Sequence[CallInWave]) -> CallDifference | None:
     """Return the first difference between the waves of two runs; None if they are equal.
 
     The order within a wave and the ids of calls do not count.
@@ -183,7 +185,7 @@ def compare_runs(one: Sequence[WaveCall], other: Sequence[WaveCall]) -> CallDiff
 
 
 def _compare_group(
-    number: int, expected: Sequence[CallExpectation], actual: Sequence[WaveCall], *, may_have_more: bool = False
+    number: int, expected: Sequence[CallExpectation], actual: Sequence[CallInWave], *, may_have_more: bool = False
 ) -> CallDifference | None:
     """Return the first difference between calls in any order; None if each expected call fits a call of its own.
 
@@ -227,7 +229,7 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
     return [column_of.get(row) for row in range(len(fits))]
 
 
-def _compare_call(expected: CallExpectation, actual: WaveCall) -> ValueDifference | None:
+def _compare_call(expected: CallExpectation, actual: CallInWave) -> ValueDifference | None:
     """Return the first difference between an expected call and a call of a run; None if it fits."""
     if expected.name != actual.name:
         return ValueDifference("$.name", expected.name, actual.name)
@@ -312,7 +314,7 @@ def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
     )
 
 
-def _calls_of(run: Any) -> list[WaveCall]:
+def _calls_of(run: Any) -> list[CallInWave]:
     """Return the calls of the run that `assert_calls` was given; raise `ConfigError` for another type."""
     if isinstance(run, RunResult):
         return wave_calls([run])
@@ -323,12 +325,12 @@ def _calls_of(run: Any) -> list[WaveCall]:
         return wave_calls(results)
     steps = [step for each in recording_of("", run, ()).inputs for step in each.steps if step.calls]
     return [
-        WaveCall(call.name, dict(call.arguments), call.result.status if call.result else None, wave, call.id)
+        CallInWave(call.name, dict(call.arguments), call.result.status if call.result else None, wave, call.id)
         for wave, step in enumerate(steps, 1)
         for call in step.calls
     ]
 
 
-def _wave_call(call: WaveCall) -> str:
+def _wave_call(call: CallInWave) -> str:
     """Return a call for a message, such as `weather({"city": "Bergen"})`."""
     return f"{call.name}({visible_json(call.arguments)})"

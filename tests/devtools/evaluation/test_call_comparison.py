@@ -7,12 +7,12 @@ from unittest.mock import ANY
 
 import pytest
 
-from graph_agent.devtools.testing.calls import CallDifference, WaveCall, compare_calls, compare_runs
+from graph_agent.devtools.testing.calls import CallDifference, CallInWave, compare_calls, compare_runs
 from graph_agent.devtools.testing.json_values import value_differences
 from graph_agent.evaluation import ExpectedCall, ExpectedCalls
 
-A, B = WaveCall("a", {"x": 1}, "success", 1), WaveCall("b", {"y": [1, 2]}, "success", 1)
-C = WaveCall("c", {"z": "Bergen"}, "error", 2)
+A, B = CallInWave("a", {"x": 1}, "success", 1), CallInWave("b", {"y": [1, 2]}, "success", 1)
+C = CallInWave("c", {"z": "Bergen"}, "error", 2)
 RUN = [A, B, C]
 
 
@@ -74,12 +74,12 @@ def test_values_are_compared_with_matchers(expected: Any, actual: Any, path: str
 def test_each_expected_call_is_assigned_another_call_of_the_run() -> None:
     both = [ExpectedCall(name="a"), ExpectedCall(name="a", arguments={"x": 1})]
 
-    found = compare_calls(both, [A, WaveCall("a", {"x": 2})], "any")
+    found = compare_calls(both, [A, CallInWave("a", {"x": 2})], "any")
 
     assert found is None
 
 
 def test_the_first_diverging_wave_of_two_runs_is_found_whatever_its_order() -> None:
-    other = [B, A, WaveCall("c", {"z": "Oslo"}, "success", 2)]
+    other = [B, A, CallInWave("c", {"z": "Oslo"}, "success", 2)]
 
     assert compare_runs(RUN, other) == CallDifference(2, "c", "$.arguments.z", "Bergen", "Oslo")
