@@ -33,7 +33,7 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import SessionStatus, StopReason
 from graph_agent.core.state.events import ResultStatus
-from graph_agent.devtools.testing.calls import CallInWave, Order, compare_calls
+from graph_agent.devtools.testing.calls import CallInWave, CallOrder, compare_calls
 from graph_agent.devtools.testing.json_values import check_matchers, value_differences
 from graph_agent.session.results import RunResult
 
@@ -87,7 +87,7 @@ class ExpectedCalls(_Part):
         ]
     ]
     """The calls in their order. A list within it is one whole wave; then each call outside of a list is one, too."""
-    order: Order = "waves"
+    order: CallOrder = "waves"
     """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in
     any order; `subset`: at least these, in any order."""
 

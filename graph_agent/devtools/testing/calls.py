@@ -19,7 +19,7 @@ from graph_agent.devtools.testing.json_values import ABSENT, ValueDifference, va
 from graph_agent.devtools.testing.recording import recording_of
 from graph_agent.session.results import RunResult, planned_calls, since_last_input
 
-Order = Literal["exact", "waves", "any", "subset"]
+CallOrder = Literal["exact", "waves", "any", "subset"]
 """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in any
 order; `subset`: at least these, in any order."""
 NO_CALL = "no call"
@@ -129,7 +129,7 @@ def waves_of(calls: Sequence[CallInWave]) -> list[list[CallInWave]]:
 def compare_calls(
     expected: Sequence[CallExpectation | Sequence[CallExpectation]],
     actual: Sequence[CallInWave],
-    order: Order = "waves",
+    order: CallOrder = "waves",
 ) -> CallDifference | None:
     """Return the first difference between expected calls and those of a run; None if they fit.
 
@@ -261,7 +261,7 @@ def assert_calls(
     run: RunResult | Sequence[RunResult] | Sequence[Event],
     expected: Sequence[Expected | Sequence[Expected]],
     *,
-    order: Order = "waves",
+    order: CallOrder = "waves",
     partial: bool = False,
 ) -> None:
     """Assert that a run has made the expected calls of tools and delegates.
