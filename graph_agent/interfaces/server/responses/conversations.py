@@ -139,7 +139,7 @@ class Conversations:
 
 
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
-Order: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
+PageOrder: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
 After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
 
 
@@ -248,7 +248,7 @@ async def list_items(
     conversation_id: _ConversationId,
     owned: _Conversations,
     limit: Limit = 20,
-    order: Order = "desc",
+    order: PageOrder = "desc",
     after: After = None,
 ) -> ItemPage:
     """List the items of a conversation."""
