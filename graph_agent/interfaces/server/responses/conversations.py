@@ -138,7 +138,7 @@ class Conversations:
         return f"{self._caller.name}:{id_}"
 
 
-Limit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
+PageLimit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
 PageOrder: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
 After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
 
@@ -247,7 +247,7 @@ async def delete_conversation(conversation_id: _ConversationId, owned: _Conversa
 async def list_items(
     conversation_id: _ConversationId,
     owned: _Conversations,
-    limit: Limit = 20,
+    limit: PageLimit = 20,
     order: PageOrder = "desc",
     after: After = None,
 ) -> ItemPage:

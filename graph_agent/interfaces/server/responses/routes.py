@@ -24,7 +24,7 @@ from graph_agent.interfaces.server.responses.background import Background
 from graph_agent.interfaces.server.responses.chain import Chains, Key, items_of
 from graph_agent.interfaces.server.responses.compaction import compact
 from graph_agent.interfaces.server.responses.compaction import count_input_tokens as count_tokens
-from graph_agent.interfaces.server.responses.conversations import After, Conversations, Limit, PageOrder, page_of
+from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, page_of
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
 from graph_agent.interfaces.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
 from graph_agent.interfaces.server.responses.records import OPEN, Records, new_token, token_of_response
@@ -372,7 +372,7 @@ async def delete_response(response_id: _ResponseId, caller_records: _CallerRecor
 async def list_input_items(
     response_id: _ResponseId,
     caller_records: _CallerRecords,
-    limit: Limit = 20,
+    limit: PageLimit = 20,
     order: PageOrder = "desc",
     after: After = None,
 ) -> models.ItemPage:
