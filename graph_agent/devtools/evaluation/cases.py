@@ -358,7 +358,7 @@ def _shortened(case: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedCheck:
     """A check of a case that its run did not pass."""
 
     check: str
@@ -408,7 +408,7 @@ async def check_run(
     measures: Measures,
     ask: AskJudge,
     folder: Path,
-) -> list[Failure]:
+) -> list[FailedCheck]:
     """Return the checks that a run did not pass; empty if it passed.
 
     Args:
@@ -426,7 +426,7 @@ async def check_run(
     found = [*_outcome(case, last)]
     wanted = expect.calls
     if wanted is not None and (difference := compare_calls(wanted.calls, calls, wanted.order)) is not None:
-        found.append(Failure("calls", str(difference)))
+        found.append(FailedCheck("calls", str(difference)))
     found += _limits(expect.limits, measures)
     if (answer := expect.answer) is not None:
         found += _answer(answer, last)
@@ -437,53 +437,55 @@ async def check_run(
             score = await ask(answer.judge, last)
             if score.score < answer.judge.threshold:
                 message = f"score {score.score:g} is below {answer.judge.threshold:g}: {score.reason}"
-                found.append(Failure("answer.judge", message))
+                found.append(FailedCheck("answer.judge", message))
     return found
 
 
-def _outcome(case: Case, last: RunResult) -> Iterator[Failure]:
+def _outcome(case: Case, last: RunResult) -> Iterator[FailedCheck]:
     """Yield a failure if the run waits for a person, or ended with another status or reason than expected."""
     expect = case.expect
     if last.interrupts:
         waiting = ", ".join(dict.fromkeys(call["name"] for call in last.pending))
-        yield Failure("run", f"it waits for a person at {waiting or last.waiting}; give the decision in 'approvals'")
+        yield FailedCheck(
+            "run", f"it waits for a person at {waiting or last.waiting}; give the decision in 'approvals'"
+        )
         return
     if expect.status is not None and last.status != expect.status:
         got = f"{last.status.value}: {last.error}" if last.error else last.status.value
-        yield Failure("status", f"expected {expect.status.value}, got {got}")
+        yield FailedCheck("status", f"expected {expect.status.value}, got {got}")
     elif expect.status is None and last.status == SessionStatus.FAILED:
-        yield Failure("status", f"the run failed: {last.error or last.answer}")
+        yield FailedCheck("status", f"the run failed: {last.error or last.answer}")
     if expect.stop_reason not in (None, last.stop_reason):
-        yield Failure("stop_reason", f"expected {expect.stop_reason}, got {last.stop_reason}")
+        yield FailedCheck("stop_reason", f"expected {expect.stop_reason}, got {last.stop_reason}")
 
 
-def _limits(limits: Limits, measures: Measures) -> Iterator[Failure]:
+def _limits(limits: Limits, measures: Measures) -> Iterator[FailedCheck]:
     """Yield a failure for each limit that the run exceeded, or a limit of the cost without prices."""
     for name in Limits.model_fields:
         most, took = getattr(limits, name), getattr(measures, name)
         if most is not None and took is None:
-            yield Failure(f"limits.{name}", "the run has no cost; give the agent's config a price table")
+            yield FailedCheck(f"limits.{name}", "the run has no cost; give the agent's config a price table")
         elif most is not None and took > most:
-            yield Failure(f"limits.{name}", f"expected {most:g} at most, took {took:g}")
+            yield FailedCheck(f"limits.{name}", f"expected {most:g} at most, took {took:g}")
 
 
-def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[Failure]:
+def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
     """Yield a failure for each check of the answer that is not met, except those in Python and by a judge."""
     text = last.answer
     if isinstance(expected.equals, str) and text != expected.equals:
-        yield Failure("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
+        yield FailedCheck("answer.equals", f"expected {brief_repr(expected.equals)}, got {brief_repr(text)}")
     if expected.equals is not None and not isinstance(expected.equals, str):
         for found in islice(value_differences(expected.equals, _value(last), matches=True), 1):
             values = f"expected {brief_repr(found.recorded)}, got {brief_repr(found.now)}"
-            yield Failure("answer.equals", f"{found.path}: {values}")
+            yield FailedCheck("answer.equals", f"{found.path}: {values}")
     for part in expected.texts:
         if part not in text:
-            yield Failure("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")
+            yield FailedCheck("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")
     if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
-        yield Failure("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
+        yield FailedCheck("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
     schema = SchemaCheck(expected.json_schema, "json_schema") if expected.json_schema is not None else None
     if schema is not None and (why := schema.misfit(_value(last))) is not None:
-        yield Failure("answer.json_schema", why)
+        yield FailedCheck("answer.json_schema", why)
 
 
 def _value(last: RunResult) -> Any:
@@ -497,7 +499,7 @@ def _value(last: RunResult) -> Any:
         return last.answer
 
 
-async def _function(name: str, last: RunResult, folder: Path) -> list[Failure]:
+async def _function(name: str, last: RunResult, folder: Path) -> list[FailedCheck]:
     """Call the function of a check in Python with the last result; return its failure, if any.
 
     An exception of the function is a failure. Raises `ConfigError` if it cannot be imported.
@@ -513,4 +515,4 @@ async def _function(name: str, last: RunResult, folder: Path) -> list[Failure]:
         verdict = f"it raised {exception_text(error)}"
     if verdict is None or verdict is True or (not isinstance(verdict, str) and verdict):
         return []
-    return [Failure("answer.python", f"{name}: {verdict or 'it returned ' + repr(verdict)}")]
+    return [FailedCheck("answer.python", f"{name}: {verdict or 'it returned ' + repr(verdict)}")]

@@ -33,7 +33,7 @@ from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import approve, edit, reject, respond
 from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.state.events import Event
-from graph_agent.devtools.evaluation.cases import NO_MEASURES, Case, Failure, Judge, Measures, Score, check_run
+from graph_agent.devtools.evaluation.cases import NO_MEASURES, Case, FailedCheck, Judge, Measures, Score, check_run
 from graph_agent.devtools.testing.calls import CallInWave, wave_calls
 from graph_agent.devtools.testing.recording import usage_of
 from graph_agent.models.endpoints import ModelEndpoint
@@ -71,7 +71,7 @@ class Trial:
     """Number of the trial of the case, from 1."""
     session_id: str
     """The id of the trial's session, in the database of the evaluation."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailedCheck, ...] = ()
     """The checks that the trial did not pass; empty if it passed, or has not run."""
     results: tuple[RunResult, ...] = ()
     """The results of its turns; fewer than those of the case if the run itself failed or waits for a person."""
@@ -240,7 +240,7 @@ class Runner:
         """Run the turns of a trial, check the run, and return the trial with its outcome."""
         case, results = trial.case, list[RunResult]()
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))
-        is_stored, failures = False, list[Failure]()
+        is_stored, failures = False, list[FailedCheck]()
         try:
             events = await session.events()
             if (model := mock_model_from_env()) is not None:
@@ -256,7 +256,7 @@ class Runner:
                     break
         except Exception as error:  # noqa: BLE001 - whatever a trial raises is its outcome; the others run on
             text = str(error) if isinstance(error, GraphAgentError) else exception_text(error)
-            failures.append(Failure("run", mask_named_secrets(text)))
+            failures.append(FailedCheck("run", mask_named_secrets(text)))
         calls, measures = wave_calls(results), _measures(results)
         if not failures:
             failures = await check_run(case, results, calls, measures, self._judge_of(trial), self.plan.folder)
