@@ -19,7 +19,7 @@ from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.devtools.evaluation.cases import Case, CaseFile, ExpectedAnswer, dump_cases, load_cases, parse_cases
 from graph_agent.devtools.evaluation.cases import read_text as read_case_text
 
-Format = Literal["graph-agent", "pydantic-evals", "langsmith"]
+CaseFormat = Literal["graph-agent", "pydantic-evals", "langsmith"]
 """Name of a format."""
 OWN_KEY = "graph_agent"
 """Key of the metadata for what another format does not have."""
@@ -50,7 +50,7 @@ def read_cases(path: str | Path) -> CaseFile:
     return load_cases(path)
 
 
-def write_cases(file: CaseFile, format_: Format) -> str:
+def write_cases(file: CaseFile, format_: CaseFormat) -> str:
     """Return the text of a file of cases in the format `format_`: YAML, or one JSON object a line for LangSmith.
 
     What the format does not have is in the metadata, under `OWN_KEY`, except the agent, which is lost.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graph_agent.agent_file.spec import AgentSpec
-    from graph_agent.devtools.evaluation.formats import Format
+    from graph_agent.devtools.evaluation.formats import CaseFormat
     from graph_agent.devtools.evaluation.report import Report
     from graph_agent.devtools.evaluation.runner import Plan, Trial
 
@@ -140,12 +140,12 @@ def _export(path: Path, export: str) -> None:
     from typing import get_args
 
     from graph_agent.base.errors import did_you_mean
-    from graph_agent.devtools.evaluation.formats import Format, read_cases, write_cases
+    from graph_agent.devtools.evaluation.formats import CaseFormat, read_cases, write_cases
 
     format_, _, target = export.partition(":")
-    if format_ not in get_args(Format) or not target:
-        raise ConfigError(f"--export {export}: write FORMAT:FILE; {did_you_mean(format_, get_args(Format))}")
-    text = write_cases(read_cases(path), cast("Format", format_))
+    if format_ not in get_args(CaseFormat) or not target:
+        raise ConfigError(f"--export {export}: write FORMAT:FILE; {did_you_mean(format_, get_args(CaseFormat))}")
+    text = write_cases(read_cases(path), cast("CaseFormat", format_))
     Path(target).write_text(text, encoding="utf-8")
 
 
