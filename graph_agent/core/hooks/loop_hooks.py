@@ -91,7 +91,7 @@ def _is_middleware(hook: Any) -> bool:
 
 
 R = TypeVar("R", bound=HookResponse)
-Handler = Callable[[HookRequest | None, Sequence[AnyMessage]], Awaitable[tuple[R, HookRequest]]]
+SendRequest = Callable[[HookRequest | None, Sequence[AnyMessage]], Awaitable[tuple[R, HookRequest]]]
 """Sends a request, None for the original one, and keeps messages for later requests; returns the reply, and the request
 with the model that answered."""
 
@@ -134,7 +134,7 @@ class LoopHooks(Generic[R]):
         self._count_reply = count_reply
         self._report = report
 
-    async def wrap(self, handler: Handler[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
+    async def wrap(self, handler: SendRequest[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
         """Send a request, and show its reply to the hooks; the reply of a rerun is shown from the first hook again.
 
         Returns:
