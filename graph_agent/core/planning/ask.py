@@ -137,7 +137,7 @@ def _from_stored(stored: dict[str, Any]) -> Planned:
     return Planned(usage=NO_USAGE, raw_text=message.text, **fields)
 
 
-Limit = Callable[[Usage, AIMessage], LimitMet | None]
+LimitCheck = Callable[[Usage, AIMessage], LimitMet | None]
 """Maps a plan's usage and newest reply to the limit that forbids another request, and its size; None for no limit."""
 
 REPAIRS = 1
@@ -282,7 +282,7 @@ async def ask_for_plan(
     history: Sequence[AnyMessage],
     settings: LoopConfig,
     planner: Planner,
-    limit: Limit,
+    limit: LimitCheck,
     earlier: EarlierCalls,
 ) -> Planned:
     """Ask for a structured plan; an invalid plan is sent back once with all its faults.
@@ -312,7 +312,7 @@ async def _ask_with_repair(
     request: Sequence[AnyMessage],
     settings: LoopConfig,
     planner: Planner,
-    limit: Limit,
+    limit: LimitCheck,
     earlier: EarlierCalls,
 ) -> Planned:
     usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0

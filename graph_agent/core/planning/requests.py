@@ -17,7 +17,7 @@ from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import LimitMet, add_usage, metered, usage_of
 from graph_agent.core.deps import Task, answer_left_s
 from graph_agent.core.planning.ask import (
-    Limit,
+    LimitCheck,
     PlanningError,
     RefusedError,
     RepairRequestError,
@@ -72,7 +72,7 @@ class ModelRequests:
     def __init__(
         self,
         active: RequestState,
-        budget_met: Limit,
+        budget_met: LimitCheck,
         forwarder: Forwarder | None = None,
         session_id: str = "",
         left_s: float | None = None,
@@ -92,7 +92,7 @@ class ModelRequests:
 
     @classmethod
     async def open(
-        cls, task: Task, settings: LoopConfig, history: Sequence[AnyMessage], loop: LoopState, budget_met: Limit
+        cls, task: Task, settings: LoopConfig, history: Sequence[AnyMessage], loop: LoopState, budget_met: LimitCheck
     ) -> Self:
         """Build the requests of a node, with its present settings, history and loop state.
 
