@@ -35,7 +35,7 @@ class Terminal:
         """Print a text, which may have several lines; control characters except line feeds and tabs become escapes.
 
         Before a text on standard error, an unfinished line of standard output is ended if both are the same device.
-        Text on standard output that ends without a line feed delays log records until its line ends (see `LogStream`).
+        Text on standard output that ends without a line feed delays log records until its line ends (see `TerminalLogStream`).
 
         Args:
             text: The text.
@@ -90,7 +90,7 @@ class Terminal:
         self.console.print(renderable, soft_wrap=False)
 
 
-class LogStream:
+class TerminalLogStream:
     """Standard error for log records, which are written only between the lines of standard output.
 
     While a line of standard output is unfinished and both streams are the same terminal, file or pipe, records are kept
@@ -137,7 +137,7 @@ class LogStream:
             sys.stderr.flush()
 
 
-log_stream = LogStream()
+log_stream = TerminalLogStream()
 """The stream of the log records of this process, shared with every `Terminal`."""
 
 
