@@ -43,7 +43,7 @@ class ToolChoice(schemas.RequestObject):
     disable_parallel_tool_use: bool | None = None
 
 
-class Format(schemas.RequestObject):
+class AnswerFormat(schemas.RequestObject):
     """The format of the answer."""
 
     type: Literal["json_schema"]
@@ -53,7 +53,7 @@ class Format(schemas.RequestObject):
 class OutputConfig(schemas.RequestObject):
     """Options of the answer."""
 
-    format: Format | None = None
+    format: AnswerFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
@@ -79,7 +79,7 @@ class MessagesRequest(CountRequest):
     metadata: schemas.SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
-    output_format: Format | None = Field(None, description="As `output_config.format`, which overrides it.")
+    output_format: AnswerFormat | None = Field(None, description="As `output_config.format`, which overrides it.")
     thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
     max_agentic_loops: schemas.AgenticLoops = None
 
