@@ -97,7 +97,7 @@ class NamedChoice(_Part):
     tools: schemas.ListOf[AllowedTool] | None = None
 
 
-class Format(_Part):
+class TextFormat(_Part):
     """Text, any JSON object, or JSON with a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -110,7 +110,7 @@ class Format(_Part):
 class Text(_Part):
     """Options of the answer's text."""
 
-    format: Format | None = None
+    format: TextFormat | None = None
 
 
 class Reasoning(_Part):
