@@ -145,7 +145,7 @@ class ResponseFormat(schemas.RequestObject):
     json_schema: NamedSchema | None = None
 
 
-class StreamOptions(schemas.RequestObject):
+class ChatStreamOptions(schemas.RequestObject):
     """Options of a stream."""
 
     include_usage: bool | None = None
@@ -157,7 +157,7 @@ class ChatCompletionRequest(schemas.RequestObject):
     model: str
     messages: schemas.ListOf[Message] = Field(min_length=1)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ChatStreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     max_tokens: int | None = Field(None, ge=1)
