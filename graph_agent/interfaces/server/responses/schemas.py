@@ -121,7 +121,7 @@ class Reasoning(_Part):
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="As `summary`.")
 
 
-class StreamOptions(_Part):
+class ResponseStreamOptions(_Part):
     """Options of a stream."""
 
     include_obfuscation: bool | None = Field(None, description="Without effect: streams are not obfuscated.")
@@ -166,7 +166,7 @@ class CreateResponse(schemas.RequestObject):
     store: bool | None = Field(None, description="Whether to keep the response and its session; true by default.")
     background: bool | None = Field(None, description="Answer at once, and run on; read the result by the id.")
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     include: schemas.ListOf[str] | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
