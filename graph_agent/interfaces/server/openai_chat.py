@@ -40,7 +40,7 @@ class File(schemas.RequestObject):
     file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not stored: no `file_id`.")
 
 
-class Part(schemas.RequestObject):
+class ChatPart(schemas.RequestObject):
     """A piece of a message."""
 
     type: Literal["text", "image_url", "file", "refusal"]
@@ -69,7 +69,7 @@ class Message(schemas.RequestObject):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | schemas.ListOf[Part] | None = None
+    content: str | schemas.ListOf[ChatPart] | None = None
     tool_calls: schemas.ListOf[CallInHistory] | None = None
     tool_call_id: schemas.CallId | None = None
 
@@ -248,7 +248,7 @@ def _content(message: Message) -> str | list[Any]:
     return schemas.simplify_blocks([_block(part) for part in message.content])
 
 
-def _block(part: Part) -> dict[str, Any]:
+def _block(part: ChatPart) -> dict[str, Any]:
     if part.type == "image_url":
         if part.image_url is None:
             raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
