@@ -29,7 +29,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
-class Part(_Part):
+class InputPart(_Part):
     """A piece of a message or of a call's output."""
 
     type: str
@@ -52,13 +52,13 @@ class InputItem(_Part):
     type: str = Field("message", description="`message` if absent.")
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | schemas.ListOf[Part] | None = None
+    content: str | schemas.ListOf[InputPart] | None = None
     call_id: schemas.CallId | None = None
     name: str | None = None
     arguments: str | None = Field(None, description="A JSON object as text.")
-    output: str | schemas.ListOf[Part] | None = None
+    output: str | schemas.ListOf[InputPart] | None = None
     error: str | dict[str, Any] | None = None
-    summary: schemas.ListOf[Part] | None = None
+    summary: schemas.ListOf[InputPart] | None = None
     encrypted_content: str | None = None
     approval_request_id: str | None = None
     approve: bool | None = None
@@ -480,13 +480,13 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
     return item.approval_request_id, {"type": "reject", **reason}
 
 
-def _content(content: str | list[Part] | None) -> str | list[Any]:
+def _content(content: str | list[InputPart] | None) -> str | list[Any]:
     if content is None or isinstance(content, str):
         return content or ""
     return schemas.simplify_blocks([_block(part) for part in content])
 
 
-def _block(part: Part) -> dict[str, Any]:
+def _block(part: InputPart) -> dict[str, Any]:
     match part.type:
         case "input_image":
             if part.image_url is None:
@@ -500,7 +500,7 @@ def _block(part: Part) -> dict[str, Any]:
             return {"type": "text", "text": _text([part])}
 
 
-def _file(part: Part) -> dict[str, Any]:
+def _file(part: InputPart) -> dict[str, Any]:
     if part.file_data is None:
         raise InvalidRequestError(
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
@@ -515,7 +515,7 @@ def _file(part: Part) -> dict[str, Any]:
     return schemas.document(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
 
 
-def _text(content: str | list[Part] | None) -> str:
+def _text(content: str | list[InputPart] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
