@@ -70,7 +70,7 @@ Rows = Mapping[str, Row]
 
 
 @dataclass(slots=True)
-class Part:
+class CheckpointGroup:
     """A group of checkpoints, of which the first (the head) remains and receives the writes of the others."""
 
     ids: list[str]
@@ -90,7 +90,7 @@ class Trim:
     """Id of the checkpoint whose ancestors are trimmed; None if all checkpoints remain, or none."""
     kept: set[str] = field(default_factory=set)
     """Ids of the checkpoints that remain as they are."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[CheckpointGroup] = field(default_factory=list)
     """The history that `cut` needs, oldest first."""
     first: str | None = None
     """Id of the session's first checkpoint if it remains in addition to `cut`; None if not."""
@@ -104,7 +104,7 @@ class Trim:
         return [id_ for id_ in self.rows if id_ not in remaining]
 
     @property
-    def new_parts(self) -> list[Part]:
+    def new_parts(self) -> list[CheckpointGroup]:
         """The parts that this pruning changes: they receive writes, or their head becomes one that only holds
         history.
         """
@@ -227,17 +227,17 @@ def trim(rows: Rows, cut: str, *, is_root: bool) -> Trim | None:
     return found
 
 
-def _parts(members: list[tuple[Row, frozenset[str], bool]]) -> list[Part]:
+def _parts(members: list[tuple[Row, frozenset[str], bool]]) -> list[CheckpointGroup]:
     """Group checkpoints into parts, oldest first.
 
     `members` are, newest first, each checkpoint, the channels that it is needed for, and whether it has a full copy of
     one.
     """
-    parts: list[Part] = []
+    parts: list[CheckpointGroup] = []
     for row, channels, is_copy in reversed(members):
         # A full copy begins a part, because the head keeps it. So does an earlier part: its writes are not moved again.
         if not parts or is_copy or row.is_part or parts[-1].size >= PART_BYTES:
-            parts.append(Part([], channels))
+            parts.append(CheckpointGroup([], channels))
         parts[-1].ids.append(row.id)
         parts[-1].size += row.bytes_of(channels)
     return parts
