@@ -65,7 +65,7 @@ class CallInHistory(schemas.RequestObject):
     function: FunctionCall
 
 
-class Message(schemas.RequestObject):
+class ChatMessage(schemas.RequestObject):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -155,7 +155,7 @@ class ChatCompletionRequest(schemas.RequestObject):
     """A request for a chat completion. Fields that are not listed are accepted and have no effect."""
 
     model: str
-    messages: schemas.ListOf[Message] = Field(min_length=1)
+    messages: schemas.ListOf[ChatMessage] = Field(min_length=1)
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
@@ -213,7 +213,7 @@ def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
     )
 
 
-def _system_question(messages: list[Message]) -> list[HumanMessage]:
+def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:
     """Return a final system message as the user message to answer, if nothing else is open; one message at most.
 
     Clients that have only a system prompt, and multi-agent clients, send such requests.
@@ -225,7 +225,7 @@ def _system_question(messages: list[Message]) -> list[HumanMessage]:
     return [HumanMessage(text)] if text else []
 
 
-def _message(message: Message) -> AnyMessage | None:
+def _message(message: ChatMessage) -> AnyMessage | None:
     match message.role:
         case "system" | "developer":
             return None
@@ -242,7 +242,7 @@ def _message(message: Message) -> AnyMessage | None:
             return ToolMessage(_content(message), tool_call_id=message.tool_call_id)
 
 
-def _content(message: Message) -> str | list[Any]:
+def _content(message: ChatMessage) -> str | list[Any]:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return schemas.simplify_blocks([_block(part) for part in message.content])
@@ -261,7 +261,7 @@ def _block(part: ChatPart) -> dict[str, Any]:
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
 
-def _text(message: Message) -> str:
+def _text(message: ChatMessage) -> str:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "".join(part.text or part.refusal or "" for part in message.content)
