@@ -82,7 +82,7 @@ class Function(schemas.RequestObject):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(schemas.RequestObject):
+class ChatTool(schemas.RequestObject):
     """A tool of the caller; one of another type than `function` cannot be run."""
 
     type: str
@@ -106,7 +106,7 @@ class AllowedTools(schemas.RequestObject):
     """The tools that the model may call, and whether it must call one."""
 
     mode: Literal["auto", "required"] = "auto"
-    tools: schemas.ListOf[Tool] = Field(min_length=1)
+    tools: schemas.ListOf[ChatTool] = Field(min_length=1)
 
 
 class AllowedChoice(schemas.RequestObject):
@@ -167,7 +167,7 @@ class ChatCompletionRequest(schemas.RequestObject):
     n: Literal[1] | None = None
     metadata: schemas.SessionMetadata | None = None
     response_format: ResponseFormat | None = None
-    tools: schemas.ListOf[Tool] | None = None
+    tools: schemas.ListOf[ChatTool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = Field(None, description="With false, the request belongs to no session.")
@@ -290,7 +290,7 @@ def _offered(body: ChatCompletionRequest) -> list[Function]:
     return [function for function in functions if function.name in allowed]
 
 
-def _kinds(tools: Iterable[Tool]) -> list[tuple[str, str | None]]:
+def _kinds(tools: Iterable[ChatTool]) -> list[tuple[str, str | None]]:
     return [(tool.type, tool.function.name if tool.function else None) for tool in tools]
 
 
