@@ -26,7 +26,7 @@ from graph_agent.interfaces.server.response_models import AnthropicError, Anthro
 from graph_agent.interfaces.server.sse import frame
 
 
-class Tool(schemas.RequestObject):
+class AnthropicTool(schemas.RequestObject):
     """A tool of the caller; one of another type than `custom`, the default, cannot be run."""
 
     name: str = Field("", description="Letters, digits, `_` and `-`, 64 at most.")
@@ -63,7 +63,7 @@ class CountRequest(schemas.RequestObject):
     model: str
     messages: schemas.ListOf[Message] = Field(min_length=1)
     system: str | schemas.ListOf[Block] | None = None
-    tools: schemas.ListOf[Tool] | None = None
+    tools: schemas.ListOf[AnthropicTool] | None = None
 
     _clean = model_validator(mode="before")(schemas.clean_body)
 
@@ -131,7 +131,7 @@ def _instructions(body: CountRequest) -> str:
     return "\n\n".join(text for content in (body.system, *system) if (text := text_of_blocks(content)))
 
 
-def _is_function(tool: Tool) -> bool:
+def _is_function(tool: AnthropicTool) -> bool:
     return tool.type in (None, "custom")
 
 
@@ -139,7 +139,7 @@ def _tools(body: CountRequest) -> list[dict[str, Any]]:
     return [_tool(tool) for tool in body.tools or [] if _is_function(tool)]
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _tool(tool: AnthropicTool) -> dict[str, Any]:
     if tool.input_schema is None or not re.fullmatch(schemas.TOOL_NAME, tool.name):
         raise InvalidRequestError(f"The tool {tool.name!r} has no input_schema, or no valid name.", "tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
