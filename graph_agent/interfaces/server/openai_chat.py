@@ -123,7 +123,7 @@ def _kind_of_choice(value: Any) -> str:
     return "AllowedChoice" if kind == "allowed_tools" else "NamedTool"
 
 
-ToolChoice = Annotated[
+ChatToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("Mode")]
     | Annotated[NamedTool, Tag("NamedTool")]
     | Annotated[AllowedChoice, Tag("AllowedChoice")],
@@ -168,7 +168,7 @@ class ChatCompletionRequest(schemas.RequestObject):
     metadata: schemas.SessionMetadata | None = None
     response_format: ResponseFormat | None = None
     tools: schemas.ListOf[ChatTool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = Field(None, description="With false, the request belongs to no session.")
     max_agentic_loops: schemas.AgenticLoops = None
