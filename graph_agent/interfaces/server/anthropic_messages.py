@@ -35,7 +35,7 @@ class AnthropicTool(schemas.RequestObject):
     input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(schemas.RequestObject):
+class AnthropicToolChoice(schemas.RequestObject):
     """Whether the model must call a tool."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -77,7 +77,7 @@ class MessagesRequest(CountRequest):
     top_p: float | None = Field(None, ge=0, le=1)
     stop_sequences: schemas.ListOf[str] | None = None
     metadata: schemas.SessionMetadata | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: AnswerFormat | None = Field(None, description="As `output_config.format`, which overrides it.")
     thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
