@@ -22,8 +22,8 @@ from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import (
     Binding,
     ModelCall,
-    ResponseFormat,
     SchemaMode,
+    WireFormat,
     reply_form,
     stop_sequences,
     unwrap_binding,
@@ -279,7 +279,7 @@ class ModelClient:
 
     def _form(
         self, phase: Phase, settings: LoopConfig, rules: WireRules, mode: Mode, schema: dict[str, Any] | None
-    ) -> ResponseFormat | None:
+    ) -> WireFormat | None:
         """Return the response format to send, which makes the provider enforce a schema; None to send none."""
         with_tools = bool(self.schemas) and mode == "native"
         if self._has_calls_in_text(phase, mode, schema):
@@ -306,7 +306,7 @@ class ModelClient:
         return self._text
 
     def _example_answers(
-        self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, schema: dict[str, Any] | None
+        self, phase: Phase, settings: LoopConfig, form: WireFormat | None, schema: dict[str, Any] | None
     ) -> ExampleAnswers:
         """Choose the form in which the example turns of text mode show an answer."""
         if phase == "answer" and schema is None:
@@ -428,7 +428,7 @@ class ModelClient:
         attempt: LearningRequest,
         *,
         mode: Mode,
-        form: ResponseFormat | None = None,
+        form: WireFormat | None = None,
     ) -> Binding:
         # Rules that the endpoint may still refuse are not cached.
         if attempt.is_changed:
@@ -437,7 +437,7 @@ class ModelClient:
         return self._bound.get(key, lambda: self._bind(phase, settings, form, attempt.rules, mode=mode))
 
     def _bind(
-        self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, rules: WireRules, *, mode: Mode
+        self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode
     ) -> Binding:
         options = with_options(settings, self.options)
         for name in rules.left_out:

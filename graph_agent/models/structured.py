@@ -295,7 +295,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _LOCAL = frozenset({"unknown", "ollama", "lm-studio", "llama.cpp", "vllm", "sglang"})
 """Servers that accept any JSON schema as a grammar, e.g. with `anyOf` at the root; includes unknown ones."""
 
-ResponseFormat = dict[str, Any]
+WireFormat = dict[str, Any]
 """Value of OpenAI's option `response_format`, which LangChain's other clients convert."""
 
 
@@ -309,7 +309,7 @@ class SchemaMode:
         self._model = model
         self._is_openai = _is_openai(model)
         self._can_send = client_rules(model).schema is not None
-        self._forms: BoundedCache[str, list[ResponseFormat]] = BoundedCache()
+        self._forms: BoundedCache[str, list[WireFormat]] = BoundedCache()
 
     def is_sent(self, setting: StructuredOutput, rules: WireRules, *, with_tools: bool = False) -> bool:
         """Whether the JSON schema of a user's response format is sent to the provider.
@@ -353,12 +353,12 @@ class SchemaMode:
         """Whether the endpoint may be a local server, which turns any schema into a grammar."""
         return self._is_openai and rules.provider in _LOCAL and not rules.strict_schema
 
-    def form(self, schema: dict[str, Any], rules: WireRules) -> ResponseFormat | None:
+    def form(self, schema: dict[str, Any], rules: WireRules) -> WireFormat | None:
         """Return the response format that sends a schema; None if the provider has refused every form."""
         remaining = self._remaining(schema)
         return next((form for form in remaining if form["json_schema"]["strict"] or not rules.strict_schema), None)
 
-    def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
+    def options(self, form: WireFormat, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of a model call that enforce `form`; empty if the class cannot send it.
 
         Args:
@@ -367,7 +367,7 @@ class SchemaMode:
         """
         return schema_options(self._model, form, given) or {}
 
-    def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
+    def refused(self, schema: dict[str, Any], form: WireFormat, error: Exception) -> bool:
         """Whether an error refuses the form of a schema; the form is then not used again, which is logged."""
         if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(text_of(error)):
             return False
@@ -379,21 +379,21 @@ class SchemaMode:
             logger.info("The provider refuses the schema of the answer (%s); %s from now on", error, how)
         return True
 
-    def _remaining(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+    def _remaining(self, schema: dict[str, Any]) -> list[WireFormat]:
         return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
-    def _build_forms(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+    def _build_forms(self, schema: dict[str, Any]) -> list[WireFormat]:
         strict = strict_schema(schema) if _is_openai(self._model) else None
         forms = [_form(strict, strict=True)] if strict is not None else []
         return [*forms, _form(schema, strict=False)]
 
 
-def reply_form(schema: dict[str, Any], name: str = "reply") -> ResponseFormat:
+def reply_form(schema: dict[str, Any], name: str = "reply") -> WireFormat:
     """Return the response format that sends a schema under a name, not in strict form."""
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}
 
 
-def _form(schema: dict[str, Any], *, strict: bool) -> ResponseFormat:
+def _form(schema: dict[str, Any], *, strict: bool) -> WireFormat:
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": strict}}
 
 
