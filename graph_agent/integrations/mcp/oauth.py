@@ -32,7 +32,7 @@ from graph_agent.base._internal.validation_text import CheckedModel, describe_fi
 from graph_agent.base.errors import ConfigError
 from graph_agent.integrations.mcp.messages import AuthorizationNeededError
 
-Model = TypeVar("Model", bound=BaseModel)
+TokenModel = TypeVar("Model", bound=BaseModel)
 logger = get_logger("graph_agent.mcp")
 
 AUTHORIZATION_S = 300.0
@@ -135,7 +135,7 @@ class TokenFile:
         self.write(client=client_info.model_dump(mode="json", exclude_none=True))
 
 
-def _parsed(model: type[Model], value: Any) -> Model | None:
+def _parsed(model: type[TokenModel], value: Any) -> TokenModel | None:
     try:
         return None if value is None else model.model_validate(value)
     except ValidationError:
