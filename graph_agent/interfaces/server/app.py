@@ -28,7 +28,7 @@ from graph_agent.interfaces.server.admission.worker_folder import is_to_stop_at_
 from graph_agent.interfaces.server.chat.attempts import deleting_attempts
 from graph_agent.interfaces.server.chat.handler import ChatHandler, Runs
 from graph_agent.interfaces.server.host import AgentSource, open_host
-from graph_agent.interfaces.server.monitoring import Metrics, Readiness, readiness
+from graph_agent.interfaces.server.monitoring import Metrics, ReadinessCheck, readiness
 from graph_agent.interfaces.server.parameters import SESSION_HEADER, Server, Services
 from graph_agent.interfaces.server.problems import on_invalid, path_of, stopping
 from graph_agent.interfaces.server.response_models import ControlError, Health
@@ -110,7 +110,7 @@ def create_app(
             deleting_attempts(host),
         ):
             app.state.background_responses = background
-            app.state.graph_agent = Services(ChatHandler(runs, limits), streams, Readiness(host, metrics, runs))
+            app.state.graph_agent = Services(ChatHandler(runs, limits), streams, ReadinessCheck(host, metrics, runs))
             async with AsyncExitStack() as stack:
                 routes: list[BaseRoute] = []
                 opening, opened = asyncio.Lock(), set[str]()

@@ -212,7 +212,7 @@ _MODEL_DOWN_S = 60
 """Seconds after a failed model request during which the model counts as down."""
 
 
-class Readiness:
+class ReadinessCheck:
     """Checks the model, the MCP servers and the database."""
 
     def __init__(self, host: Host, metrics: Metrics, runs: Drainable) -> None:

@@ -17,7 +17,7 @@ from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, 
 from graph_agent.interfaces.server.chat.handler import ChatDialect, ChatHandler
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
-from graph_agent.interfaces.server.monitoring import Readiness
+from graph_agent.interfaces.server.monitoring import ReadinessCheck
 from graph_agent.interfaces.server.problems import ProblemError, stopping
 from graph_agent.interfaces.server.sse import EventStream
 
@@ -72,7 +72,7 @@ class Services:
     chat: ChatHandler
     streams: RequestLimits
     """Limits of event streams per caller."""
-    readiness: Readiness
+    readiness: ReadinessCheck
 
     def check_model(self, name: str) -> None:
         """Check that a request names this server's agent as its model."""

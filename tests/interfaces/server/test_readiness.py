@@ -23,7 +23,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.interfaces.server import monitoring
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.host import AgentSource, Host, open_host
-from graph_agent.interfaces.server.monitoring import Metrics, Readiness
+from graph_agent.interfaces.server.monitoring import Metrics, ReadinessCheck
 from graph_agent.server import ServerSettings
 from tests.interfaces.server.hosting import running
 from tests.interfaces.server.process import PARROT, serving
@@ -140,7 +140,7 @@ async def test_a_part_that_does_not_answer_is_asked_once_and_named(monkeypatch: 
             await gate.passing()
 
         monkeypatch.setattr(runs.host.saver, "aget_tuple", stuck)
-        ready = Readiness(runs.host, runs.metrics, runs)
+        ready = ReadinessCheck(runs.host, runs.metrics, runs)
         checks = [await ready.checks() for _ in range(3)]
         looked = list(looks)
         gate.open()
@@ -157,13 +157,13 @@ async def test_a_part_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         monkeypatch.setattr(runs.host.saver, "aget_tuple", broken)
-        checks = await Readiness(runs.host, runs.metrics, runs).checks()
+        checks = await ReadinessCheck(runs.host, runs.metrics, runs).checks()
 
     assert checks == {"server": "ok", "model": "ok", "database": "failed"}
 
 
 @asynccontextmanager
-async def ready_on(address: str) -> AsyncIterator[tuple[Readiness, Host]]:
+async def ready_on(address: str) -> AsyncIterator[tuple[ReadinessCheck, Host]]:
     """The readiness of a server whose sessions are in a database; each call of `checks` looks anew."""
 
     @asynccontextmanager
@@ -176,7 +176,7 @@ async def ready_on(address: str) -> AsyncIterator[tuple[Readiness, Host]]:
         open_host(source, ServerSettings()) as host,
         aclosing(Runs(host, Metrics())) as runs,
     ):
-        yield Readiness(runs.host, runs.metrics, runs), host
+        yield ReadinessCheck(runs.host, runs.metrics, runs), host
 
 
 def damage_pages(file: Path) -> None:
@@ -335,7 +335,7 @@ async def test_the_state_of_mcp_servers_and_the_database_is_looked_for_again_aft
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         monkeypatch.setattr(type(runs.host), "mcp_states", lambda host: look("mcp"))
         monkeypatch.setattr(runs.host.saver, "aget_tuple", lambda config: look("database"))
-        ready = Readiness(runs.host, runs.metrics, runs)
+        ready = ReadinessCheck(runs.host, runs.metrics, runs)
         found = []
         for clock[0] in (begun, begun + 4.9, begun + 5.1):
             await asyncio.gather(*(ready.checks() for _ in range(20)))
