@@ -189,7 +189,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
     from graph_agent.devtools.evaluation.report import Report, page_of
     from graph_agent.devtools.evaluation.runner import opened
 
-    screen = Progress(plan, quiet=quiet)
+    screen = EvaluationProgress(plan, quiet=quiet)
     async with opened(plan) as runner:
         trials = plan.planned()
         if fresh:
@@ -208,7 +208,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
     return report
 
 
-class Progress:
+class EvaluationProgress:
     """Displays an evaluation: a table on a terminal, redrawn while it runs, else a line for each case that has ended.
 
     A trial is one run of a case by one agent. Use it as a context manager, which displays the table, and call `close`
@@ -227,7 +227,7 @@ class Progress:
         self._live: Any = None
         """The table's live display; None if there is none."""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> EvaluationProgress:
         """Start the table, on a terminal and unless quiet."""
         if not self._quiet and self._out.is_terminal:
             from rich.live import Live
