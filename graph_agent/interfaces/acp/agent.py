@@ -187,7 +187,7 @@ class EditorSession:
 
         self.id = session_id
         self.modes = schema.SessionModeState(available_modes=_MODES, current_mode_id=ASK)
-        self.projection = conversion.Projection(graph.builder.writes)
+        self.projection = conversion.AcpProjection(graph.builder.writes)
         self.announcing: asyncio.Task[None] | None = None
         """Sends the commands of a new session; None before."""
         self._session = Session(graph.with_config(callbacks=[ReasoningReader(think)]), session_id)

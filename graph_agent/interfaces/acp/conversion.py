@@ -34,7 +34,7 @@ Update: TypeAlias = (
 _TITLE_LENGTH = 100
 
 
-class Projection:
+class AcpProjection:
     """Makes the updates of one session, from its first event to its newest.
 
     Args:
