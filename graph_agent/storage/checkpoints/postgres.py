@@ -52,7 +52,7 @@ try:
     from graph_agent.storage.checkpoints.postgres_fence import (
         FencedPostgresSaver,
         FencedWrite,
-        Recorder,
+        PostgresRecorder,
         Share,
         SharedTransactions,
         WriteQueue,
@@ -368,7 +368,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         if deferred is None:
             await self._flush(at_of(config)[0])
             return await super().aput(config, checkpoint, metadata, new_versions)
-        recorder = Recorder(self.serde)
+        recorder = PostgresRecorder(self.serde)
         stored = recorder.put(config, checkpoint, metadata, new_versions)
         self._queue(config, deferred, recorder, checkpoint["id"])
         if deferred.waits(metadata.get("source")):
@@ -388,7 +388,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
             await self._flush(at_of(config)[0])
             await super().aput_writes(config, writes, task_id, task_path)
             return
-        recorder = Recorder(self.serde)
+        recorder = PostgresRecorder(self.serde)
         recorder.put_writes(config, writes, task_id, task_path)
         # The superstep's checkpoint follows and is committed with them.
         self._queue(config, deferred, recorder)
@@ -406,7 +406,7 @@ class SharedPostgresSaver(FencedPostgresSaver):
         return deferred if deferred is not None and deferred.loop is self.loop else None
 
     def _queue(
-        self, config: RunnableConfig, deferred: DeferredWrites, recorded: Recorder, new_id: str | None = None
+        self, config: RunnableConfig, deferred: DeferredWrites, recorded: PostgresRecorder, new_id: str | None = None
     ) -> None:
         """Queue the recorded statements of a write; `new_id` is the id of a new checkpoint, None for a task's writes.
 

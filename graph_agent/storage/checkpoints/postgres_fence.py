@@ -398,7 +398,7 @@ _MOST_RUNS = 64
 """Maximum runs in a transaction, to limit its duration."""
 
 
-class Recorder(StatementRecorder, PostgresSaver):
+class PostgresRecorder(StatementRecorder, PostgresSaver):
     """LangGraph's saver, which records the statements of a write instead of executing them."""
 
     def _cursor(self, *, pipeline: bool = False) -> Any:

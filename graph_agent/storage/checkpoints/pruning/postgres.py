@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent.storage.checkpoints.delta_values import At
-from graph_agent.storage.checkpoints.postgres_fence import Recorder
+from graph_agent.storage.checkpoints.postgres_fence import PostgresRecorder
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 from graph_agent.storage.checkpoints.pruning.tables import (
     EXTENT,
@@ -144,7 +144,7 @@ class PostgresTables(Tables):
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
         """Return a saver that stores nothing, and the list to which its blocking writes append their statements."""
-        recorder = Recorder(serde)
+        recorder = PostgresRecorder(serde)
         return recorder, recorder.statements
 
     async def replace(
