@@ -44,7 +44,7 @@ from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
-from graph_agent.storage.checkpoints.sqlite_writer import Recorder, Writer
+from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder, Writer
 from graph_agent.storage.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
 
 T = TypeVar("T")
@@ -257,7 +257,7 @@ class SharedSqliteSaver(SqliteSaver):
         """Serialize a checkpoint; return its config, the job that stores it, and the function to call after the
         commit.
         """
-        recorder = Recorder(self.serde)
+        recorder = SqliteRecorder(self.serde)
         stored = recorder.put(config, checkpoint, metadata, versions)
         job = partial(self._store, config, recorder.statements, checkpoint["id"])
         return stored, job, partial(_record_stored, config, checkpoint["id"])
@@ -266,7 +266,7 @@ class SharedSqliteSaver(SqliteSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Callable[[], None]:
         """Serialize the writes of a task, and return the job that stores them."""
-        recorder = Recorder(self.serde)
+        recorder = SqliteRecorder(self.serde)
         recorder.put_writes(config, writes, task_id, task_path)
         return partial(self._store, config, recorder.statements)
 

@@ -29,7 +29,7 @@ _MAX_BATCH = 64
 """Maximum jobs per commit, to limit the delay of the first job."""
 
 
-class Recorder(StatementRecorder, SqliteSaver):
+class SqliteRecorder(StatementRecorder, SqliteSaver):
     """LangGraph's saver, which records the statements of a write instead of executing them."""
 
     def cursor(self, transaction: bool = True) -> Any:

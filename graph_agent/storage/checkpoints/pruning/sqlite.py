@@ -33,7 +33,7 @@ from graph_agent.storage.checkpoints.pruning.tables import (
     written_of,
 )
 from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, is_locked
-from graph_agent.storage.checkpoints.sqlite_writer import Recorder
+from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class SqliteTables(Tables):
 
     def recorder(self, serde: SerializerProtocol) -> tuple[BaseCheckpointSaver[Any], list[Statement]]:
         """Return a saver that stores nothing, and the list to which its blocking writes append their statements."""
-        recorder = Recorder(serde)
+        recorder = SqliteRecorder(serde)
         return recorder, recorder.statements
 
     async def replace(
