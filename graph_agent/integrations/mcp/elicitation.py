@@ -49,8 +49,8 @@ from graph_agent.integrations.mcp.suspended import (
     NO_SAMPLING,
     UNSUPPORTED,
     Asked,
+    ClientReply,
     OpenQuestion,
-    Reply,
     SuspendedCall,
     answer_elsewhere,
 )
@@ -370,7 +370,7 @@ class _Conversation:
             # The server's session has ended, and a repeated call asks the question again.
             self._suspended.answers.setdefault(digest, []).append(answer.as_value())
 
-    async def _reply(self, question: OpenQuestion, reply: Reply) -> bool:
+    async def _reply(self, question: OpenQuestion, reply: ClientReply) -> bool:
         async def give() -> bool:
             return self._suspended.answer(question, reply)
 
@@ -381,7 +381,7 @@ class _Conversation:
             self._sampler.usage = add_usage(self._sampler.usage, self._suspended.usage)
             self._suspended.usage = NO_USAGE
 
-    async def _sample(self, params: types.CreateMessageRequestParams) -> Reply:
+    async def _sample(self, params: types.CreateMessageRequestParams) -> ClientReply:
         self._suspended.samples += 1
         if self._sampler is None or not self._server.samples:
             return NO_SAMPLING

@@ -30,8 +30,8 @@ logger = get_logger("graph_agent.mcp")
 
 QuestionParams = types.ElicitRequestParams | types.CreateMessageRequestParams
 """A question to the user, or to the agent's model."""
-Reply = types.ElicitResult | types.CreateMessageResult | types.ErrorData
-Asker = Callable[[QuestionParams], Awaitable[Reply]]
+ClientReply = types.ElicitResult | types.CreateMessageResult | types.ErrorData
+Asker = Callable[[QuestionParams], Awaitable[ClientReply]]
 """Answers one question of a server; cancelled when the question no longer matters."""
 
 
@@ -40,7 +40,7 @@ class OpenQuestion:
     """A question of the server that has no answer yet."""
 
     params: QuestionParams
-    answer: asyncio.Future[Reply]
+    answer: asyncio.Future[ClientReply]
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +88,7 @@ class SuspendedCall:
         # Retrieved here, because no task may come back for the error.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def ask(self, params: QuestionParams) -> Reply:
+    async def ask(self, params: QuestionParams) -> ClientReply:
         """Add a question of the server, and wait for its answer."""
         question = OpenQuestion(params, asyncio.get_running_loop().create_future())
         self._open.append(question)
@@ -99,7 +99,7 @@ class SuspendedCall:
             if question in self._open:
                 self._open.remove(question)
 
-    def answer(self, question: OpenQuestion, reply: Reply) -> bool:
+    def answer(self, question: OpenQuestion, reply: ClientReply) -> bool:
         """Deliver the reply to a question; return False if it is void, as the session with the server has ended."""
         if question.answer.done():
             return False
@@ -347,7 +347,7 @@ class Questions:
         reply = await self._ask(question, params)
         return reply if isinstance(reply, types.CreateMessageResult | types.ErrorData) else UNSUPPORTED
 
-    async def _ask(self, question: types.RequestId, params: QuestionParams) -> Reply:
+    async def _ask(self, question: types.RequestId, params: QuestionParams) -> ClientReply:
         origin = self._origins.pop(question, None)
         while True:
             call = origin or await self._find()
