@@ -43,7 +43,7 @@ from graph_agent.models.wire.text_form import is_example
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
-Reply: TypeAlias = str | AIMessage | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+ScriptedReply: TypeAlias = str | AIMessage | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """One reply of a script."""
 
 _CHARS_PER_TOKEN = 4
@@ -84,7 +84,7 @@ class ScriptedChatModel(BaseChatModel):
 
     _script: Script = PrivateAttr()
 
-    def __init__(self, responses: Sequence[Reply], cycle: bool = False, **kwargs: Any) -> None:
+    def __init__(self, responses: Sequence[ScriptedReply], cycle: bool = False, **kwargs: Any) -> None:
         script = Script(responses, cycle=cycle)
         super().__init__(**{"responses": list(responses), "cycle": cycle, **kwargs})
         self._script = script
@@ -405,7 +405,7 @@ class Script:
         ConfigError: A step cannot be parsed, or an empty script is cycled.
     """
 
-    def __init__(self, responses: Sequence[Reply], *, cycle: bool) -> None:
+    def __init__(self, responses: Sequence[ScriptedReply], *, cycle: bool) -> None:
         if isinstance(responses, str):
             raise ConfigError(
                 f"A script is a list of replies, and this is one string: {excerpt(responses)!r} Put it in a list."
@@ -488,7 +488,7 @@ class Script:
         )
 
 
-def read_step(response: Reply, number: int) -> AIMessage:
+def read_step(response: ScriptedReply, number: int) -> AIMessage:
     """Convert one entry of a script to a message.
 
     The calls of a dict, or of its JSON, may lack `id`, and `content` may be missing; `arguments` may be an object or
