@@ -82,10 +82,10 @@ class ScriptedChatModel(BaseChatModel):
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
     """Off by default: a reply from a process-wide cache would skip its step."""
 
-    _script: Script = PrivateAttr()
+    _script: ModelScript = PrivateAttr()
 
     def __init__(self, responses: Sequence[ScriptedReply], cycle: bool = False, **kwargs: Any) -> None:
-        script = Script(responses, cycle=cycle)
+        script = ModelScript(responses, cycle=cycle)
         super().__init__(**{"responses": list(responses), "cycle": cycle, **kwargs})
         self._script = script
 
@@ -394,7 +394,7 @@ class ScriptedRequest:
         return [str(tool.get("function", tool).get("name", tool.get("type"))) for tool in self.tools]
 
 
-class Script:
+class ModelScript:
     """The steps and the position of one scripted model; safe to share between threads and event loops.
 
     Args:
@@ -421,7 +421,7 @@ class Script:
         self._lock = threading.Lock()
         self.requests: list[ScriptedRequest] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Script:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelScript:
         """Return the same object, so that deep copies of a model share the position in the script."""
         return self
 

@@ -25,7 +25,7 @@ from langgraph.types import interrupt
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.interfaces.server.host import AgentSource
-from graph_agent.models.scripted import Script
+from graph_agent.models.scripted import ModelScript
 from graph_agent.server import ServerSettings, create_app
 from graph_agent.session.results import Done, PlanText, Token
 
@@ -53,7 +53,7 @@ class Restarting(ScriptedChatModel):
     """Piece of a streamed reply after which it sends nothing more; empty for no such piece."""
 
     def restart(self) -> None:
-        self._script = Script(self.responses, cycle=False)
+        self._script = ModelScript(self.responses, cycle=False)
 
     async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
         self._check()

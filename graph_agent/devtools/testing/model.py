@@ -23,7 +23,7 @@ from graph_agent.base.errors import ScriptError
 from graph_agent.base.tool_names import alias_of
 from graph_agent.core.waves.reply import PLAN_TOOL
 from graph_agent.models.parsing.turns import RESULT_MARKER
-from graph_agent.models.scripted import Script, ScriptedChatModel, ScriptedRequest, read_object
+from graph_agent.models.scripted import ModelScript, ScriptedChatModel, ScriptedRequest, read_object
 from graph_agent.models.wire.text_form import is_example
 
 _MOST_CANDIDATES = 200
@@ -377,7 +377,7 @@ class TestModel(ScriptedChatModel):
         self._script = _Improvisation(call_tools, answer, arguments or {})
 
 
-class _Improvisation(Script):
+class _Improvisation(ModelScript):
     """A script without entries: each reply depends only on the request."""
 
     def __init__(
