@@ -29,7 +29,7 @@ from graph_agent.interfaces.cli.dialog import (
     signed,
 )
 from graph_agent.interfaces.cli.options import no_session
-from graph_agent.interfaces.cli.report import JsonReport, Report, TextReport
+from graph_agent.interfaces.cli.report import JsonReport, RunReport, TextReport
 from graph_agent.interfaces.cli.screen import LiveScreen, PlainScreen
 from graph_agent.interfaces.cli.terminal import Terminal
 from graph_agent.interfaces.cli.typed_keys import show_typed_keys
@@ -130,7 +130,7 @@ class Runner:
         report = self._report(session)
         return await self._to_end(session, session.stream_resume(answers, context=RUN_CONTEXT), report)
 
-    async def _to_end(self, session: Session, parts: AsyncGenerator[Part], report: Report) -> int:
+    async def _to_end(self, session: Session, parts: AsyncGenerator[Part], report: RunReport) -> int:
         """Print a run, ask the questions that it ends with, and resume it until none is open; return the exit status.
 
         An answer that the session refuses is printed, and the questions are asked again.
@@ -156,7 +156,7 @@ class Runner:
         return status
 
     async def _show(
-        self, session: Session, parts: AsyncGenerator[Part], report: Report
+        self, session: Session, parts: AsyncGenerator[Part], report: RunReport
     ) -> tuple[int, RunResult | None]:
         """Print the parts of a run while Ctrl-C aborts its session; return the exit status and the newest result.
 
@@ -176,7 +176,7 @@ class Runner:
             report.close()
         return status, result
 
-    def _report(self, session: Session) -> Report:
+    def _report(self, session: Session) -> RunReport:
         """Return the output for a run; in a terminal, text output begins with a line that names the session."""
         if self._settings.as_json:
             return JsonReport(session.id)

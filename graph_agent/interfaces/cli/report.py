@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graph_agent.core.state.events import Event
 
 
-class Report:
+class RunReport:
     """Output of a run and of the messages that were queued to follow it; this base class prints nothing."""
 
     def question(self, text: str) -> None:
@@ -37,7 +37,7 @@ class Report:
         """Complete the output of a run that has ended or was interrupted."""
 
 
-class TextReport(Report):
+class TextReport(RunReport):
     """Prints a run as text: steps, the streamed answer, warnings and errors."""
 
     def __init__(self, screen: PlainScreen) -> None:
@@ -180,7 +180,7 @@ _FORMAT = 1
 """Version of the objects; a change that breaks readers increases it."""
 
 
-class JsonReport(Report):
+class JsonReport(RunReport):
     """Prints one JSON object per line on standard output for each part of a run, after one with the session's id.
 
     The first line is `{"type": "session", "session_id": ID, "format": 1}`, the last `{"type": "done", "session_id": ID,
