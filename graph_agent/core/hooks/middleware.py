@@ -327,7 +327,7 @@ class _LoopBridge:
             self._running.cancel()
 
 
-RunCall = Callable[[Call, BaseTool | None], Awaitable[CallResult]]
+CallRunner = Callable[[Call, BaseTool | None], Awaitable[CallResult]]
 """Runs a call, with a tool of a middleware's own, or None for the agent's."""
 logger = get_logger("graph_agent.hooks.middleware")
 
@@ -365,7 +365,7 @@ class ToolMiddleware:
     def __bool__(self) -> bool:
         return self._wraps is not None
 
-    async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: RunCall) -> CallResult:
+    async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
         """Run a call through the middleware; errors become error outputs.
 
         Raises:
