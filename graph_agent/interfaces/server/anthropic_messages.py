@@ -20,7 +20,7 @@ from graph_agent.interfaces.server.anthropic_blocks import Block, Message, messa
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.interfaces.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint
+from graph_agent.interfaces.server.parameters import ChatEndpoint, RequestServices, Sender, chat_endpoint
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, anthropic_error
 from graph_agent.interfaces.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.interfaces.server.sse import frame
@@ -266,7 +266,7 @@ def _dialect(body: MessagesRequest) -> _AnthropicDialect:
 
 
 @router.post("/count_tokens", responses=_ERRORS)
-async def count_tokens(request: Request, body: CountRequest, sender: Sender, server: Server) -> TokenCount:
+async def count_tokens(request: Request, body: CountRequest, sender: Sender, server: RequestServices) -> TokenCount:
     """Estimate the number of tokens of a request, at 4 characters per token."""
     server.check_body(body)
     with server.chat.limits.slot(sender.name):

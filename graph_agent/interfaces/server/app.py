@@ -29,7 +29,7 @@ from graph_agent.interfaces.server.chat.attempts import deleting_attempts
 from graph_agent.interfaces.server.chat.handler import ChatHandler, Runs
 from graph_agent.interfaces.server.host import AgentSource, open_host
 from graph_agent.interfaces.server.monitoring import Metrics, ReadinessCheck, readiness
-from graph_agent.interfaces.server.parameters import SESSION_HEADER, Server, Services
+from graph_agent.interfaces.server.parameters import SESSION_HEADER, RequestServices, Services
 from graph_agent.interfaces.server.problems import on_invalid, path_of, stopping
 from graph_agent.interfaces.server.response_models import ControlError, Health
 from graph_agent.interfaces.server.response_models import Readiness as ReadinessReply
@@ -351,6 +351,6 @@ async def ready(request: Request) -> Response:
         503: {**_ERROR, "description": "The server is stopping"},
     },
 )
-async def metrics(server: Server) -> Response:
+async def metrics(server: RequestServices) -> Response:
     """Return the metrics in Prometheus's text format."""
     return Response(server.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})

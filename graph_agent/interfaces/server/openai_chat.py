@@ -19,7 +19,7 @@ from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
-from graph_agent.interfaces.server.parameters import ChatEndpoint, Server, Services, chat_endpoint
+from graph_agent.interfaces.server.parameters import ChatEndpoint, RequestServices, Services, chat_endpoint
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, openai_error
 from graph_agent.interfaces.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
 from graph_agent.interfaces.server.sse import frame
@@ -411,14 +411,14 @@ _MODEL_ERRORS = error_responses(OpenAIError, only=(400, 401, 403, 404, 408, 413,
 
 
 @router.get("/models", responses=_MODEL_ERRORS)
-async def list_models(server: Server) -> ModelList:
+async def list_models(server: RequestServices) -> ModelList:
     """List the models; the only model is this agent."""
     model = _model(server)
     return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
 
 
 @router.get("/models/{model_id}", responses=_MODEL_ERRORS)
-async def get_model(model_id: Annotated[str, Path(description="The agent's name.")], server: Server) -> Model:
+async def get_model(model_id: Annotated[str, Path(description="The agent's name.")], server: RequestServices) -> Model:
     """Describe one model."""
     server.check_model(model_id)
     return _model(server)

@@ -105,7 +105,7 @@ async def services(request: HTTPConnection) -> Services:
 
 Sender = Annotated[Caller, Depends(caller)]
 """The caller of a request, in the signature of a route."""
-Server = Annotated[Services, Depends(services)]
+RequestServices = Annotated[Services, Depends(services)]
 """The server's services, in the signature of a route."""
 
 
@@ -155,7 +155,7 @@ class ChatEndpoint:
 async def chat_endpoint(
     request: Request,
     sender: Sender,
-    server: Server,
+    server: RequestServices,
     session: SessionHeader = None,
     progress: ProgressHeader = None,
     idempotency_key: IdempotencyKey = None,

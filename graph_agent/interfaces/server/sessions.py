@@ -27,7 +27,7 @@ from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, clean_body
 from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, call_end
-from graph_agent.interfaces.server.parameters import Sender, Server
+from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.sse import comment, frame
 from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
@@ -407,7 +407,7 @@ class ForkPoint(BaseModel):
     seq: int = Field(ge=0, le=2**31, description="Index of the last event of the step.")
 
 
-def sessions(sender: Sender, server: Server) -> Sessions:
+def sessions(sender: Sender, server: RequestServices) -> Sessions:
     """Return the sessions of the request's caller; a dependency of routes."""
     return Sessions(server.chat.runs, sender)
 
@@ -436,7 +436,7 @@ async def get_events(
     session_id: _SessionId,
     caller_sessions: _CallerSessions,
     sender: Sender,
-    server: Server,
+    server: RequestServices,
     type: Annotated[list[str] | None, Query(description="Types of events; all by default.")] = None,
     after: Annotated[int, Query(ge=-1, le=2**31, description="Only events with a higher seq.")] = -1,
     follow: Annotated[
@@ -512,7 +512,7 @@ async def follow_up_session(
     caller_sessions: _CallerSessions,
     request: Request,
     sender: Sender,
-    server: Server,
+    server: RequestServices,
 ) -> models.Accepted:
     """Queue a session's next input, to run after the current answer; its answer is in the events."""
     if brought := server.chat.runs.host.credentials_of(request):
@@ -546,7 +546,7 @@ async def resume_session(
     session_id: _SessionId,
     caller_sessions: _CallerSessions,
     sender: Sender,
-    server: Server,
+    server: RequestServices,
     request: Request,
     body: Answer | None = None,
 ) -> models.SessionInfo:

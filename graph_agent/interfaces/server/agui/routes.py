@@ -48,7 +48,7 @@ from graph_agent.interfaces.server.chat.run_spec import (
     with_open_calls,
 )
 from graph_agent.interfaces.server.host import LOOK_S, Host
-from graph_agent.interfaces.server.parameters import Sender, Server
+from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, problem_of_failure, stopping
 from graph_agent.interfaces.server.response_models import control_errors
 from graph_agent.interfaces.server.sse import EventStream, comment, frame
@@ -348,7 +348,7 @@ router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
     response_class=Response,
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
 )
-async def run_agent(body: AguiInput, request: Request, sender: Sender, server: Server) -> Response:
+async def run_agent(body: AguiInput, request: Request, sender: Sender, server: RequestServices) -> Response:
     """Run an input of a thread, or resume it, and stream the events of the run."""
     chat, host = server.chat, server.chat.runs.host
     server.check_items(body.messages, body.tools)

@@ -15,7 +15,7 @@ from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ListOf, RequestObject, clean_body
 from graph_agent.interfaces.server.host import Host, all_items
-from graph_agent.interfaces.server.parameters import Sender, Server, Services
+from graph_agent.interfaces.server.parameters import RequestServices, Sender, Services
 from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.interfaces.server.response_models import (
     ConversationObject,
@@ -197,7 +197,7 @@ class CreateItems(_Body):
     items: ListOf[Item] = Field(min_length=1)
 
 
-async def conversations(sender: Sender, server: Server) -> Conversations:
+async def conversations(sender: Sender, server: RequestServices) -> Conversations:
     """Return the conversations of the request's caller; a dependency of routes."""
     return Conversations(server.chat.runs.host, sender)
 
@@ -207,7 +207,7 @@ _Conversations = Annotated[Conversations, Depends(conversations)]
 
 @router.post("")
 async def create_conversation(
-    owned: _Conversations, server: Server, body: CreateConversation | None = None
+    owned: _Conversations, server: RequestServices, body: CreateConversation | None = None
 ) -> ConversationObject:
     """Create a conversation."""
     body = body or CreateConversation(items=None)
@@ -258,7 +258,7 @@ async def list_items(
 
 @router.post("/{conversation_id}/items")
 async def create_items(
-    conversation_id: _ConversationId, body: CreateItems, owned: _Conversations, server: Server
+    conversation_id: _ConversationId, body: CreateItems, owned: _Conversations, server: RequestServices
 ) -> ItemPage:
     """Add items to a conversation; the session receives them with its next response."""
     await owned.get(conversation_id)

@@ -17,7 +17,14 @@ from graph_agent.interfaces.server.chat.attempts import Attempt
 from graph_agent.interfaces.server.chat.handler import REPLAYED
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
-from graph_agent.interfaces.server.parameters import ChatEndpoint, Sender, Server, chat_endpoint, open_part, services
+from graph_agent.interfaces.server.parameters import (
+    ChatEndpoint,
+    RequestServices,
+    Sender,
+    chat_endpoint,
+    open_part,
+    services,
+)
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError, openai_refusal
 from graph_agent.interfaces.server.responses import schemas
 from graph_agent.interfaces.server.responses.background import Background
@@ -258,7 +265,7 @@ _ResponseId = Annotated[str, Path(description="The response.")]
 router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
 
 
-async def records(sender: Sender, server: Server) -> Records:
+async def records(sender: Sender, server: RequestServices) -> Records:
     """Return the responses of the request's caller; a dependency of routes."""
     return Records(server.chat.runs.host, sender)
 
@@ -293,7 +300,7 @@ async def create_response(
 
 @router.post("/responses/compact", responses=_COMPACT_ERRORS)
 async def compact_conversation(
-    body: schemas.CompactResponse, sender: Sender, server: Server
+    body: schemas.CompactResponse, sender: Sender, server: RequestServices
 ) -> models.CompactionObject:
     """Replace a conversation by its user messages and a summary."""
     return models.CompactionObject(**await compact(server, sender, body))
@@ -331,7 +338,7 @@ async def get_response(
     caller_records: _CallerRecords,
     background: _Background,
     sender: Sender,
-    server: Server,
+    server: RequestServices,
     stream: Annotated[bool, Query(description="Stream the events of a background response.")] = False,
     starting_after: Annotated[
         int, Query(ge=-1, le=2**31, description="Only events with a higher sequence_number.")
