@@ -43,7 +43,7 @@ from graph_agent.interfaces.server.a2a.store import (
     ENDED,
     ConversationStore,
     LiveTaskStore,
-    SessionIds,
+    SessionIdOf,
     Stores,
     session_id_of,
 )
@@ -158,7 +158,7 @@ class A2AOptions(TypedDict, total=False):
     context: Mapping[str, Any]
     show_outputs: bool
     heartbeat_s: float
-    session_ids: SessionIds
+    session_ids: SessionIdOf
     context_builder: ServerCallContextBuilder | None
     credential_headers: Mapping[str, str]
     push_url_check: UrlCheck
@@ -196,7 +196,7 @@ class A2AServer:
         context: Mapping[str, Any] = MappingProxyType({}),
         show_outputs: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
-        session_ids: SessionIds = session_id_of,
+        session_ids: SessionIdOf = session_id_of,
         context_builder: ServerCallContextBuilder | None = None,
         credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,

@@ -41,7 +41,7 @@ from graph_agent.core.approvals.requests import request_of
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_of, read_budget, text_of_parts
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
-from graph_agent.interfaces.server.a2a.store import ENDED, SessionIds, TaskRun, heartbeats, session_id_of
+from graph_agent.interfaces.server.a2a.store import ENDED, SessionIdOf, TaskRun, heartbeats, session_id_of
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.interfaces.server.a2a.validation import request_credentials
 from graph_agent.interfaces.server.settings import A2A_DEFAULTS
@@ -113,7 +113,7 @@ class GraphExecutor(AgentExecutor):
         context: Mapping[str, Any] = MappingProxyType({}),
         show_outputs: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
-        session_ids: SessionIds = session_id_of,
+        session_ids: SessionIdOf = session_id_of,
         cancel_requests: CancelRequests | None = None,
         slots: SlotFactory = unbounded,
     ) -> None:

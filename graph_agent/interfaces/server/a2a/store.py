@@ -135,7 +135,7 @@ def _engine(url: str) -> AsyncEngine:
     )
 
 
-SessionIds = Callable[[str, str], str]
+SessionIdOf = Callable[[str, str], str]
 """Builds a session id from a user name (empty for an anonymous user) and a conversation id."""
 
 TaskLease = Callable[[types.Task, ServerCallContext], Awaitable[bool]]
@@ -153,7 +153,7 @@ def session_id_of(user: str, context_id: str) -> str:
     return f"/{context_id}" if "/" in context_id else context_id
 
 
-def task_lease(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> TaskLease:
+def task_lease(graph: CompiledAgentGraph, session_ids: SessionIdOf = session_id_of) -> TaskLease:
     """Return a check whether any process runs a task's conversation."""
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)
