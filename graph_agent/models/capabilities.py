@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 
 from graph_agent.models.endpoints import ModelEndpoint
 
-ToolCalling = Literal["native", "text", "wave"]
+ToolCallMode = Literal["native", "text", "wave"]
 
 _WRAPPERS = 10
 
@@ -69,7 +69,7 @@ call tools or have variants that do, so they do not match.
 """
 
 
-def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCalling:
+def choose_tool_calling(model: Any, configured: Literal["auto", "native", "text", "wave"]) -> ToolCallMode:
     """Return how to offer tools to a model, bare or wrapped (e.g. by `bind`), without a request to the provider.
 
     A `configured` mode other than `auto` is returned unchanged. With `auto`, the `tool_calling` entry of the model's
