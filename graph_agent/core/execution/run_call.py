@@ -59,7 +59,7 @@ from graph_agent.models.sampling import current_sampler
 T = TypeVar("T")
 logger = get_logger("graph_agent.execution.run_call")
 _FIELDS = frozenset({"id", "name", "arguments"})
-Update = list[tuple[str, Any]]
+UpdatePairs = list[tuple[str, Any]]
 """A node's update, as pairs of field and value."""
 
 
@@ -72,7 +72,7 @@ class CallToRun:
     """The call's event if the history has none, or one with other arguments; else empty."""
 
 
-async def call_to_run(task: Task, call: Call) -> CallToRun | Update:
+async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
     Returns:
