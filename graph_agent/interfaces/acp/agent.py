@@ -199,7 +199,7 @@ class EditorSession:
         self._asking: asyncio.Future[Any] | None = None
         self._aborting = asyncio.Lock()
 
-    async def send(self, updates: Iterable[conversion.Update | schema.AvailableCommandsUpdate]) -> None:
+    async def send(self, updates: Iterable[conversion.AcpUpdate | schema.AvailableCommandsUpdate]) -> None:
         """Send updates to the client."""
         for update in updates:
             await self._client.session_update(session_id=self.id, update=update)

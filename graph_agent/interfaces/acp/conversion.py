@@ -23,7 +23,7 @@ from graph_agent.session.history import shorten
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, RunPart, Token
 
-Update: TypeAlias = (
+AcpUpdate: TypeAlias = (
     schema.UserMessageChunk
     | schema.AgentMessageChunk
     | schema.AgentThoughtChunk
@@ -56,7 +56,7 @@ class AcpProjection:
         self._sent = ""
         """Its text, as far as it is sent."""
 
-    def part(self, part: RunPart) -> Iterator[Update]:
+    def part(self, part: RunPart) -> Iterator[AcpUpdate]:
         """Yield the updates of a part of a run."""
         match part:
             case Token(text, message_id=id_):
@@ -73,7 +73,7 @@ class AcpProjection:
             case _:
                 pass
 
-    def event(self, event: Event) -> Iterator[Update]:
+    def event(self, event: Event) -> Iterator[AcpUpdate]:
         """Yield the updates of an event, without the text that is sent already."""
         stored: StoredEvent = {**event}
         match event["type"]:
@@ -108,7 +108,7 @@ class AcpProjection:
 
     def call(
         self, name: str, tool: str, arguments: Mapping[str, Any], status: schema.ToolCallStatus
-    ) -> Iterator[Update]:
+    ) -> Iterator[AcpUpdate]:
         """Yield the updates of a call that waits or starts.
 
         Args:
@@ -124,7 +124,7 @@ class AcpProjection:
         if name in self._wave:
             yield from self._mark(name, fields["title"], "in_progress" if status == "in_progress" else "pending")
 
-    def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[Update]:
+    def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[AcpUpdate]:
         """Yield the updates of the end of a call; the event of its result may follow later."""
         if result is None and name not in self._open:
             return
@@ -136,16 +136,16 @@ class AcpProjection:
         if name in self._wave and self._wave[name].status != "completed":
             yield from self._mark(name, self._wave[name].content, "completed")
 
-    def _mark(self, name: str, title: str, status: Any) -> Iterator[Update]:
+    def _mark(self, name: str, title: str, status: Any) -> Iterator[AcpUpdate]:
         self._wave[name] = schema.PlanEntry(content=title, priority="medium", status=status)
         yield from self._plan()
 
-    def _plan(self) -> Iterator[Update]:
+    def _plan(self) -> Iterator[AcpUpdate]:
         # A plan of one call would only repeat the call.
         if len(self._wave) > 1:
             yield update_plan(self._wave.values())
 
-    def _rest(self, text: str, id_: str) -> Iterator[Update]:
+    def _rest(self, text: str, id_: str) -> Iterator[AcpUpdate]:
         """Yield the part of a message's text that no token had: all of it, as a new message, if the tokens differ."""
         if self._sent and text.startswith(self._sent):
             id_, text = self._message_id, text[len(self._sent) :]
