@@ -54,7 +54,7 @@ UNTOUCHED = "graph_agent_untouched"
 """Channel name of the notes of calls that were not started."""
 ANSWERED = "graph_agent_answered"
 """Channel name of the notes of resumed tasks: `<task id>:<number of answers>:<run id>` each."""
-REFUSED = "graph_agent_refused"
+REFUSED_CHANNEL = "graph_agent_refused"
 """Channel name of the notes of answers that were refused before the call ran, each equal to its `ANSWERED` note."""
 
 
@@ -128,7 +128,7 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
 async def note_refused(task: Task) -> None:
     """Store a note that the newest answer of a task was refused before its call ran, so that another may be given."""
     if (answers := task.run.calls.answered_tasks.get(task.id)) is not None:
-        await _note_answer(task, REFUSED, answers)
+        await _note_answer(task, REFUSED_CHANNEL, answers)
 
 
 async def _note_answer(task: Task, kind: str, answers: int) -> None:
@@ -235,7 +235,7 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
         answer_counts={
             task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
         },
-        answered=frozenset(note.rpartition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED, writes)),
+        answered=frozenset(note.rpartition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED_CHANNEL, writes)),
         undecided=_undecided(writes),
         untouched=_ids(UNTOUCHED, notes),
         possibly_started=_possibly_started(stopped, before),
@@ -290,7 +290,7 @@ def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
 def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
     """Return the calls of tasks whose first question is that of LangChain's approvals for single calls."""
     answered = {task for task, channel, _ in writes if channel == RESUME}
-    answered |= {note.partition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED, writes)}
+    answered |= {note.partition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED_CHANNEL, writes)}
     return frozenset(
         str(one.value["tool_call_id"])
         for task, channel, asked in writes
