@@ -35,7 +35,7 @@ from graph_agent.integrations.delegates.a2a_parts import (
     delegation_metadata,
     read_usage,
 )
-from graph_agent.integrations.delegates.a2a_task import CANCEL_S, FollowedTask, RemoteTimeoutError
+from graph_agent.integrations.delegates.a2a_task import REMOTE_CANCEL_S, FollowedTask, RemoteTimeoutError
 
 
 class _Request(TypedDict):
@@ -212,8 +212,8 @@ class RemoteAgent:
             return None
 
     async def withdraw(self, task: RemoteTask) -> None:
-        """Cancel a task that waits for an answer. Never raises, and takes at most `CANCEL_S` seconds."""
-        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+        """Cancel a task that waits for an answer. Never raises, and takes at most `REMOTE_CANCEL_S` seconds."""
+        with anyio.move_on_after(REMOTE_CANCEL_S, shield=True), suppress(Exception):
             async with self._client() as (client, _):
                 await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
 

@@ -70,7 +70,7 @@ class TaskEvents:
         await self._events.put(last)
 
 
-CANCEL_S = 3.0
+REMOTE_CANCEL_S = 3.0
 """Maximum seconds that a run waits for a remote task to be cancelled."""
 _RECONNECTS = 2
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.05, 2.0
@@ -211,12 +211,12 @@ class FollowedTask:
             await self._with_timeout(self._subscribe)
 
     async def cancel(self) -> None:
-        """Cancel the task if it may be running. Never raises, and returns within `CANCEL_S` seconds.
+        """Cancel the task if it may be running. Never raises, and returns within `REMOTE_CANCEL_S` seconds.
 
         Without a task id it first waits for the agent's next event, which has the id.
         """
         # Shielded, because usually our own run is being cancelled.
-        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+        with anyio.move_on_after(REMOTE_CANCEL_S, shield=True), suppress(Exception):
             if self._stream is not None and not self.id:
                 self._apply(await anext(self._stream))
             if self.id and self.message is None and (self.running or self._is_waiting):
