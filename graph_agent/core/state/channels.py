@@ -30,13 +30,13 @@ from graph_agent.core.state.lengths import CheckedWrites, add_length
 let_channels_decide_on_copies(add_length)
 index_pending_writes()
 
-ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
+ENDED_STATUSES = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
 """The statuses in which an input can end; new input changes each to `RUNNING`."""
 
 NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
     SessionStatus.CREATED: frozenset({SessionStatus.RUNNING}),
-    SessionStatus.RUNNING: ENDED,
-    **{ended: frozenset({SessionStatus.RUNNING}) for ended in ENDED},
+    SessionStatus.RUNNING: ENDED_STATUSES,
+    **{ended: frozenset({SessionStatus.RUNNING}) for ended in ENDED_STATUSES},
 }
 """Status → allowed next statuses."""
 

@@ -13,7 +13,7 @@ from langgraph.errors import InvalidUpdateError
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.base.types import STATUS_OF
-from graph_agent.core.state.channels import ENDED, NEXT, StatusChannel, check_change, status_event
+from graph_agent.core.state.channels import ENDED_STATUSES, NEXT, StatusChannel, check_change, status_event
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.sessions import new_session
@@ -65,7 +65,7 @@ class _FailsOnce(ScriptedChatModel):
         return await super()._agenerate(*args, **kwargs)
 
 
-@pytest.mark.parametrize("status", sorted(ENDED))
+@pytest.mark.parametrize("status", sorted(ENDED_STATUSES))
 async def test_each_end_shows_everywhere_and_new_input_takes_it_back(status: SessionStatus) -> None:
     talk = await ending(status)
     state = (await talk.graph.aget_state(thread())).values
@@ -105,7 +105,7 @@ def test_the_changes_are_those_of_the_contract() -> None:
 
 
 def test_every_reason_to_stop_has_an_end() -> None:
-    assert set(STATUS_OF.values()) == ENDED
+    assert set(STATUS_OF.values()) == ENDED_STATUSES
 
 
 def channel(status: SessionStatus) -> StatusChannel:
