@@ -40,7 +40,7 @@ from graph_agent.interfaces.server.a2a import validation
 from graph_agent.interfaces.server.a2a.cross_process import OtherProcesses
 from graph_agent.interfaces.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
 from graph_agent.interfaces.server.a2a.store import (
-    ENDED,
+    ENDED_STATES,
     ConversationStore,
     LiveTaskStore,
     SessionIdOf,
@@ -354,7 +354,7 @@ class _Handler(DefaultRequestHandler):
             sent = deepcopy(message)
             sent.context_id = task.context_id if isinstance(task, types.Task) else message.context_id
             return await self.agent_executor.steer(sent, context.user.user_name)
-        if not isinstance(task, types.Task) or task.status.state not in ENDED:
+        if not isinstance(task, types.Task) or task.status.state not in ENDED_STATES:
             return None
         # The first message named no task.
         received = [list(each.parts) for each in task.history[1:] if each.message_id == message.message_id]
@@ -388,7 +388,7 @@ class _Handler(DefaultRequestHandler):
 
     async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
         ended = await self.other_processes.cancel(params.id, context)
-        if ended is not None and ended.status.state in ENDED:
+        if ended is not None and ended.status.state in ENDED_STATES:
             return ended
         task: types.Task | None = await super().on_cancel_task(params, context)
         if task is not None:

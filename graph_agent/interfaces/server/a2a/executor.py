@@ -41,7 +41,7 @@ from graph_agent.core.approvals.requests import request_of
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_of, read_budget, text_of_parts
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
-from graph_agent.interfaces.server.a2a.store import ENDED, SessionIdOf, TaskRun, heartbeats, session_id_of
+from graph_agent.interfaces.server.a2a.store import ENDED_STATES, SessionIdOf, TaskRun, heartbeats, session_id_of
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.interfaces.server.a2a.validation import request_credentials
 from graph_agent.interfaces.server.settings import A2A_DEFAULTS
@@ -210,7 +210,7 @@ class GraphExecutor(AgentExecutor):
         task_id, context_id = _ids(context)
         reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
         known = context.current_task
-        if known is not None and known.status.state in ENDED:
+        if known is not None and known.status.state in ENDED_STATES:
             # The task ended while the message was on its way; an ended task must not restart.
             raise UnsupportedOperationError(
                 message="The task has ended. Send the message without its id to continue the conversation."

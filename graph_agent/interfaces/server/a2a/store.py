@@ -175,7 +175,7 @@ _FINAL_WRITE_S = 1.0
 _RETRY_PAUSES_S = (0.2, 1.0, 3.0)
 """Seconds between attempts to write the final state of a task."""
 
-ENDED = frozenset(
+ENDED_STATES = frozenset(
     {
         types.TaskState.TASK_STATE_COMPLETED,
         types.TaskState.TASK_STATE_FAILED,
@@ -304,7 +304,7 @@ class LiveTaskStore(TaskStore):
 
     async def _check_open(self, task_id: str, context: ServerCallContext) -> None:
         stored = await self._store.get(task_id, context)
-        if stored is not None and stored.status.state in ENDED:
+        if stored is not None and stored.status.state in ENDED_STATES:
             # On this error the SDK drops the run and sends the stored task to subscribers.
             raise ConcurrentTaskModificationError(task_id)
 
