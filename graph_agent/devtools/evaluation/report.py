@@ -21,7 +21,7 @@ from graph_agent.devtools.evaluation.statistics import Estimate, mcnemar, paired
 from graph_agent.devtools.testing.calls import CallDifference, compare_runs
 from graph_agent.web.page import export_of, json_in_html, page, source_hash
 
-FORMAT = 1
+REPORT_FORMAT = 1
 """Version of the JSON; a change that breaks readers increases it."""
 MEASURES = tuple(each.name for each in fields(Measures))
 """Names of the measures: steps, tokens, cost, seconds."""
@@ -169,7 +169,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as plain JSON: format, database, agents, trials and, with two agents, the comparison."""
         found: dict[str, Any] = {
-            "format": FORMAT,
+            "format": REPORT_FORMAT,
             "db": self.plan.db,
             "passed": self.passed,
             "agents": [_agent_object(agent) for agent in self.agents],
