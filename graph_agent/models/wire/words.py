@@ -167,7 +167,7 @@ UNKNOWN_MODEL = {
 }
 """There is no such model at this address."""
 
-LOADING = {
+LOADING_WORDS = {
     "llama.cpp": r"loading model",
     "Hugging Face, TGI, Ollama": r"model (?:\S{1,200} )?is (?:currently |still )?(?:loading|being loaded|starting)",
     "vLLM, NIM": r"(?:engine|server|service) is (?:not ready|starting|still starting|loading)",
@@ -285,7 +285,7 @@ _PATTERNS = {
     "context_overflow": _compiled(CONTEXT_OVERFLOW),
     "auth": _compiled(AUTH),
     "unknown_model": _compiled(UNKNOWN_MODEL),
-    "loading": _compiled(LOADING),
+    "loading": _compiled(LOADING_WORDS),
     "damaged": _compiled(DAMAGED),
     "template": _compiled(TEMPLATE),
     "transient": _compiled(TRANSIENT),
