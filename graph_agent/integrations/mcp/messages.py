@@ -20,7 +20,7 @@ from graph_agent.base.errors import McpServerError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Default maximum size in bytes of one message from a server."""
-MARK = {"graph_agent": "unreadable"}
+UNREADABLE = {"graph_agent": "unreadable"}
 """`data` of an error reply that replaces an unreadable one."""
 
 _HEAD = 65_536
@@ -91,13 +91,13 @@ def too_long(head: bytes, limit: int) -> UnreadableError:
 
 def error_reply(request_id: types.RequestId, reason: str) -> types.JSONRPCMessage:
     """Return the error reply that replaces an unreadable reply to a request; `is_unreadable` recognizes it."""
-    error = types.ErrorData(code=types.PARSE_ERROR, message=reason, data=MARK)
+    error = types.ErrorData(code=types.PARSE_ERROR, message=reason, data=UNREADABLE)
     return types.JSONRPCMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
 def is_unreadable(error: types.ErrorData) -> bool:
     """Whether an error reply was made by `error_reply`."""
-    return error.code == types.PARSE_ERROR and error.data == MARK
+    return error.code == types.PARSE_ERROR and error.data == UNREADABLE
 
 
 def replacement_for(error: UnreadableError) -> SessionMessage | None:
