@@ -137,7 +137,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * tail / float(2**pairs))
 
 
-MEASURES = ("steps", "tokens", "cost", "seconds")
+COMPARED_MEASURES = ("steps", "tokens", "cost", "seconds")
 _ABSENT = "(none)"
 """Name of the arm of inputs without the field."""
 
@@ -211,12 +211,12 @@ class Arm:
         return pass_rate(sum(row.succeeded for row in self.rows), len(self.rows))
 
     def values(self, measure: str) -> list[float]:
-        """Return the values of a measure, one of `MEASURES`; inputs without a value are left out."""
+        """Return the values of a measure, one of `COMPARED_MEASURES`; inputs without a value are left out."""
         return [value for row in self.rows if (value := getattr(row, measure)) is not None]
 
     def estimates(self) -> dict[str, Estimate]:
         """Return `success` → the share of completed inputs, and each measure that has values → its mean."""
-        means = {name: mean(values) for name in MEASURES if (values := self.values(name))}
+        means = {name: mean(values) for name in COMPARED_MEASURES if (values := self.values(name))}
         return {"success": self.success, **means}
 
     def minus(self, other: Arm) -> dict[str, Estimate]:
@@ -225,7 +225,7 @@ class Arm:
         """
         counts = [(sum(row.succeeded for row in arm.rows), len(arm.rows)) for arm in (other, self)]
         found = {"success": rate_difference(*counts)}
-        for name in MEASURES:
+        for name in COMPARED_MEASURES:
             theirs, own = other.values(name), self.values(name)
             if theirs and own:
                 found[name] = difference(theirs, own)
