@@ -41,7 +41,7 @@ from graph_agent.models.prompts.system_prompt import PromptContent, joined
 
 MOST_BODY_CHARS = 60_000
 """Characters of a skill's instructions; the rest is left out."""
-MOST_CHARS = 20_000
+MOST_FILE_CHARS = 20_000
 """Maximum characters that one call of `read_skill_file` returns."""
 
 _LOAD = "Load a skill: returns its instructions and the names of its files. Follow them for the task at hand."
@@ -72,10 +72,12 @@ def make_tools(skills: SkillSet) -> list[BaseTool]:
         skill: Annotated[str, Field(description="Name of the skill.")],
         path: Annotated[str, Field(description="The file, e.g. references/forms.md.")],
         offset: Annotated[int, Field(ge=0, description="Where to begin.")] = 0,
-        length: Annotated[int, Field(ge=1, description=f"How much to read; {MOST_CHARS} at most.")] = MOST_CHARS,
+        length: Annotated[
+            int, Field(ge=1, description=f"How much to read; {MOST_FILE_CHARS} at most.")
+        ] = MOST_FILE_CHARS,
     ) -> str:
         named = _named(skills, skill)
-        return await call_in_thread(_part, named, path, offset, min(length, MOST_CHARS))
+        return await call_in_thread(_part, named, path, offset, min(length, MOST_FILE_CHARS))
 
     # Their outputs are bounded already and must not be truncated again.
     marks = {"effect": "read", "max_output_chars": 4 * MOST_BODY_CHARS, "max_output_lines": 4 * MOST_BODY_CHARS}
