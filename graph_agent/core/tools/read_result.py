@@ -17,7 +17,7 @@ from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.tools.output import fenced_text, source_of
 
 READ_RESULT = "read_result"
-MOST_CHARS = 20_000
+MOST_RESULT_CHARS = 20_000
 """Maximum characters that one call of `read_result` returns."""
 
 _IDS_LISTED = 20
@@ -45,7 +45,11 @@ def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[
         name=READ_RESULT,
         description=_DESCRIPTION,
         # Its output is bounded already and must not be truncated again.
-        metadata={"effect": "read", "max_output_chars": 10 * MOST_CHARS, "max_output_lines": 10 * MOST_CHARS},
+        metadata={
+            "effect": "read",
+            "max_output_chars": 10 * MOST_RESULT_CHARS,
+            "max_output_lines": 10 * MOST_RESULT_CHARS,
+        },
     )
     return [*tools, reader]
 
@@ -94,7 +98,9 @@ def _listed(newest_first: list[str]) -> str:
 async def _read_result(
     id: Annotated[str, Field(description="The id of the call whose output to read.")],
     offset: Annotated[int, Field(ge=0, description="Where to begin.")] = 0,
-    length: Annotated[int, Field(ge=1, description=f"How much to read; {MOST_CHARS} at most.")] = MOST_CHARS,
+    length: Annotated[
+        int, Field(ge=1, description=f"How much to read; {MOST_RESULT_CHARS} at most.")
+    ] = MOST_RESULT_CHARS,
     events: _Events = None,
 ) -> str:
-    return read_part(events or [], id, offset, min(length, MOST_CHARS))
+    return read_part(events or [], id, offset, min(length, MOST_RESULT_CHARS))

@@ -12,7 +12,7 @@ from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.core.tools.read_result import MOST_CHARS, read_part
+from graph_agent.core.tools.read_result import MOST_RESULT_CHARS, read_part
 from graph_agent.errors import ConfigError
 from graph_agent.persistence import open_saver
 from graph_agent.state.events import event
@@ -75,7 +75,7 @@ async def test_reading_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_the_parts_add_up_to_the_whole_output() -> None:
-    offsets = range(0, len(WHOLE), MOST_CHARS)
+    offsets = range(0, len(WHOLE), MOST_RESULT_CHARS)
     wave = asks(*((f"r{at}", "read_result", {"id": "d", "offset": at, "length": 10**9}) for at in offsets))
     model = ScriptedChatModel([asks(("d", "dump", {})), wave, "No more actions.", "Done."])
 
