@@ -31,7 +31,7 @@ from graph_agent.core.tools.output import fenced, shown_address, source_of, text
 from graph_agent.core.tools.truncation import truncate_output
 
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
-MOST_LINES = 200
+MOST_PROGRESS_LINES = 200
 """Maximum progress lines of one delegation in the history; the custom stream has all of them."""
 
 
@@ -50,7 +50,7 @@ class ProgressReporter:
         """Emit one line of progress."""
         fields = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **fields})
-        if len(self.events) < MOST_LINES:
+        if len(self.events) < MOST_PROGRESS_LINES:
             self.events.append(event("delegation_progress", self._step, **fields))
 
     def pass_on(self, part: Any) -> None:
