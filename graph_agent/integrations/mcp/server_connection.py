@@ -502,7 +502,7 @@ class ServerConnection:
         return self.ended.result() if self.ended.done() else "the connection broke"
 
 
-MOST_TOOLS = 1_000
+MOST_SERVER_TOOLS = 1_000
 """Maximum number of one server's tools that are offered; no provider accepts as many."""
 _MOST_PARTS = 50_000
 """Maximum parts of a tool's schema with references expanded; each level of `$ref` can double them."""
@@ -512,12 +512,12 @@ async def _list_tools(session: McpSession) -> dict[str, types.Tool]:
     listed: dict[str, types.Tool] = {}
     async with aclosing(read_pages(session.list_tools)) as pages:
         async for page in pages:
-            for tool in page.tools[:MOST_TOOLS]:
+            for tool in page.tools[:MOST_SERVER_TOOLS]:
                 if listed.setdefault(tool.name, tool) is not tool:
                     logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
-            if len(listed) > MOST_TOOLS or len(page.tools) > MOST_TOOLS:
-                logger.warning("An MCP server lists more than %d tools; the others are left out.", MOST_TOOLS)
-                listed = dict(islice(listed.items(), MOST_TOOLS))
+            if len(listed) > MOST_SERVER_TOOLS or len(page.tools) > MOST_SERVER_TOOLS:
+                logger.warning("An MCP server lists more than %d tools; the others are left out.", MOST_SERVER_TOOLS)
+                listed = dict(islice(listed.items(), MOST_SERVER_TOOLS))
                 break
     # In a thread: the schemas are the server's.
     faults = await asyncio.to_thread(lambda: {name: fault for name, tool in listed.items() if (fault := _fault(tool))})
