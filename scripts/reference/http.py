@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import A2AServer, agent_card
 from graph_agent.agent_file.spec import DEFAULT_DB
-from graph_agent.interfaces.server.admission.gate import OPEN
+from graph_agent.interfaces.server.admission.gate import OPEN_PATHS
 from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.interfaces.server.problems import FORMS, Kind
 from graph_agent.server import create_app
@@ -69,7 +69,7 @@ def page() -> str:
         _EXAMPLE,
         "Routes of `graph-agent serve`. `graph-agent a2a` serves those of [A2A](#a2a), `/health` and `/ready`. "
         "With API keys, a request needs one as `Authorization: Bearer KEY` or `x-api-key: KEY`, "
-        f"except for {_listed(sorted(OPEN))}. "
+        f"except for {_listed(sorted(OPEN_PATHS))}. "
         "A running server has the full schemas at `/openapi.json`, and a browser for them at `/docs`.",
         "## Statuses",
         "Each route lists its statuses. Those of 400 and above have the meaning below on every route.",

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.signals import drain_on_sigterm
 from graph_agent.base._internal.text import html_table
-from graph_agent.interfaces.server.admission.gate import OPEN, guard
+from graph_agent.interfaces.server.admission.gate import OPEN_PATHS, guard
 from graph_agent.interfaces.server.admission.worker_folder import is_to_stop_at_once, limits_of
 from graph_agent.interfaces.server.chat.attempts import deleting_attempts
 from graph_agent.interfaces.server.chat.handler import ChatHandler, Runs
@@ -242,7 +242,7 @@ def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, A
         for operation in operations.values():
             if operation["responses"].get("422", {}).get("description") == "Validation Error":
                 del operation["responses"]["422"]
-            if path in OPEN:
+            if path in OPEN_PATHS:
                 operation["security"] = []
             if parameters := operation.get("parameters"):
                 operation["parameters"] = [

@@ -260,7 +260,7 @@ def _key(where: str, text: str) -> ApiKey:
     return ApiKey(name=name, key=SecretStr(key))
 
 
-OPEN = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
+OPEN_PATHS = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""
 _NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
 _UNKNOWN_KEY = "The API key is none of this server's; check the key that the client sends."
@@ -333,7 +333,7 @@ class Gate:
                 await refusal(path, foreign)(scope, receive, send)
                 return
         caller = caller_of(HTTPConnection(scope), self._keys)
-        if caller is None and path not in OPEN:
+        if caller is None and path not in OPEN_PATHS:
             problem = ProblemError("key", _UNKNOWN_KEY if key_in(HTTPConnection(scope)) else _NO_KEY)
             await refusal(path, problem)(scope, receive, send)
             return
@@ -351,7 +351,7 @@ class Gate:
 
         try:
             # Open paths take no body, so that the body of an unauthenticated request is never read.
-            await (self._app if path in OPEN else self._limited)(scope, receive, send_and_mark)
+            await (self._app if path in OPEN_PATHS else self._limited)(scope, receive, send_and_mark)
         except Exception as error:  # noqa: BLE001 - any failure must end in an error response without details
             response = internal_error(path, error)
             if not started:
