@@ -16,7 +16,7 @@ from graph_agent.interfaces.server.chat.handler import Runs, frames_of
 from graph_agent.interfaces.server.chat.run import ServerRun
 from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.interfaces.server.responses.keeper import Keeper
-from graph_agent.interfaces.server.responses.records import OPEN, Record, Records
+from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Record, Records
 from graph_agent.interfaces.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
 from graph_agent.storage.locks.registry import is_idle
@@ -146,7 +146,7 @@ class Background:
         """Whether a response is open, and no process runs it."""
         thread = records.thread(record)
         deadline = time.monotonic() + _SETTLE_S
-        while record["response"]["status"] in OPEN and (records.owner, token) not in self._live:
+        while record["response"]["status"] in OPEN_STATUSES and (records.owner, token) not in self._live:
             if not await is_idle(self._host.saver, thread):
                 return False
             if time.monotonic() > deadline:
@@ -164,7 +164,7 @@ class Background:
         thread = records.thread(record)
         deadline = time.monotonic() + _CANCEL_S
         aborted = False
-        while record["response"]["status"] in OPEN and time.monotonic() < deadline:
+        while record["response"]["status"] in OPEN_STATUSES and time.monotonic() < deadline:
             if not aborted:
                 aborted = await SessionControl(self._host.kept, thread).abort()
             live = self._live.get((records.owner, token))
@@ -192,7 +192,7 @@ class Background:
         newest: dict[str, Any] = {"type": "", "sequence_number": -1}
         while True:
             record = await self.read(records, token)
-            is_open = record is not None and record["response"]["status"] in OPEN
+            is_open = record is not None and record["response"]["status"] in OPEN_STATUSES
             while (events := await records.events(token, batch)) is not None:
                 batch += 1
                 newest = events[-1]

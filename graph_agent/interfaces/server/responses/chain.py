@@ -26,7 +26,7 @@ from graph_agent.interfaces.server.responses import schemas
 from graph_agent.interfaces.server.responses.output import summary_wanted
 from graph_agent.interfaces.server.responses.records import (
     KEYS,
-    OPEN,
+    OPEN_STATUSES,
     Record,
     Records,
     keys_of_day,
@@ -64,7 +64,7 @@ class Chains:
         if previous is not None:
             label = f"The conversation of the response {previous['response']['id']!r}"
             request = replace(request, session_label=label)
-            if previous["response"]["status"] in OPEN:
+            if previous["response"]["status"] in OPEN_STATUSES:
                 raise InvalidRequestError("The previous response is still in progress.", "previous_response_id")
             if body.is_stored and not branches and await self._is_newest(previous):
                 return replace(

@@ -83,7 +83,7 @@ _KEYS_OF_DAY = "keys"
 """End of the namespace of a day's keys, which are deleted with the day's responses."""
 _PAGE = 500
 _EVERY_S = 3600.0
-OPEN = ("queued", "in_progress")
+OPEN_STATUSES = ("queued", "in_progress")
 """Statuses of a response that has not ended."""
 
 

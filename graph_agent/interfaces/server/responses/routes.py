@@ -34,7 +34,7 @@ from graph_agent.interfaces.server.responses.compaction import count_input_token
 from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, page_of
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
 from graph_agent.interfaces.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
-from graph_agent.interfaces.server.responses.records import OPEN, Records, new_token, token_of_response
+from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records, new_token, token_of_response
 from graph_agent.interfaces.server.responses.schemas import Conversation, read_items
 from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
 from graph_agent.interfaces.server.sse import EventStream
@@ -179,7 +179,7 @@ class ResponsesEndpoint:
     async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
         """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
         record = await self.background.read(records, token)
-        if record is None or (record["response"]["status"] in OPEN and not record["response"]["background"]):
+        if record is None or (record["response"]["status"] in OPEN_STATUSES and not record["response"]["background"]):
             return None
         response = record["response"]
         headers = {**self.endpoint.services.chat.session_headers(record["session"]), **REPLAYED}
@@ -369,7 +369,7 @@ async def cancel_response(
 @router.delete("/responses/{response_id}", responses=_READ_ERRORS)
 async def delete_response(response_id: _ResponseId, caller_records: _CallerRecords) -> models.DeletedResponse:
     """Delete a stored response; its session remains."""
-    if (await caller_records.get(response_id))["response"]["status"] in OPEN:
+    if (await caller_records.get(response_id))["response"]["status"] in OPEN_STATUSES:
         raise ProblemError("conflict", "The response is in progress; cancel it first.", param="response_id")
     await caller_records.delete(str(token_of_response(response_id)))
     return models.DeletedResponse(id=response_id, object="response", deleted=True)
