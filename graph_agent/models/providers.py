@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-PROVIDERS = {
+PROVIDER_PACKAGES = {
     "anthropic": "langchain-anthropic",
     "anthropic_bedrock": "langchain-aws",
     "azure_ai": "langchain-azure-ai",
@@ -112,17 +112,17 @@ def unknown_provider(provider: str, name: str) -> str:
         name: The model's name that follows it.
     """
     plain = re.sub(r"[^a-z0-9]", "", provider.casefold())
-    what = f"Unknown model provider {provider!r} in '{provider}:{name}'; known: {', '.join(sorted(PROVIDERS))}."
+    what = f"Unknown model provider {provider!r} in '{provider}:{name}'; known: {', '.join(sorted(PROVIDER_PACKAGES))}."
     if (url := _COMPATIBLE.get(plain)) is not None:
         return (
             f"{what} This server has OpenAI's API: write 'openai:{name}' with a base URL, "
             f"such as {{model: 'openai:{name}', base_url: '{url}'}} in an agent's file."
         )
-    by_plain = {each.replace("_", ""): each for each in PROVIDERS}
+    by_plain = {each.replace("_", ""): each for each in PROVIDER_PACKAGES}
     meant = _ALIASES.get(plain) or by_plain.get(plain)
     if meant is None:
         near = difflib.get_close_matches(plain, {**by_plain, **_ALIASES}, n=1, cutoff=0.7)
         meant = {**by_plain, **_ALIASES}[near[0]] if near else None
     if meant is None:
         return what
-    return f"{what} Did you mean {meant!r}? Write '{meant}:{name}'; its package is {PROVIDERS[meant]}."
+    return f"{what} Did you mean {meant!r}? Write '{meant}:{name}'; its package is {PROVIDER_PACKAGES[meant]}."

@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.models.providers import PROVIDERS, unknown_provider
+from graph_agent.models.providers import PROVIDER_PACKAGES, unknown_provider
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import mock_model_from_env
 from tests.support.agents import says
@@ -129,7 +129,7 @@ def test_an_unknown_provider_is_answered_with_the_right_name_and_its_package(nam
 
     assert (text.partition("known: ")[0], text.partition(" Did you mean ")[2]) == (
         f"Unknown model provider {name!r} in '{name}:m'; ",
-        f"{meant!r}? Write '{meant}:m'; its package is {PROVIDERS[meant]}.",
+        f"{meant!r}? Write '{meant}:m'; its package is {PROVIDER_PACKAGES[meant]}.",
     )
 
 
@@ -142,7 +142,7 @@ def test_a_server_with_the_api_of_openai_is_answered_with_its_form(name: str) ->
 
 def test_the_known_providers_are_those_of_langchain() -> None:
     # Older versions of langchain have fewer, newer ones may have more.
-    assert len({*PROVIDERS} & {*_BUILTIN_PROVIDERS}) > 20
+    assert len({*PROVIDER_PACKAGES} & {*_BUILTIN_PROVIDERS}) > 20
 
 
 @pytest.mark.parametrize(
