@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.models.wire.rules import WireRules
-from graph_agent.models.wire.table import FAMILIES, HOSTS, IN_PROCESS, PACKAGES, PORTS, PROVIDERS
+from graph_agent.models.wire.table import FAMILIES, HOSTS, IN_PROCESS, PORTS, PROVIDER_OF_PACKAGE, PROVIDERS
 
 _URL_FIELDS = ("openai_api_base", "anthropic_api_url", "base_url", "azure_endpoint", "api_base", "endpoint_url")
 _NAME_FIELDS = ("model_name", "model", "model_id", "deployment_name")
@@ -45,8 +45,8 @@ def _from_table(model: BaseChatModel) -> WireRules:
     if not packages:
         return IN_PROCESS
     # The last package defines the API: Bedrock has clients that are subclasses of those of Anthropic and OpenAI.
-    named = PACKAGES.get(packages[-1])
-    if named is None and (own := PACKAGES.get(packages[0])) not in _CLOUDS:
+    named = PROVIDER_OF_PACKAGE.get(packages[-1])
+    if named is None and (own := PROVIDER_OF_PACKAGE.get(packages[0])) not in _CLOUDS:
         named = own
     # A class for one provider is used with that provider's API at any address.
     provider = named if named is not None else _provider_at(base_url(model) or _default_url(packages))

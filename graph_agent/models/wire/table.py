@@ -168,7 +168,7 @@ PROVIDERS: dict[str, WireRules] = {
 }
 """Name of a provider or server → its rules."""
 
-PACKAGES: dict[str, str] = {
+PROVIDER_OF_PACKAGE: dict[str, str] = {
     "langchain_anthropic": "anthropic",
     "langchain_aws": "aws-bedrock",
     "langchain_cerebras": "cerebras",
