@@ -140,7 +140,7 @@ def _from_stored(stored: dict[str, Any]) -> Planned:
 LimitCheck = Callable[[Usage, AIMessage], LimitMet | None]
 """Maps a plan's usage and newest reply to the limit that forbids another request, and its size; None for no limit."""
 
-REPAIRS = 1
+PLAN_REPAIRS = 1
 """Maximum number of repairs of an invalid structured plan."""
 
 _EMPTY = ('The plan has the status "continue" and no calls.', ' Plan the calls that are needed, or use "done".')
@@ -316,7 +316,7 @@ async def _ask_with_repair(
     earlier: EarlierCalls,
 ) -> Planned:
     usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0
-    for attempt in range(1 + REPAIRS):
+    for attempt in range(1 + PLAN_REPAIRS):
         try:
             reply = await deps.planner.plan(request, settings, offered=deps.toolbox.schemas)
         except Exception as error:
@@ -333,10 +333,10 @@ async def _ask_with_repair(
             calls = check_wave(plan, settings.max_calls_per_wave, earlier.newest, earlier.ended)
             stop = deps.planner.stop_sequences(settings)
             answer = cut_at_stop(_answer_in(plan), stop) if answers and not calls else ""
-            if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:
+            if not calls and not answer and plan.status == "continue" and attempt < PLAN_REPAIRS:
                 raise PlanError(*_EMPTY)
         except PlanError as fault:
-            if attempt == REPAIRS:
+            if attempt == PLAN_REPAIRS:
                 raise PlanningError(fault, usage) from fault
             if (met := limit(usage, reply)) is not None:
                 raise RepairRequestError(LimitMetError(*met), usage) from fault
