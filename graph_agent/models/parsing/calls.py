@@ -34,7 +34,7 @@ from graph_agent.models.parsing.payload import (
 )
 from graph_agent.models.parsing.shapes import ParseContext, ParsedCall, calls_in, content_of, is_envelope
 from graph_agent.models.parsing.tags import FAMILY, FUNCTION, FUNCTION_START, TAG, Fence, Page, code_end, read_fence
-from graph_agent.models.parsing.turns import SPEAKER, TURN, ProseEnd, in_quotation, line_end_before
+from graph_agent.models.parsing.turns import SPEAKER_LABEL, TURN, ProseEnd, in_quotation, line_end_before
 
 _OPENER = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)"
@@ -137,7 +137,7 @@ class Scanner:
         turn = self._page.next(TURN, start) if self._called else None
         if turn is not None and turn.start() > stop:
             turn = None
-        if start == self._call_end and SPEAKER.match(self._text, start):
+        if start == self._call_end and SPEAKER_LABEL.match(self._text, start):
             self.end = line_end_before(self._text, start)
             return start
         if prose_end is not None and start <= prose_end <= stop and (turn is None or prose_end <= turn.start()):

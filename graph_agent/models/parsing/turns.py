@@ -278,7 +278,7 @@ SPEAKER_LINE = rf"^(?i:[ \t>#*_-]{{0,{_INDENT}}}+{_SPEAKER}(?:\*\*)?\ ?:)"
 """Pattern of a line that begins another turn in plain words, e.g. `User:`; for use with `re.MULTILINE`."""
 SPEAKER_START = rf"(?<=\n){_SPEAKER}:"
 """`SPEAKER_LINE` in a spelling that cannot be a key of JSON: without indentation, and capitalized."""
-SPEAKER = re.compile(rf"[ \t>#*_-]{{0,{_INDENT}}}+(?i:{_SPEAKER}(?:\*\*)?\ ?:)")
+SPEAKER_LABEL = re.compile(rf"[ \t>#*_-]{{0,{_INDENT}}}+(?i:{_SPEAKER}(?:\*\*)?\ ?:)")
 """Matches a turn in plain words directly after a call."""
 
 RESULT_TAG = (
