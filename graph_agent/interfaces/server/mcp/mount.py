@@ -40,7 +40,7 @@ from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.host import AgentSource, open_host
 from graph_agent.interfaces.server.mcp.agent_tool import AgentTool
 from graph_agent.interfaces.server.mcp.protocols import (
-    STATUS,
+    STATUS_OF_ERROR,
     StatelessRequest,
     check_request,
     error_response,
@@ -192,11 +192,11 @@ class _Endpoint:
         try:
             check_request(message, request.headers)
         except McpError as error:
-            return JSONResponse(error_response(message.id, error), STATUS.get(error.error.code, 200))
+            return JSONResponse(error_response(message.id, error), STATUS_OF_ERROR.get(error.error.code, 200))
         if message.method == "tools/call":
             return self._stream(message, request)
         response = await StatelessRequest(self._agent, message, admitted_caller(request), _drop).response()
-        return JSONResponse(response, STATUS.get(response.get("error", {}).get("code"), 200))
+        return JSONResponse(response, STATUS_OF_ERROR.get(response.get("error", {}).get("code"), 200))
 
     def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
         """Return a stream with the progress of a call and, as its last event, the JSON-RPC response.

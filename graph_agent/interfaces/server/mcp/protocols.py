@@ -131,7 +131,12 @@ VERSION = "2026-07-28"
 _PREFIX = "io.modelcontextprotocol/"
 _VERSION, _CAPABILITIES = f"{_PREFIX}protocolVersion", f"{_PREFIX}clientCapabilities"
 _HEADER_MISMATCH, _UNSUPPORTED_VERSION = -32020, -32022
-STATUS = {types.METHOD_NOT_FOUND: 404, types.INVALID_PARAMS: 400, _HEADER_MISMATCH: 400, _UNSUPPORTED_VERSION: 400}
+STATUS_OF_ERROR = {
+    types.METHOD_NOT_FOUND: 404,
+    types.INVALID_PARAMS: 400,
+    _HEADER_MISMATCH: 400,
+    _UNSUPPORTED_VERSION: 400,
+}
 """Code of an error → the HTTP status of its response; 200 for any other."""
 _NAMED = {"tools/call": "name", "resources/read": "uri"}
 """Method → the parameter that the header `Mcp-Name` repeats."""
