@@ -13,7 +13,7 @@ import pytest
 from a2a.types import GetTaskRequest, StreamResponse
 
 from graph_agent import SessionMemory
-from graph_agent.interfaces.server.a2a.executor import STOPPED
+from graph_agent.interfaces.server.a2a.executor import STOPPED_TEXT
 from graph_agent.persistence import open_saver
 from graph_agent.spec import load_spec, open_agent
 from tests.interfaces.server.process import serving
@@ -68,7 +68,7 @@ async def test_sigterm_stops_a_task_at_its_next_boundary(surface: str, tmp_path:
     results = await tool_results(tmp_path)
 
     assert (received[-1], status, state_name(kept), state_name(after)) == (
-        ("TASK_STATE_FAILED", STOPPED),
+        ("TASK_STATE_FAILED", STOPPED_TEXT),
         0,
         "TASK_STATE_FAILED",
         "TASK_STATE_COMPLETED",
@@ -101,7 +101,7 @@ async def test_sigterm_stops_an_unwatched_task_at_its_next_boundary(tmp_path: Pa
         kept = await client.get_task(GetTaskRequest(id=cut))
 
     reason = "".join(part.text for part in kept.status.message.parts)
-    assert (status, state_name(kept), reason) == (0, "TASK_STATE_FAILED", STOPPED)
+    assert (status, state_name(kept), reason) == (0, "TASK_STATE_FAILED", STOPPED_TEXT)
 
 
 async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ from graph_agent.session.session import Session
 
 logger = logging.getLogger("graph_agent.server.a2a.executor")
 
-STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to continue."
+STOPPED_TEXT = "The server stopped before this task had ended. Send a message in the same conversation to continue."
 
 TAKEN_OVER = (
     "The server stopped this task: its process lost the conversation, which another may have continued. Read the "
@@ -233,7 +233,7 @@ class GraphExecutor(AgentExecutor):
             else:
                 await reporter.rejected(str(error))
         except GraphDrained:
-            await reporter.failed(STOPPED)
+            await reporter.failed(STOPPED_TEXT)
         except SessionLostError as error:
             log_failure(logger, f"The task {task_id}", error)
             await reporter.failed(TAKEN_OVER)
