@@ -140,7 +140,7 @@ def _tools(body: CountRequest) -> list[dict[str, Any]]:
 
 
 def _tool(tool: AnthropicTool) -> dict[str, Any]:
-    if tool.input_schema is None or not re.fullmatch(schemas.TOOL_NAME, tool.name):
+    if tool.input_schema is None or not re.fullmatch(schemas.FUNCTION_NAME, tool.name):
         raise InvalidRequestError(f"The tool {tool.name!r} has no input_schema, or no valid name.", "tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
     return {"type": "function", "function": function}

@@ -77,7 +77,7 @@ class ChatMessage(schemas.RequestObject):
 class Function(schemas.RequestObject):
     """A function of the caller."""
 
-    name: str = Field(pattern=schemas.TOOL_NAME)
+    name: str = Field(pattern=schemas.FUNCTION_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
 

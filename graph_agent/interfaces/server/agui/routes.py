@@ -222,8 +222,8 @@ def _context(host: Host, body: AguiInput, credentials: Mapping[str, SecretStr]) 
     """
     tools = body.tools or ()
     for tool in tools:
-        if re.fullmatch(schemas.TOOL_NAME, tool.name) is None:
-            raise InvalidRequestError(f"tools: the name {tool.name!r} does not match {schemas.TOOL_NAME}.", "tools")
+        if re.fullmatch(schemas.FUNCTION_NAME, tool.name) is None:
+            raise InvalidRequestError(f"tools: the name {tool.name!r} does not match {schemas.FUNCTION_NAME}.", "tools")
         if not isinstance(tool.parameters, dict | None):
             raise InvalidRequestError(f"tools: the parameters of {tool.name!r} are no JSON schema.", "tools")
     host.check_client_tools([tool.name for tool in tools])

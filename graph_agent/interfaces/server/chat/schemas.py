@@ -145,7 +145,7 @@ def _all_answered(open_ids: set[str]) -> None:
         raise InvalidRequestError(f"These calls have no result right behind them: {listed}.", "messages")
 
 
-TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 """Pattern of session ids; a slash would give access to another key's sessions."""
 

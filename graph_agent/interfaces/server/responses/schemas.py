@@ -75,7 +75,7 @@ class FunctionTool(_Part):
     server_label: str | None = Field(None, description="Of type `mcp`: the agent's name.")
     server_url: str | None = Field(None, description="Not supported: the server connects to no address of a request.")
     connector_id: str | None = Field(None, description="Not supported.")
-    name: str | None = Field(None, pattern=schemas.TOOL_NAME)
+    name: str | None = Field(None, pattern=schemas.FUNCTION_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
