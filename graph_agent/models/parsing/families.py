@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import read_json
 from graph_agent.base.types import MAX_DEPTH
-from graph_agent.models.parsing.tags import TOOL_NAME, Page
+from graph_agent.models.parsing.tags import TOOL_NAME_PATTERN, Page
 
-GEMMA_CALL = re.compile(rf"\s*+call:\s*+(?P<name>{TOOL_NAME})\s*+(?=\{{)")
+GEMMA_CALL = re.compile(rf"\s*+call:\s*+(?P<name>{TOOL_NAME_PATTERN})\s*+(?=\{{)")
 """Matches the beginning of a call of Gemma 4 or FunctionGemma, after its opening tag."""
 _GEMMA = re.compile(
     r"""
@@ -35,7 +35,9 @@ HARMONY = re.compile(
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|(?:start|channel)\|>)")
 HARMONY_TAIL = re.compile(r"(?>(?:\s*+<\|(?:end|call|return)\|>)?)")
 
-KIMI_CALL = re.compile(rf"""<\|open\|>call\b[^<>]{{0,60}}?\btool="(?P<name>{TOOL_NAME})"[^<>]{{0,60}}<\|sep\|>""")
+KIMI_CALL = re.compile(
+    rf"""<\|open\|>call\b[^<>]{{0,60}}?\btool="(?P<name>{TOOL_NAME_PATTERN})"[^<>]{{0,60}}<\|sep\|>"""
+)
 _KIMI_ARGUMENT = re.compile(
     r"""\s*+<\|open\|>(?:argument\b[^<>]{0,80}?\bkey="(?P<key>[^"<>]{1,200})"(?P<rest>[^<>]{0,80})|(?P<json>json\b)[^<>]{0,80})<\|sep\|>"""
 )

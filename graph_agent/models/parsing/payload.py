@@ -30,7 +30,7 @@ from graph_agent.models.parsing.tags import (
     PARAMETER,
     PARAMETER_END,
     SEPARATOR,
-    TOOL_NAME,
+    TOOL_NAME_PATTERN,
     Page,
 )
 
@@ -174,7 +174,7 @@ def _key(node: ast.expr | None) -> str:
 PYTHONIC_LIST = re.compile(r"\[\s*+[^\W\d][\w.]*+\s*+\(")
 _PYTHONIC_CALL = re.compile(r"[^\W\d][\w.]*+\(")
 _FENCE = re.compile(r"\s*+(?:```[\w-]*+\s*+)?")
-_NAME = re.compile(TOOL_NAME)
+_NAME = re.compile(TOOL_NAME_PATTERN)
 _SPACE = re.compile(r"\s*+")
 _NEXT_VALUE = re.compile(r"[\s,;]*+(?=[{\[])")
 _KIMI_INDEX = re.compile(r":\d+\Z")

@@ -239,7 +239,7 @@ class Page:
 # DeepSeek's tokens use a full-width bar and a low block; distilled models also write the ASCII look-alikes.
 _TOKEN_START, _TOKEN_END, _GAP = "<[|｜]", "[|｜]>", "[▁_ ]"
 
-TOOL_NAME = r"[^\W\d][\w.:/-]{0,127}"
+TOOL_NAME_PATTERN = r"[^\W\d][\w.:/-]{0,127}"
 
 _WORDS = r"(?:(?:longcat_)?tool_?calls?|function_?calls?|tool_use|tool_code)(?::[\w-]{1,24})?"
 _NAMESPACE = r"(?:\]<\]minimax\[>\[\s*+)?"
@@ -254,8 +254,8 @@ TAG = re.compile(
 """Opens a region that holds calls in one of several notations, or a nested tag."""
 
 FUNCTION = re.compile(
-    rf"""<function(?:=|\ name=)["']?(?P<function>{TOOL_NAME})["']?\s*+>?
-    | {_NAMESPACE}<{_PREFIX}?invoke\ name=["']?(?P<invoke>{TOOL_NAME})["']?\s*+>""",
+    rf"""<function(?:=|\ name=)["']?(?P<function>{TOOL_NAME_PATTERN})["']?\s*+>?
+    | {_NAMESPACE}<{_PREFIX}?invoke\ name=["']?(?P<invoke>{TOOL_NAME_PATTERN})["']?\s*+>""",
     re.VERBOSE,
 )
 """Opens one call with its name; parameters or an object follow."""
