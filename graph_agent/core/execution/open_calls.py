@@ -180,11 +180,11 @@ UNDECIDED = "Not run: the run was interrupted while this call waited for a perso
 NOT_STARTED = "Not run: the run was interrupted before this call had started."
 REMOVED = "Not run: a person took this call out of the plan."
 REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
-UNKNOWN = (
+UNKNOWN_OUTCOME = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
 )
-SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN})
+SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN_OUTCOME})
 """Texts of the results that the next input gives to the open calls of an unfinished one."""
 
 
@@ -250,7 +250,7 @@ async def settle(
                 not_run = NOT_STARTED
             if runs_again is not None and group.at == last and (not_run or runs_again(call["name"])):
                 continue
-            reason = not_run or (UNKNOWN if writes(call["name"]) else READING)
+            reason = not_run or (UNKNOWN_OUTCOME if writes(call["name"]) else READING)
             results[group.at, id_], result = result_without_output(
                 id_, call["name"], "skipped" if not_run else "unknown", reason, step
             )

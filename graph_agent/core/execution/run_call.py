@@ -35,7 +35,7 @@ from graph_agent.core.execution.ledger import (
     note_refused,
     note_started,
 )
-from graph_agent.core.execution.open_calls import FIELDS, UNKNOWN, current_wave, result_without_output
+from graph_agent.core.execution.open_calls import FIELDS, UNKNOWN_OUTCOME, current_wave, result_without_output
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import CallResult, announce, answer_event, fault_result, since_plan
@@ -107,7 +107,7 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
     is_open, toolbox = any(other["id"] == call["id"] for other in wave.open), task.deps.toolbox
     writes = toolbox.writes(call["name"]) and not toolbox.repeatable(call["name"])
     if is_open and writes and not await may_start(task, call):
-        message, result = result_without_output(call["id"], call["name"], "unknown", UNKNOWN, task.step)
+        message, result = result_without_output(call["id"], call["name"], "unknown", UNKNOWN_OUTCOME, task.step)
         return [("messages", [message]), ("events", [result]), ("wave_finished", True)]
     # `plan` handles the rest of the call after the wave.
     return [("wave_finished", True)]
@@ -368,7 +368,7 @@ async def run_in_slot(
                 raise WorkStoppedError
             if writes:
                 if not toolbox.repeatable(call["name"]) and not await may_start(task, call):
-                    return CallResult(UNKNOWN, "unknown")
+                    return CallResult(UNKNOWN_OUTCOME, "unknown")
                 if task.records or call["id"] not in run.calls.planned:
                     await note_started(task, call)
             await run.stop.confirm_held()

@@ -19,7 +19,7 @@ from psycopg_pool import PoolTimeout
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.base._internal.failure_log import is_out_of_space
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.core.execution.open_calls import UNKNOWN
+from graph_agent.core.execution.open_calls import UNKNOWN_OUTCOME
 from graph_agent.errors import SessionLostError
 from graph_agent.interfaces.server.host import AgentSource, Host, open_host
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_failure
@@ -73,7 +73,7 @@ async def test_a_call_whose_result_could_not_be_stored_is_unknown_when_there_is_
         507,
         ["charged"],
         "After.",
-        [UNKNOWN],
+        [UNKNOWN_OUTCOME],
     )
 
 
