@@ -14,7 +14,7 @@ from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import add_usage
 from graph_agent.core.state.events import SUCCESSES, ModelCallRecord, StoredEvent, is_own
 from graph_agent.devtools.testing.export_script import (
-    WIDTH,
+    LINE_WIDTH,
     Code,
     Constants,
     ScriptWriter,
@@ -326,7 +326,7 @@ def _import(module: str, names: Iterable[str]) -> str:
     """Return an import of names, in parentheses if it is too long."""
     listed = sorted(names, key=lambda name: (name.islower(), name))
     line = f"from {module} import {', '.join(listed)}"
-    if len(line) <= WIDTH:
+    if len(line) <= LINE_WIDTH:
         return line
     return "\n".join([f"from {module} import (", *(f"    {name}," for name in listed), ")"])
 

@@ -36,7 +36,7 @@ from graph_agent.session.built_agent import builder_of
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
-WIDTH = 88
+LINE_WIDTH = 88
 """Maximum columns of a line that can be broken."""
 _LONG = 160
 """Characters from which on a value, or a text of several lines, gets a name of its own."""
@@ -82,7 +82,7 @@ def rendered(value: Any, indent: int = 0, *, prefix: str = "", suffix: str = "")
         suffix: Source behind the value, in the last line.
     """
     flat = _flat(value)
-    if flat is not None and indent + len(prefix) + len(flat) + len(suffix) <= WIDTH:
+    if flat is not None and indent + len(prefix) + len(flat) + len(suffix) <= LINE_WIDTH:
         return f"{prefix}{flat}{suffix}"
     opening, items, closing = _parts(value)
     if not items:
@@ -113,10 +113,10 @@ def comparison(left: str, right: str, indent: int) -> list[str]:
     `left` is the source up to the text, such as `assert run.answer == `; `indent` are the columns before each line.
     """
     text = _text(right)
-    if indent + len(left) + len(text) <= WIDTH:
+    if indent + len(left) + len(text) <= LINE_WIDTH:
         return [left + text]
     keyword, _, compared = left.partition(" ")
-    if indent + 4 + len(compared) + len(text) <= WIDTH:
+    if indent + 4 + len(compared) + len(text) <= LINE_WIDTH:
         return [f"{keyword} (", f"    {compared}{text}", ")"]
     return [f"{keyword} (", f"    {compared.removesuffix(' == ')}", f"    == {text}", ")"]
 
