@@ -19,7 +19,7 @@ from graph_agent.base.errors import ConfigError, SlowSchemaError
 
 logger = get_logger("graph_agent.mcp")
 
-ResultPage = TypeVar("Page", bound=types.PaginatedResult, covariant=True)
+ResultPage = TypeVar("ResultPage", bound=types.PaginatedResult, covariant=True)
 _MAX_PAGES = 1000
 _Check = Callable[[dict[str, Any]], None]
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]

@@ -32,7 +32,7 @@ from graph_agent.base._internal.validation_text import CheckedModel, describe_fi
 from graph_agent.base.errors import ConfigError
 from graph_agent.integrations.mcp.messages import AuthorizationNeededError
 
-TokenModel = TypeVar("Model", bound=BaseModel)
+TokenModel = TypeVar("TokenModel", bound=BaseModel)
 logger = get_logger("graph_agent.mcp")
 
 AUTHORIZATION_S = 300.0
