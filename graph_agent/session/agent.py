@@ -1,4 +1,7 @@
-"""Implements `create_graph_agent`: resolves names to objects, then builds and compiles the graph."""
+"""Implements `create_graph_agent`: resolves names to objects, then builds and compiles the graph.
+
+A delegate is another agent that receives tasks. A hook is user code between a model's reply and its effect.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,19 @@ _MOVED = {
     "subagents": "delegates",
     "interrupt_on": "config=LoopConfig(approve=[…]), with the names of the tools",
 }
-"""Arguments of other agent constructors, and what replaces each."""
+"""Argument of another agent constructor → what replaces it."""
 
 
 def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: Iterable[str]) -> None:
-    """Refuse arguments that a constructor of this name does not have.
+    """Raise `TypeError` for the first of the arguments `given`, which a constructor does not have; return if there are
+    none.
 
-    Raises:
-        TypeError: With the argument that replaces the first of them, or the nearest one.
+    The message names the argument that replaces it, or the nearest one.
+
+    Args:
+        name: Name of the constructor, for the message.
+        constructor: The constructor, from whose signature the known arguments are read.
+        given: Names of the unknown arguments.
     """
     for argument in given:
         known = [each for each in inspect.signature(constructor).parameters if each != "unknown"]
@@ -84,8 +92,8 @@ def build_graph(
         tools: LangChain tools, or callables with a docstring and type hints.
         options: `cache` is the cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is
             LangGraph's own, for nodes. `warnings` returns the present problems of the arguments, reported as `warning`
-            events at each input. `resolve` returns the chat model for a name in `model` and `fallback_models`, here
-            and in a run's context; None to accept chat models only.
+            events at each input. `resolve` returns the chat model for a name in `model` and `fallback_models`, here and
+            in a run's context; None to accept chat models only.
 
     Returns:
         The graph, not compiled: pass a checkpointer, a store and a cache to its `compile()`.
@@ -294,11 +302,13 @@ def create_graph_agent(
 
 
 def _servers_down(lists: Sequence[Any]) -> list[str]:
+    """Return one sentence for each MCP server that is down, from lists of `open_mcp_tools` with a `failed` mapping."""
     failed = {server: why for each in lists for server, why in each.failed.items()}
     return [f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()]
 
 
 def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
+    """Raise `ConfigError` if an argument is neither None nor of its type; `opener` is the function that opens one."""
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
             f"{name}={given!r}: pass an object of LangGraph's; `async with {opener}(address)` of "

@@ -1,4 +1,7 @@
-"""Reads the arguments of an agent: its skills, middleware and approvals."""
+"""Reads the arguments of an agent: its skills, middleware and approvals.
+
+Marks are the metadata of a tool, such as `{"approve": True}`.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +30,31 @@ logger = get_logger("graph_agent.assembly")
 
 
 class MiddlewareWrappers(NamedTuple):
-    """What the middleware of an agent wraps; the defaults without any."""
+    """What the middleware of an agent wraps; the defaults are those without middleware."""
 
     wrap_model_call: ModelWrapper = leave_unwrapped
     wrap_tool_call: ToolCallWrapper | None = None
     whole_replies: bool = False
-    """Whether replies may be rewritten after their last token."""
+    """Whether replies may be rewritten after their last token, so that an answer is streamed in one piece."""
     hook_set: MiddlewareNodes | None = None
+    """The hooks around the model, which become nodes; None if there are none."""
     transformers: tuple[Any, ...] = ()
+    """Stream transformers for LangGraph's `compile`."""
 
 
 @functools.lru_cache(maxsize=16)
 def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
-    """Return the JSON schema of plans; its generation takes a third of the time to build a graph."""
+    """Return the JSON schema of a class of plans; cached, as its generation takes a third of the time to build a
+    graph.
+    """
     return plan_schema.model_json_schema()
 
 
 def with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
-    """Return the configuration with `approve` set if any call may need approval.
+    """Return the configuration with `approve` set if any call may need a person's approval; the same object if not.
 
-    Raises `ConfigError` for an invalid mark `approve`, or a name in `approve` that no tool or delegate has.
+    `approve` becomes an empty tuple if only marks of tools ask for approval. Raises `ConfigError` for an invalid mark
+    `approve`, or a name in `approve` that no tool or delegate has.
     """
     marks = {name: toolbox.marks(name).get("approve") for name in toolbox.tools}
     by_mark = [name for name, mark in marks.items() if read_review(mark, f"The mark approve of the tool {name!r}")]
@@ -63,7 +71,10 @@ def with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
 
 
 def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
-    """Read the skills of some folders, if any; raise `ConfigError` for a folder without one, or an invalid skill."""
+    """Read the skills of folders; None for an empty list.
+
+    Raises `ConfigError` for a folder without a skill, or an invalid skill.
+    """
     if isinstance(folders, Sequence) and not folders:
         return None
     # Imported here: most agents have no skills.
@@ -73,7 +84,10 @@ def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
 
 
 def admitted_middleware(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
-    """Take middleware apart; raise `ConfigError` if two have the same name."""
+    """Read what each middleware wraps, adds and hooks into; empty without middleware.
+
+    Raises `ConfigError` if two have the same name.
+    """
     if not middleware:
         return []
     # Imported here: it loads the `langchain` package, which a program without middleware does not need.
@@ -85,7 +99,10 @@ def admitted_middleware(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
 def middleware_wrappers(
     admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts: Prompts, config: LoopConfig
 ) -> MiddlewareWrappers:
-    """Make the wrappers and hooks of some middleware; the defaults without any."""
+    """Make the wrappers and hooks of middleware; the defaults without any.
+
+    Logs a warning for each middleware that may rewrite replies, so that answers are not streamed token by token.
+    """
     if not admitted:
         return MiddlewareWrappers()
     from graph_agent.core.hooks.middleware import ToolMiddleware, hook_set

@@ -67,7 +67,7 @@ def assemble(
     resolve: Resolve | None = None,
     skills: Sequence[str | Path] = (),
 ) -> AgentStateGraph:
-    """Build the graph; arguments and errors as for `build_graph`."""
+    """Build an agent's graph from ready objects; `build_graph` describes the arguments, the errors and the result."""
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
     if config is not None and not isinstance(config, LoopConfig):
@@ -136,6 +136,7 @@ def assemble(
 
 
 def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
+    """Add the nodes of an agent and the edges between them to its graph, and return the graph."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         "tools": (tools_node, Route),

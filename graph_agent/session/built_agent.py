@@ -16,10 +16,11 @@ NO_SAVER = (
     "langgraph.checkpoint.memory, or a saver of graph_agent.persistence.open_saver(). A run with on_approval=… "
     "needs none."
 )
+"""The text of the error for an agent without a checkpointer."""
 
 
 def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph | None:
-    """Return the builder of an agent; None for a graph of another package."""
+    """Return the builder of an agent's compiled graph; None for a graph of another package."""
     from graph_agent.session.compiled import (
         AgentStateGraph,  # loaded with the first agent, and not needed to import `Session`
     )
@@ -28,7 +29,9 @@ def builder_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> AgentStateGraph
 
 
 def custom_state_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CustomState:
-    """Return the own state fields of an agent; none for a graph of another package."""
+    """Return the state fields of the user's own that an agent has; an empty set of fields for a graph of another
+    package.
+    """
     from graph_agent.core.state.custom_state import NO_OWN_FIELDS  # as above
 
     builder = builder_of(graph)

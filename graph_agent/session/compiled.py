@@ -1,4 +1,9 @@
-"""Defines the agent's state graph and compiled graph, which locks the session and sets the run's durability."""
+"""Defines the agent's state graph and compiled graph, which locks the session and sets the run's durability.
+
+A session is one LangGraph thread, a run one execution of the graph for it, an input one message of a user with all up
+to its answer. A fence refuses the writes of a run whose session another run has continued. A handle is this package's
+object in `configurable` that joins a run to what surrounds it.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +68,9 @@ if TYPE_CHECKING:
 _UNNAMED = (None, "agent", "LangGraph")
 """Names that an agent has without an argument `name`; its messages do not carry them."""
 _WHEN = ("before", "after")
+"""Suffixes of LangGraph's breakpoint arguments `interrupt_before` and `interrupt_after`."""
 _PREPARED = "_is_prepared_for_agents"
+"""Name of the attribute that marks a saver as patched by `_prepare`."""
 
 
 class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
@@ -92,7 +99,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return f"<{type(self).__name__} {self._shown()['name']!r}>"
 
     def _shown(self) -> dict[str, Any]:
-        """What describes the agent in a notebook, by heading."""
+        """Return what describes the agent in a notebook: heading → text."""
         saver, model = self.checkpointer, self.builder.model
         return {
             "name": self.name or "agent",
@@ -103,10 +110,13 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
     @property
     def input_warnings(self) -> Sequence[str]:
-        """The agent's present problems, e.g. a server that is down; each input reports them in `warning` events."""
+        """The agent's present problems, one text each, such as a server that is down; each input reports them in
+        `warning` events.
+        """
         return self.builder.deps.warnings()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Return the table and the drawing of the agent for a notebook, made without a network."""
         # LangGraph's own has an image of the graph, made by a server on the internet.
         from graph_agent.base._internal.svg import image_html
 
@@ -118,7 +128,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         }
 
     def draw_svg(self) -> str:
-        """Return a drawing of the graph as SVG, made without a network."""
+        """Return a drawing of the graph as SVG text, made without a network."""
         from graph_agent.base._internal.svg import Edge, graph_svg
 
         drawn = self.get_graph()
@@ -127,6 +137,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return graph_svg(nodes, edges, f"Graph of the agent {self.name or 'agent'}")
 
     def _repr_html_(self) -> str:
+        """Return the table of the agent as HTML."""
         return html_table("Agent", self._shown().items())
 
     # LangGraph's own signatures lack type arguments, which strict checkers report at each call.
@@ -138,7 +149,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As LangGraph's `invoke`."""
+        """Run the graph and return its output, with LangGraph's arguments; blocks. Raises what `stream` raises."""
         _refuse_running_loop()
         return blocking(self.ainvoke)(input, config, context=context, **kwargs)
 
@@ -150,7 +161,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As LangGraph's `ainvoke`."""
+        """Run the graph and return its output, with LangGraph's arguments. Raises what `astream` raises."""
         return await super().ainvoke(input, _of_result(config, kwargs), context=context, **kwargs)
 
     def stream(
@@ -161,14 +172,14 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> Iterator[Any]:
-        """As LangGraph's `stream`.
+        """Run the graph and yield the parts of its stream, with LangGraph's arguments; blocks.
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
             InputError: When there is a checkpointer and no `thread_id`, or for decisions on an approval request of an
                 older checkpoint that has an answer.
-            SessionBusyError: When a run of the session is under way.
+            SessionBusyError: When a run of the session is in progress.
             SessionLostError: When another process has taken the session over during the run.
         """
         _refuse_running_loop()
@@ -184,12 +195,15 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         context: ContextT | ContextFields | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
-        """As LangGraph's `astream`; the session's next input ends a run whose stream was left.
+        """Run the graph and yield the parts of its stream, with LangGraph's arguments.
+
+        If the stream is left before its end, the session's next input ends the run.
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
-            InputError: Same as for `stream`.
-            SessionBusyError: When a run of the session is under way.
+            InputError: When there is a checkpointer and no `thread_id`, or for decisions on an approval request of an
+                older checkpoint that has an answer.
+            SessionBusyError: When a run of the session is in progress.
             SessionLostError: When another process has taken the session over during the run.
         """
         kwargs = {**kwargs, "context": context}
@@ -199,7 +213,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return ClosingStream(self._astream(input, _with_fields(config, readership=readership), kwargs), readership)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As LangGraph's `astream_events`; the session's next input ends a run whose stream was left."""
+        """Run the graph and yield LangGraph's events of it; if the stream is left, the session's next input ends the
+        run.
+        """
         if kwargs.get("version") == "v3":
             return super().astream_events(input, config, **kwargs)
         readership = ConsumerTracker()
@@ -209,6 +225,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
+        """Lock the session, admit the input, run the graph, and yield its chunks; raise as `astream` describes."""
         configurable = self._checked_configurable(config)
         self._check_input(input, configurable)
         if config is not None and self._answers_a_checkpoint(input, config):
@@ -257,11 +274,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 raise run.failure
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        """As LangGraph's `bulk_update_state`, which `update_state` calls.
+        """Change the state with LangGraph's arguments; blocks. `update_state` calls it.
 
         Raises:
-            InputError: When there is a checkpointer and no `thread_id`.
-            SessionBusyError: When a run of the session is under way.
+            InputError: When there is a checkpointer and no `thread_id`, or a value of an own state field is not plain.
+            SessionBusyError: When a run of the session is in progress.
             SyncInLoopError: In the thread of the event loop that the checkpointer belongs to, and in an asynchronous
                 tool or hook of a blocking run.
         """
@@ -271,7 +288,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return blocking(self.abulk_update_state)(config, supersteps)
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        """Behaves like `bulk_update_state`."""
+        """Change the state with LangGraph's arguments; raises `InputError` or `SessionBusyError` as `bulk_update_state`
+        does.
+        """
         configurable = self._checked_configurable(config)
         self._check_own_updates(supersteps)
         refuse_within(str(configurable.get("thread_id", "")))
@@ -282,7 +301,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             return await super().abulk_update_state(self._with_run(config, configurable, run), supersteps)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
-        """Whether a run answers a question of the checkpoint that its config names."""
+        """Whether a run answers a question of the checkpoint that its config names by `checkpoint_id`."""
         return (
             isinstance(given, Command)
             and given.resume is not None
@@ -291,18 +310,22 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _check_input(self, given: Any, configurable: dict[str, Any]) -> None:
-        """Refuse an input that no run can use, by an `InputError` with the right call, or with the faulty field."""
+        """Raise `InputError` for an input that no run can use; the message names the right call, or the faulty
+        field.
+        """
         check_input(given, self.builder.input_schema.__annotations__, stored=self._saver_of(configurable) is not None)
         self._check_custom_state(given)
 
     def _check_custom_state(self, given: Any) -> None:
-        """Refuse values of own state fields that are not plain, in an input or an update."""
+        """Raise `InputError` for values of own state fields, in an input or an update, that are not plain."""
         update = given.update if isinstance(given, Command) else given
         if self.builder.own.names and isinstance(update, Mapping):
             self.builder.own.check(update)
 
     async def _admit(self, given: Any, configurable: dict[str, Any], run: Run) -> Any:
-        """Return the input of a run as `admit_input` decides; a run without own checkpoints has it as given."""
+        """Return the input to run: what `admit_input` returns, or the given one if the run stores no checkpoints of its
+        own.
+        """
         if not isinstance(self.checkpointer, BaseCheckpointSaver) or configurable.get("checkpoint_ns"):
             return given
         return await admit_input(
@@ -310,7 +333,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
-        """Refuse an input that continues nothing, and own fields that a reducer cannot combine with the session's."""
+        """Raise `InputError` for an input that continues nothing, and own fields that a reducer cannot combine with the
+        stored ones.
+        """
         own = self.builder.own
         update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
         fields = self.builder.input_schema.__annotations__
@@ -327,10 +352,12 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             own.check(update, found.checkpoint["channel_values"] if found is not None else {})
 
     def _check_own_updates(self, supersteps: Any) -> None:
+        """Raise `InputError` for updates whose own state fields are not plain."""
         for update in [update for superstep in supersteps for update in superstep]:
             self._check_custom_state(update[0])
 
     async def _check_start(self, configurable: dict[str, Any]) -> None:
+        """Check the checkpoint that a run starts from; raise `InputError` if it does not exist."""
         if saver := self._saver_of(configurable):
             await check_start(saver, configurable)
 
@@ -344,7 +371,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a run stores nothing, and its caller does not see which node wrote what."""
+        """Whether a run stores nothing, and its caller does not see which node wrote what, so that nodes may take
+        shortcuts.
+        """
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)
         hidden = {"values", "custom", "updates"} if handle_of(configurable).hides_nodes else {"values", "custom"}
@@ -358,7 +387,7 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         )
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a run's arguments with the agent's own credentials added."""
+        """Return a run's keyword arguments with the agent's own credentials in the context."""
         builder = self.builder
         context, user = kwargs.get("context"), builder.user_context
         if user is not None:
@@ -374,9 +403,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "context": context}
 
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config.
+        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config; prepare the saver.
 
-        Raises `InputError` if the result must name a session by Unicode text and does not.
+        Raises `InputError` if the agent has a saver and no `thread_id` is given, or it is not Unicode text.
         """
         surrounding, given = ensure_config(self.config)["configurable"], (config or {}).get("configurable", {})
         configurable = merge_handles(surrounding, given) if surrounding else {**given}
@@ -391,11 +420,13 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return configurable
 
     def _with_run(self, config: RunnableConfig | None, configurable: dict[str, Any], run: Run) -> RunnableConfig:
+        """Return the run's config with the run in its handle."""
         nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         own = {**(config or {}).get("configurable", {}), **nothing}
         return {**(config or {}), "configurable": with_handle(own, handle_of(configurable), run=run)}
 
     def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
+        """Return the run's keyword arguments with `durability="sync"` where plans must be stored before their calls."""
         if _sets_durability(kwargs):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
@@ -406,16 +437,15 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
-        """Whether it stores its supersteps in the checkpoints of a surrounding run that sets no durability."""
+        """Whether the run stores its supersteps in the checkpoints of a surrounding run that sets no durability."""
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
 
 
 def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
-    """Make a saver fence what runs store, serve every event loop, and adapt its metadata.
-
-    A program or a server may have supplied the saver.
+    """Patch a saver, in place and once, for agents: fences, metadata, guarded reads, and methods for every event
+    loop.
     """
     if getattr(saver, _PREPARED, False):
         return
@@ -443,6 +473,7 @@ def _with_fields(config: RunnableConfig | None, **fields: Any) -> RunnableConfig
 
 
 def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the caller of a run sets its durability."""
     return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
 
 
@@ -457,10 +488,8 @@ def _may_resume(given: Any, configurable: dict[str, Any]) -> bool:
 
 
 def _check_open(state: StateSnapshot) -> None:
-    """Refuse decisions on calls of a checkpoint whose requests all have an answer.
-
-    LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
-    """
+    """Raise `InputError` if all approval requests of a checkpoint have an answer."""
+    # LangGraph would use the stored answer again, so that a rejected call runs if it was approved before.
     asked = [task for task in state.tasks if any(is_approval_request(each.value) for each in task.interrupts)]
     if asked and all(task.result is not None for task in asked):
         checkpoint = state.config["configurable"].get("checkpoint_id")
@@ -472,11 +501,12 @@ def _check_open(state: StateSnapshot) -> None:
 
 
 def _refuse_running_loop() -> None:
+    """Raise `SyncInLoopError` in the thread of a running event loop."""
     refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
 
 
 class PushedMessages(StreamTransformer):
-    """Makes the text that nodes stream themselves a message of `run.messages`, which ignores chunks."""
+    """Makes the text that nodes stream themselves a message of LangGraph's `run.messages`, which ignores chunks."""
 
     before_builtins = True
     required_stream_modes = ("messages",)
@@ -487,11 +517,11 @@ class PushedMessages(StreamTransformer):
         """Ids of the messages of models that do not stream, which LangGraph has reported."""
 
     def init(self) -> dict[str, Any]:
-        """Return no projection."""
+        """Return no projection: the transformer only changes events."""
         return {}
 
     def process(self, event: Any) -> bool:
-        """Replace a pushed chunk by a whole message, unless the message has been reported."""
+        """Replace a pushed chunk by a whole message; return False, which drops it, if the message has been reported."""
         if event["method"] != "messages":
             return True
         data = event["params"]["data"]
@@ -506,7 +536,7 @@ class PushedMessages(StreamTransformer):
 
 
 class CompileOptions(TypedDict, total=False):
-    """Arguments of LangGraph's `compile`."""
+    """Arguments of LangGraph's `compile`, except the checkpointer."""
 
     store: BaseStore | None
     cache: BaseCache[Any] | None
@@ -518,7 +548,10 @@ class CompileOptions(TypedDict, total=False):
 
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
-    """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
+    """A `StateGraph` that compiles to a `CompiledAgentGraph`.
+
+    `asks` is whether calls of the agent, or of a delegate in this process, may wait for a person's approval.
+    """
 
     mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
     """Returns, for each MCP server of the tools, whether it can be called now; None if unknown."""
@@ -528,7 +561,6 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Credentials of every run; a run's own credentials of the same names win."""
 
     def __init__(self, deps: AgentDeps, context_schema: type[Any], transformers: Sequence[Any], *, asks: bool) -> None:
-        """`asks` is whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
         own = self.own = deps.toolbox.own
         super().__init__(
             own.state_schema,
@@ -547,13 +579,13 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     @property
     def model(self) -> BaseChatModel:
-        """The default chat model of a run."""
+        """The chat model of a run whose context names no other."""
         return self.deps.models.first.client.model
 
     def compile(
         self, checkpointer: BaseCheckpointSaver[Any] | bool | None = None, **options: Unpack[CompileOptions]
     ) -> CompiledAgentGraph:
-        """As LangGraph's `compile`."""
+        """Compile the graph with LangGraph's arguments, and prepare the checkpointer for agents."""
         transformers = [ToolCallTransformer, PushedMessages, *self.transformers, *(options.get("transformers") or ())]
         # By identity: factories may be unhashable.
         options["transformers"] = list({id(each): each for each in transformers}.values())

@@ -1,4 +1,9 @@
-"""Sends commands to a session from other tasks, threads and processes, and reads the state of its calls."""
+"""Sends commands to a session from other tasks, threads and processes, and reads the state of its calls.
+
+A session is one LangGraph thread. A command is a note in the session's inbox (in the Store, or in the memory of this
+process), which its run reads. Steering is a message to a running input; a follow-up is an input that is queued for
+after the current one. A wave is the calls of one plan.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
 _ABORT_WAIT_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
 _ABORT_LOOKS = 20
+"""Number of checks within that time."""
 _ANSWERED = frozenset({SessionStatus.COMPLETED, SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT})
-"""The statuses of a session that follow-ups are run in: its newest input has an answer, and was not stopped."""
+"""The statuses of a session in which follow-ups are run: its newest input has an answer, and was not stopped."""
 
 
 class SessionCommands:
@@ -45,9 +51,11 @@ class SessionCommands:
 
     Args:
         graph: The compiled agent, with its checkpointer.
+        session_id: The id of the session, which need not exist yet.
 
     Raises:
         ConfigError: When the graph has no checkpointer.
+        InputError: When the id is no Unicode text.
     """
 
     def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
@@ -58,7 +66,7 @@ class SessionCommands:
         self.graph = graph
         """The compiled agent."""
         self.saver = graph.checkpointer
-        """The checkpointer that has the session."""
+        """The checkpointer that stores the session."""
         self._store = graph.store
         self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
 
@@ -66,11 +74,14 @@ class SessionCommands:
         return f"{type(self).__name__}({self.graph!r}, {self.id!r})"
 
     def _repr_html_(self) -> str:
+        """Return the table of the session for a notebook, as HTML."""
         shown = [("id", self.id), ("agent", repr(self.graph)), ("checkpointer", type(self.saver).__name__)]
         return html_table(type(self).__name__, shown)
 
     async def steer(self, text: str) -> None:
         """Send a message to the model before its next plan, also while a wave runs; with the next input when idle.
+
+        Returns once the message is queued.
 
         Raises:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
@@ -93,7 +104,7 @@ class SessionCommands:
     async def configure(self, **fields: Any) -> None:
         """Change fields of `LoopConfig`, such as `reasoning_effort` or `max_steps`, from the next model call on.
 
-        This includes a run under way. A change lasts as long as the session, or until an input whose own context sets
+        This includes a run in progress. A change lasts as long as the session, or until an input whose own context sets
         the field.
 
         Raises:
@@ -103,7 +114,10 @@ class SessionCommands:
         await self._send(new_note("configure", checked_fields(fields)))
 
     async def calls(self) -> list[CallRecord]:
-        """The state of each call of the newest input, in the order they were planned; also while it runs."""
+        """Return the state of each call of the newest input, in the order they were planned; also while it runs.
+
+        Empty before the first plan, and for a session that does not exist.
+        """
         snapshot = await self.graph.aget_state(self._thread)
         stored = await load(self.saver, snapshot.config)
         run = await find_run(self.saver, self.id)
@@ -147,7 +161,9 @@ class SessionCommands:
             return await self.abort()  # a run has begun since the check
 
     async def _was_taken_elsewhere(self) -> bool:
-        """Whether a run in a process whose lock is not visible here has taken an abort out of the Store."""
+        """Whether a run in a process whose lock is not visible here takes an abort out of the Store, within a
+        second.
+        """
         if self._store is None or await sees_other_processes(self.saver):
             return False
         inbox, note = await self._inbox(), new_note("abort")
@@ -160,6 +176,7 @@ class SessionCommands:
         return False
 
     async def _send(self, note: ControlMessage) -> None:
+        """Add a note to the inbox; raise `InputError` if a run in another process would not read it."""
         is_here = self._store is not None or await find_run(self.saver, self.id) is not None
         if not is_here and not await is_idle(self.saver, self.id):
             raise InputError(
@@ -169,6 +186,7 @@ class SessionCommands:
         await (await self._inbox()).add(self.id, note)
 
     async def _inbox(self) -> Inbox:
+        """Return the inbox of the agent's sessions."""
         return await inbox_of(self.saver, self._store)
 
 
@@ -176,14 +194,20 @@ class SessionControl(SessionCommands):
     """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
 
     async def settle(self) -> bool:
-        """Abort a session that no program runs, which settles its calls; return whether its input was aborted."""
+        """Abort the open input of a session that no program runs, and give its calls their results; return whether it
+        was aborted.
+
+        Runs the graph. Raises `SessionBusyError` if a run has begun.
+        """
         handle = RunHandle()
         handle.abort()
         config: RunnableConfig = {"configurable": with_handle(self._thread["configurable"], AgentHandle(parent=handle))}
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def next_follow_up(self) -> ControlMessage | None:
-        """Return the follow-up to run now; None when none is queued, or the newest input was not answered."""
+        """Return the follow-up to run now; None if none is queued, or the newest input was not answered. It stays
+        queued.
+        """
         notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
             return None
@@ -194,27 +218,34 @@ class SessionControl(SessionCommands):
         return next((note for note in notes if note.key not in taken), None)
 
     async def check_next(self, note: ControlMessage) -> None:
-        """Check in the session's lock that a follow-up is the next to run; raise `SessionBusyError` if it is not."""
+        """Check, while the session is locked, that a follow-up is the next to run; raise `SessionBusyError` if it is
+        not.
+        """
         if await self.next_follow_up() != note:
             raise SessionBusyError(f"Session {self.id!r}: another run has taken this follow-up in.")
 
     async def withdraw_follow_ups(self) -> list[str]:
-        """Remove the queued follow-ups that no run has processed, and return their texts, in order."""
+        """Remove the queued follow-ups that no run has processed, and return their texts, oldest first."""
         notes = await self._unprocessed("follow_up")
         await (await self._inbox()).forget(self.id, [note.key for note in notes])
         return [str(note.content) for note in notes]
 
     async def pending(self, kind: NoteKind) -> list[str]:
-        """Return the texts of queued notes of a kind (steering or follow-ups), in order."""
+        """Return the texts of the queued notes of a kind that no run has processed, oldest first; they stay queued.
+
+        `kind` is `steer` or `follow_up`.
+        """
         return [str(note.content) for note in await self._unprocessed(kind)]
 
     async def _unprocessed(self, kind: NoteKind) -> list[ControlMessage]:
+        """Return the queued notes of a kind that no run has processed."""
         taken = set((await self.graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
         notes = await (await self._inbox()).read(self.id)
         return [note for note in notes if note.kind == kind and note.key not in taken]
 
 
 def _checked_text(text: str, command: str) -> str:
+    """Return a text; raise `InputError` if it is not a text, or is blank. `command` is for the message."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{command} takes the user's input, as text that is not empty; got {text!r}.")
     return text
@@ -225,9 +256,10 @@ CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "u
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call and its state."""
+    """One call of a plan, and its state."""
 
     id: str
+    """Id of the call."""
     name: str
     """The tool's name, or `delegate_to_<name>`."""
     state: CallProgress
@@ -246,8 +278,13 @@ def call_records(
 ) -> list[CallRecord]:
     """Return the calls of the newest input, in the order they were planned.
 
-    `stored` is its checkpoint, `before` those before the latest edits (`edit_ancestors`), newest first. `run` is the
-    session's run in this process, `idle` whether none is under way anywhere. `writes` is None if unknown.
+    Args:
+        snapshot: The state of the session.
+        stored: The checkpoint of that state; None for a session that does not exist.
+        before: The checkpoints before the latest edits (see `edit_ancestors`), newest first.
+        run: The session's run in this process; None if there is none.
+        idle: Whether no run is in progress in any process.
+        writes: Returns whether a call may change something, by its name; None if unknown.
     """
     # Imported here: the import of `Session` does not need the graph.
     from graph_agent.core.execution.ledger import wave_recovery
@@ -261,6 +298,7 @@ def call_records(
     interrupted = _interrupted(snapshot, recovery)
 
     def state(call: TrackedCall) -> CallProgress:
+        """Return the state of a call, from its events, its run, and what the checkpoints record after a crash."""
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]

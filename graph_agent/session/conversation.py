@@ -1,4 +1,7 @@
-"""Asks the agent's model for the summary of a conversation, and estimates the tokens of a request, without a run."""
+"""Asks the agent's model for the summary of a conversation, and estimates the tokens of a request, without a run.
+
+A hook is user code around the requests of the model.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,21 @@ async def summarize_conversation(
     """Have the agent's model summarize a conversation; return the summary, and the usage of all model calls.
 
     The hooks before the model see the messages, each call directly followed by its results; loop hooks rewrite the tool
-    results, and middleware wraps the request.
+    results, and middleware wraps the request. Nothing is stored.
 
-    Raises `NoSummaryError` if a hook or the provider prevents the summary, or the reply has no text.
+    Args:
+        deps: The agent.
+        messages: The conversation, oldest message first.
+        instructions: What to keep in the summary; None for the default prompt alone.
+        context: Overrides and credentials, as of a run.
+
+    Raises:
+        NoSummaryError: If a hook or the provider prevents the summary, or the reply has no text.
     """
     own, found = deps.toolbox.own, list[tuple[str, Usage]]()
 
     async def summarize(state: dict[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        """Request the summary with the messages that the hooks have left, and note it."""
         given = coerce_context(runtime.context, deps.context_schema)
         settings = effective_config(deps.config, given, deps.context_schema)
         chain = await deps.models.chain(settings)
@@ -100,7 +111,12 @@ async def summarize_conversation(
 
 
 def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
+    """Return a node that runs a hook; it raises `HookError` if the hook fails, and `NoSummaryError` if it ends the
+    run.
+    """
+
     async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        """Run the hook, and return its update of the state."""
         try:
             update = await hook.run(state, config)
         except Exception as error:
@@ -124,10 +140,17 @@ async def estimate_request(
     """Estimate the tokens of an input's first request, with the counter that budgets and compaction use.
 
     The request has the system prompt, the tools, and the history with the current summary. It is counted before hooks
-    and middleware, and before a summary or a compaction that the input itself would cause.
+    and middleware, and before a summary or a compaction that the input itself would cause. No request is sent.
 
-    `messages` are all of the session and the input, `state` is empty for a new session. Raises `ConfigError` if the
-    agent's system prompt is a function that fails outside a run.
+    Args:
+        deps: The agent.
+        state: The stored state of the session; empty for a new session.
+        messages: All messages of the session and the input.
+        context: The context of the run.
+        session_id: Id of the session.
+
+    Raises:
+        ConfigError: If the agent's system prompt is a function that fails outside a run.
     """
     deps = deps_of_run(deps, Runtime(context=context))
     await deps.prepare()

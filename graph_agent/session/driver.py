@@ -130,7 +130,10 @@ class RunDriver:
         return InputId(check_input_id(input_id), digest_of(given))
 
     def answer_id(self, answer: Any, input_id: str | None) -> InputId | None:
-        """Return the mark of a person's answer; None without an id."""
+        """Return the mark of a person's answer: the id with a digest of the content; None without an id.
+
+        Raises `InputError` when the id is not valid, or the graph does not store ids.
+        """
         # Imported here: only answers need it.
         from graph_agent.session.interrupts import answer_content
 
@@ -138,7 +141,7 @@ class RunDriver:
 
     @property
     def inputs(self) -> InputDeduplicator:
-        """Finds the session's inputs by their ids."""
+        """Finds the session's inputs by the ids that their senders gave them."""
         # Imported here: only inputs with an id, and answers, need it.
         from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 
@@ -147,14 +150,20 @@ class RunDriver:
         )
 
     async def state(self) -> StateSnapshot:
-        """Return the session's state."""
+        """Return the state of the session at its newest checkpoint, with its open tasks; empty for a new session."""
         return await self._graph.aget_state({"configurable": self._configurable})
 
     async def answer(self, answer: Any, decided_by: str | None, mark: InputId | None) -> Any:
-        """Return the graph's input that resumes the session; None for an answer that it has received already.
+        """Return the graph's input that resumes the session, a `Command`; None to resume without an answer.
 
-        `answer` is None after a crash; `decided_by` names the person, `mark` is the answer's own id. Raises
-        `InputError` when there is nothing to resume, or the answer does not fit the open interrupts.
+        Args:
+            answer: The answer; None after a crash.
+            decided_by: Name of the person, for the history; None for `user`.
+            mark: The answer's own id and digest; None without one. With it, None is also returned for an answer that
+                the session has received already and that fits no open interrupt.
+
+        Raises:
+            InputError: When there is nothing to resume, or the answer does not fit the open interrupts.
         """
         # Imported here: only answers need it.
         from graph_agent.session.interrupts import answers_by_id, checked_answers
@@ -179,7 +188,11 @@ class RunDriver:
             return None
 
     async def run(self, given: Any, options: RunOptions, mark: InputId | None = None) -> RunResult:
-        """Run an input and its follow-ups as `parts`; return their results. An error of a follow-up is logged."""
+        """Run an input and the follow-ups queued by its end, and return the result of the input, with theirs in
+        `follow_ups`.
+
+        `given`, `mark` and the errors are those of `parts`. An error of a follow-up is logged and not raised.
+        """
         results: list[RunResult] = []
         try:
             async for part in self.parts(given, options, mark):
@@ -192,7 +205,7 @@ class RunDriver:
         return replace(results[0], follow_ups=tuple(results[1:]))
 
     async def run_follow_ups(self, options: RunOptions) -> list[RunResult]:
-        """Run the queued follow-ups; return their results, none if the session is running."""
+        """Run the queued follow-ups, and return their results; empty if none is queued or the session is running."""
         refuse_within(self.id)
         if (note := await self.next_after(None, options.control)) is None:
             return []
@@ -337,9 +350,11 @@ class RunDriver:
             await asyncio.sleep(POLL_S)
 
     async def next_after(self, run: InputRun | None, control: RunControl | None = None) -> ControlMessage | None:
-        """Return the follow-up to run after an input; None if there is none, or if it cannot be found in time.
+        """Return the follow-up to run after an input; None if there is none, or if it cannot be found within seconds.
 
-        `run` is None for that of another program. Drained runs have no further follow-up.
+        Args:
+            run: The run of the input, if this program ran it; None for that of another program.
+            control: A control of the runs; once it is drained, None is returned.
         """
         if control is not None and control.drain_requested:
             return None
@@ -358,10 +373,10 @@ class RunDriver:
             return None
 
     async def _read_end(self, run: InputRun, ended: Run) -> None:
-        """Read the state at the end of a run.
+        """Read the state at the end of a run, and set the fields of `run`.
 
-        If the lock was lost, another run may have continued the session, so the state is that of the last checkpoint
-        of the input's own run.
+        If the lock was lost, another run may have continued the session, so the state is that of the last checkpoint of
+        the input's own run. Raises `SessionLostError` if that run has not ended.
         """
         run.ended, run.aborted = ended, ended.stop.aborted
         with with_own_lists(ended.stored_lists):
@@ -376,7 +391,8 @@ class RunDriver:
     async def result(self, run: InputRun | None = None, context: Any = None) -> RunResult:
         """Return the result of a run that has ended; without one, that of the session's newest input.
 
-        Raises `RunFailedError` for an earlier failure of the input, when `on_failure="raise"` is set.
+        `context` is that of the run. Raises `RunFailedError` for an earlier failure of an input that was not run again,
+        when `on_failure="raise"` is set.
         """
         run = run or InputRun(RunHandle())
         state = run.state or await self.state()
@@ -399,4 +415,5 @@ def _end_of(values: dict[str, Any], config: RunnableConfig) -> StateSnapshot:
 
 
 def _input_of(note: ControlMessage) -> dict[str, Any]:
+    """Return the graph's input for a follow-up."""
     return {"messages": [message_of(note)]}

@@ -1,4 +1,9 @@
-"""Reads session history from checkpoints, reads events incrementally, and summarizes sessions."""
+"""Reads session history from checkpoints, reads events incrementally, and summarizes sessions.
+
+A session is one LangGraph thread. Its events are in a delta channel: each checkpoint has only the events that its
+superstep wrote, and the history is what all ancestors wrote, back to the last full copy. A wave is the calls of one
+plan.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
 _MAX_TAIL_CHECKPOINTS = 1000
-"""Checkpoints to walk back before the whole history is read instead."""
+"""Maximum checkpoints to walk back before the whole history is read instead."""
 
 
 async def read_tail(
@@ -34,18 +39,22 @@ async def read_tail(
     pending: bool = False,
     known: tuple[str | None, int] = (None, 0),
 ) -> tuple[int, list[StoredEvent]]:
-    """Return the index of the first of the newest events up to a checkpoint, and the events.
+    """Return the newest events up to a checkpoint, and the index of the first of them in the history.
 
-    The writes of the checkpoint's ancestors are read, newest first. Their number before a plan is in the loop state
-    that the plan wrote. With `whole`, the whole history is read instead if the ancestors reach back to a full copy of
-    it, or if a person has overwritten it.
-
-    At most `last` events with an index above `after` are returned; `pending` counts the newest checkpoint's own writes.
-    `known` is the id of an ancestor, and the number of events at it. They may include events that are not stored yet:
-    see `unfinished_events`.
+    Args:
+        saver: The saver of the session.
+        newest: The checkpoint.
+        whole: Reads the whole history. It is called if the writes of the ancestors do not suffice: they reach back to a
+            full copy, a person has overwritten the history, or more than `_MAX_TAIL_CHECKPOINTS` would be read.
+        last: Maximum number of events, the newest ones; None for no limit.
+        after: Only events with a higher index are returned.
+        pending: Whether events after the checkpoint are included: those of calls that have finished while others of
+            their wave run, and the first ones of an input without a stored plan.
+        known: The id of an ancestor, at which reading ends, and the number of events at it.
     """
 
     def begin(total: int) -> int:
+        """Return the index of the first event to return, if there are `total` events."""
         return min(total, max(after + 1, 0 if last is None else total - last))
 
     unfinished = await unfinished_events(saver, newest) if pending else []
@@ -82,20 +91,23 @@ async def read_tail(
 
 
 def pending_events(newest: CheckpointTuple) -> list[StoredEvent]:
-    """Return the stored events after a session's newest checkpoint: those of calls whose wave still runs or waits."""
+    """Return the stored events after a session's newest checkpoint: those of calls whose wave still runs or waits.
+
+    Empty if a task has overwritten the whole history.
+    """
     return _written(newest) or []
 
 
 def _written(at: CheckpointTuple) -> list[StoredEvent] | None:
-    """Return the events that the supersteps after a checkpoint wrote; None if one of them set the whole history."""
+    """Return the events that the tasks of a checkpoint wrote; None if one of them overwrote the whole history."""
     writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
     return [event for write in writes for event in write] if all(isinstance(each, list) for each in writes) else None
 
 
 def _has_other_events(found: int, before: CheckpointTuple, at: CheckpointTuple) -> bool:
-    """Whether events between a checkpoint and its parent are lost, or a pruning moved others there meanwhile.
+    """Whether the number of events between a checkpoint and its parent differs from the recorded one; False if unknown.
 
-    The whole history is then read, which reports a damaged session.
+    `found` is the number read, `before` the parent. Events are lost, or a pruning moved others there meanwhile.
     """
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
@@ -103,24 +115,28 @@ def _has_other_events(found: int, before: CheckpointTuple, at: CheckpointTuple) 
 
 
 def _counted(at: CheckpointTuple) -> int | None:
-    """Return the number of events at a checkpoint if a plan that began there has counted them.
-
-    Other supersteps write the count of an earlier plan, which the checkpoint itself holds, too.
-    """
+    """Return the number of events at a checkpoint, if a plan that began there has counted them; None if not."""
+    # Other supersteps write the count of an earlier plan, which the checkpoint itself holds, too.
     held = _count_in(at.checkpoint["channel_values"].get("loop"))
     written = [_count_in(value) for _, channel, value in at.pending_writes or [] if channel == "loop"]
     return next((count for count in written if count is not None and count != held), None)
 
 
 def _count_in(loop: Any) -> int | None:
+    """Return the number of events in a loop state; None if it has none."""
     count = loop.get("events_before") if isinstance(loop, dict) else None
     return count if isinstance(count, int) else None
 
 
 class EventReader:
-    """Reads the events of one session since the last read; without a graph, from the stored writes.
+    """Reads the events of one session that were stored since the last read.
 
     A read loads one checkpoint, and one more for each superstep stored since the last read.
+
+    Args:
+        graph: The compiled agent; None to rebuild the events from stored writes alone.
+        saver: The saver of the session.
+        session_id: The session.
     """
 
     def __init__(
@@ -133,20 +149,21 @@ class EventReader:
         self._shown: list[StoredEvent] = []
         """Events of `pending` that `read_early` has returned, and `read` has not."""
         self.count = 0
-        """Events read so far."""
+        """Number of events read so far, which is the index of the next one."""
         self.pending: list[StoredEvent] = []
         """Events at the last read that are not in their final place: those of calls that had finished while others of
         their wave ran or waited, and those of an input whose first plan is not stored."""
 
     async def read(self) -> Sequence[StoredEvent] | None:
-        """Return the events stored since the last read; all events at the first. None if there is no such session.
+        """Return the events stored since the last read, all events at the first; None if there is no such session.
 
-        If the session was forked, or deleted and begun again, return the events of the current session from index
-        `count` on.
+        If the session was forked, or deleted and begun again, the events of the current session from index `count` on
+        are returned. Raises `DamagedSessionError` if a part of the history is missing.
         """
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
+        """Read once; raise `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile."""
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
@@ -187,9 +204,10 @@ class EventReader:
         return found
 
     async def read_all(self) -> list[StoredEvent]:
-        """Return every event of the session; the position of `read` does not change."""
+        """Return every event of the session, oldest first; the position of `read` does not change."""
 
         async def read() -> list[StoredEvent]:
+            """Read the events at the newest checkpoint."""
             return await self._events_at(await self._saver.aget_tuple(self._thread))
 
         return await read_again(read)
@@ -197,20 +215,25 @@ class EventReader:
     async def read_tail(
         self, *, last: int | None = None, after: int = -1, pending: bool = False
     ) -> tuple[int, list[StoredEvent]] | None:
-        """Return the index of the first of the newest events, and the events; None if there is no such session.
+        """Return the newest events, and the index of the first of them; None if there is no such session.
 
-        The whole history is not read if possible (see `read_tail`), and the position of `read` does not change. At most
-        `last` events with an index above `after` are returned. With `pending`, they include those of calls that have
-        finished while others of their wave still run or wait.
+        The whole history is only read if needed, and the position of `read` does not change.
+
+        Args:
+            last: Maximum number of events, the newest ones; None for no limit.
+            after: Only events with a higher index are returned.
+            pending: Whether to include events of calls that have finished while others of their wave still run or wait.
         """
 
         async def read() -> tuple[int, list[StoredEvent]] | None:
+            """Read the tail at the newest checkpoint."""
             newest = await self._saver.aget_tuple(self._thread)
             if newest is None:
                 return None
             self.pending = await unfinished_events(self._saver, newest) or [] if pending else []
 
             async def whole() -> list[StoredEvent]:
+                """Read the whole history."""
                 return await self._events_at(newest) + self.pending
 
             return await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
@@ -218,6 +241,10 @@ class EventReader:
         return await read_again(read)
 
     async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
+        """Return the events at a checkpoint; empty without one.
+
+        Raises `CheckpointRemovedError` if a pruning has removed it.
+        """
         if checkpoint is None:
             return []
         if self._graph is None:
@@ -229,7 +256,10 @@ class EventReader:
         return list(state.values.get("events", []))
 
     async def _stored_at(self, checkpoint: CheckpointTuple) -> list[StoredEvent]:
-        """Return the events at a checkpoint as the graph's channel restores them: the last full copy, then writes."""
+        """Return the events at a checkpoint from its stored writes: the last full copy, and what was written after it.
+
+        Raises `DamagedSessionError` if there are fewer than recorded.
+        """
         values = checkpoint.checkpoint["channel_values"]
         if "events" in values:
             return list(_unwrapped(values["events"]))
@@ -247,7 +277,7 @@ class EventReader:
 
 
 def without_times(event: StoredEvent) -> StoredEvent:
-    """Return an event without what only its final form has."""
+    """Return an event without the fields that only its final form has: `ts` and `queued_s`."""
     return {name: value for name, value in event.items() if name not in ("ts", "queued_s")}
 
 
@@ -257,7 +287,7 @@ def _unwrapped(stored: Any) -> Any:
 
 
 class SessionMemory:
-    """The history of an agent's sessions.
+    """The history of all sessions of an agent.
 
     Args:
         graph: The compiled graph, with its checkpointer.
@@ -288,12 +318,16 @@ class SessionMemory:
 
         Returns:
             The events; empty for a session that does not exist.
+
+        Raises:
+            DamagedSessionError: If a part of the history is missing.
         """
         config: RunnableConfig = {"configurable": {"thread_id": check_session_id(session_id)}}
         if checkpoint_id is not None:
             config["configurable"]["checkpoint_id"] = checkpoint_id
 
         async def whole() -> list[StoredEvent]:
+            """Read the whole history."""
             state = await self._graph.aget_state(config)
             return events_of(state) if checkpoint_id is None else list(state.values.get("events", []))
 
@@ -324,11 +358,19 @@ class SessionMemory:
 async def list_threads(
     saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """Return at most `limit` ids of a saver's threads, newest first, those after `after`.
+    """Return ids of a saver's threads, newest first by their first checkpoint.
 
-    The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read. `group`
-    is the ids' prefix up to their only slash, empty for ids without one. Raises `KeyError` if there is no thread
-    `after`.
+    The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read.
+
+    Args:
+        saver: The saver.
+        group: Text that the ids must begin with, up to and with their first slash, followed by one more segment without
+            a slash; empty for ids without a slash, None for all.
+        after: Id of the thread after which the list begins; None for the beginning.
+        limit: Maximum number of ids; None for no limit.
+
+    Raises:
+        KeyError: If there is no thread `after`.
     """
     page = getattr(saver, "list_threads", None)
     if page is not None:
@@ -344,6 +386,7 @@ async def list_threads(
 
 
 async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
+    """Return the ids of all threads of a saver without an index, newest first."""
     # A thread begins with an input at superstep -1 or an update at superstep 0: this finds one row per session.
     first_ids: dict[str, str] = {}
     for first in ({"step": -1}, {"step": 0, "source": "update"}):
@@ -366,14 +409,14 @@ Activity = Literal["running", "waiting", "interrupted", "idle", "newer", "damage
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One session of a database."""
+    """A session of a database, for a list."""
 
     id: str
-    """The session's id."""
+    """The id of the session."""
     title: str
     """The beginning of its first user message, in one line; empty if the message is not stored."""
     updated_at: str
-    """Time of its newest checkpoint: ISO 8601, UTC."""
+    """When its newest checkpoint was stored: ISO 8601, UTC; empty if it cannot be read."""
     turns: int
     """Model calls of the planning phase so far, as `max_turns` counts them."""
     messages: int | None
@@ -381,7 +424,7 @@ class SessionSummary:
     model_calls: int | None
     """Model calls so far, with those of answers, hooks and delegates; None if an earlier version began the session."""
     status: SessionStatus
-    """Its status; `RUNNING` until its newest input has ended."""
+    """Status of the session; `RUNNING` until its newest input has ended."""
     activity: Activity
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
     of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, or `damaged`: it
@@ -395,9 +438,16 @@ async def summarize_sessions(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[SessionSummary]:
-    """Return summaries of at most `limit` sessions after `after`, newest first; `KeyError` if that does not exist.
+    """Return summaries of sessions, newest first; a session that cannot be read has only its id and why.
 
-    `is_running` is called for unfinished sessions only.
+    Args:
+        saver: The saver of the sessions.
+        is_running: Returns whether a run of a session is in progress; called for unfinished sessions only.
+        after: Id of the session after which the list begins; None for the beginning.
+        limit: Maximum number of sessions; None for no limit.
+
+    Raises:
+        KeyError: If there is no session `after`.
     """
     summaries = []
     for session_id in await list_threads(saver, after=after, limit=limit):
@@ -417,7 +467,11 @@ async def summarize_session(
     newest: CheckpointTuple,
     is_running: Callable[[str], Awaitable[bool]],
 ) -> SessionSummary:
-    """Return the summary of one session."""
+    """Return the summary of one session; reads its first checkpoint for the title.
+
+    `newest` is its newest checkpoint. `is_running` returns whether a run of it is in progress, and is only called if
+    its newest input has not ended.
+    """
     values = newest.checkpoint["channel_values"]
     loop = found if isinstance(found := values.get("loop"), dict) else {}
     calls = (values.get("usage") or {}).get("model_calls", 0)
@@ -448,7 +502,10 @@ def is_waiting(newest: CheckpointTuple) -> bool:
 
 
 def title_of(first: CheckpointTuple | None) -> str:
-    """Return the beginning of the first user message in a thread's oldest checkpoint; empty if there is none."""
+    """Return the beginning of the first user message in a thread's oldest checkpoint; empty if there is none.
+
+    None is a thread without one. At most `TITLE_LENGTH` characters, in one line.
+    """
     given = first.checkpoint["channel_values"].get("__start__") if first is not None else None
     messages = given.get("messages") if isinstance(given, dict) else None
     listed = messages if isinstance(messages, list) else [messages]
@@ -475,6 +532,7 @@ def _user_text(message: Any) -> str:
 
 
 async def _first_checkpoint(saver: BaseCheckpointSaver[Any], session_id: str) -> CheckpointTuple | None:
+    """Return the oldest checkpoint of a session; None if there is none."""
     read = getattr(saver, "first_checkpoint", None)
     if read is not None:
         found: CheckpointTuple | None = await read(session_id)

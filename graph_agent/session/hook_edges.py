@@ -1,4 +1,7 @@
-"""Adds the nodes of middleware hooks around the model to an agent's graph, and the edges between them."""
+"""Adds the nodes of middleware hooks around the model to an agent's graph, and the edges between them.
+
+A hook may jump: it sets `jump_to` in the state to `end`, `tools` or `model`, and skips what lies between.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class _Jump(TypedDict, total=False):
 
 
 def add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) -> None:
-    """Add the nodes of the hooks, and the edges between them, to a graph that has its other nodes."""
+    """Add the nodes of hooks, and the edges between them, to a graph that has its other nodes; the graph is changed."""
     for hook in hooks:
         run = session_checked(functools.partial(hook_node, deps=deps, hook=hook))
         graph.add_node(
@@ -46,6 +49,7 @@ def add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) -
 
 
 def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, all_hooks: MiddlewareNodes) -> None:
+    """Add the edges from each of some hooks to the next, from the last one to the node `then`, and for its jumps."""
     for at, hook in enumerate(hooks):
         following = hooks[at + 1].node if at + 1 < len(hooks) else then
         if not hook.jumps or following == "plan":
@@ -62,7 +66,12 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, a
 
 
 def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
+    """Return the edge after a hook that may jump: `targets` is value of `jump_to` → node, `following` the node without
+    a jump.
+    """
+
     async def jump(state: _Jump) -> str:
+        """Return the node that follows."""
         jumped = state.get("jump_to")
         return targets[jumped] if jumped in hook.jumps and jumped in targets else following
 
@@ -70,10 +79,14 @@ def _jump(hook: MiddlewareNode, targets: dict[str, str], following: str) -> Any:
 
 
 def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
-    """Return the edge after `plan` of an agent with hooks around the model."""
+    """Return the edge after `plan` of an agent with hooks around the model.
+
+    It leads to the ready calls, to a person, to the model or its review, or to the end.
+    """
     targets = {"agent": hooks.start, "model": hooks.entry, "review": hooks.review, "exit": hooks.exit}
 
     async def after_plan(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | str:
+        """Return the next tasks or node."""
         if not is_running(config):
             return sends_of(calls_after_edit(config)) or "finalize"
         if state["loop"].get("awaiting_approval"):
@@ -86,6 +99,6 @@ def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
 
 
 def paths_with_hooks(hooks: MiddlewareNodes) -> list[str]:
-    """Return the targets of `after_plan_with_hooks`."""
+    """Return the names of all nodes to which `after_plan_with_hooks` may lead, except `approve`."""
     review = [hooks.review] if hooks.rewrites else []
     return list(dict.fromkeys(["tools", "delegate", hooks.start, hooks.entry, *review, hooks.exit, "finalize"]))

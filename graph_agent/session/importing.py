@@ -1,4 +1,9 @@
-"""Moves whole sessions: exports, imports and removes them."""
+"""Moves whole sessions: exports, imports and removes them.
+
+A session is one LangGraph thread. Its messages and events are in delta channels: a checkpoint has only what its
+superstep wrote, and their value is rebuilt from the writes of its ancestors. A note is an unread command or message to
+the session.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +42,29 @@ from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables, 
 from graph_agent.storage.locks.registry import lock_idle_session, running_check
 
 FORMAT, VERSION = "graph-agent-session", 1
+"""Name and version of the export's format."""
 _INTERNAL = ("__", "branch:")
 """Prefixes of LangGraph's own channels."""
 
 
 async def export_session(url: str, session_id: str, *, all_checkpoints: bool = False) -> AsyncGenerator[dict[str, Any]]:
-    """Yield the lines of a session's export, from `sqlite:///FILE` or `postgresql://…`.
+    """Yield the lines of a session's export, as JSON objects; the last one is `{"type": "end", "lines": …}`.
 
-    With `all_checkpoints`, the imported session can be continued from each; otherwise only those that remain after
-    `prune` are exported. Raises `ConfigError` if the database does not exist or cannot be opened,
-    `InputError` if there is no such session.
+    The first line describes the session. Lines of the types `message` and `event` are for readers, those of the types
+    `checkpoint` and `note` for the import.
+
+    Args:
+        url: The database, `sqlite:///FILE` or `postgresql://…`.
+        session_id: The session.
+        all_checkpoints: Whether the imported session can be continued from each of its checkpoints; otherwise only
+            those that remain after `prune` are exported.
+
+    Raises:
+        ConfigError: If the database does not exist or cannot be opened.
+        InputError: If there is no such session.
+        UnreadableCheckpointError: If a checkpoint is encrypted or of a newer version.
+        DamagedSessionError: If a part of the history is missing.
+        SessionBusyError: If the session is pruned during the export.
     """
     count = 0
     async with aclosing(_lines(url, session_id, all_checkpoints=all_checkpoints)) as lines:
@@ -57,6 +75,7 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 
 
 async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the lines of an export except the last one."""
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
@@ -82,10 +101,11 @@ async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGe
 async def read_history(
     saver: BaseCheckpointSaver[Any], session_id: str, newest: CheckpointTuple, *, pending: bool = False
 ) -> dict[str, Any]:
-    """Return a session's messages and events at a checkpoint, by channel; `DamagedSessionError` if lost.
+    """Return the messages and events of a session at a checkpoint: `{"messages": […], "events": […]}`.
 
-    With `pending`, they include those of calls that have finished while others of their wave still run or wait, and the
-    first events of an input whose first plan is not stored.
+    With `pending`, they include those of calls that have finished while others of their wave (the calls of one plan)
+    still run or wait, and the first events of an input whose first plan is not stored. Raises `DamagedSessionError` if
+    a part of the history is missing.
     """
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
@@ -101,17 +121,20 @@ async def read_history(
 
 
 def _with_writes(channel: str, entries: Sequence[Any], newest: CheckpointTuple) -> Sequence[Any]:
+    """Return the entries of a channel with what the tasks of a checkpoint have written to it."""
     writes = [write for write in newest.pending_writes or () if write[1] == channel]
     return replay_delta(CHANNELS[channel], {"seed": list(entries), "writes": writes}) if writes else entries
 
 
 def _own_state(newest: CheckpointTuple) -> dict[str, Any]:
+    """Return the state fields of the user's own at a checkpoint, as plain JSON."""
     values = newest.checkpoint["channel_values"]
     names = [name for name in values if name not in AgentState.__annotations__ and not name.startswith(_INTERNAL)]
     return {name: as_value(values[name]) for name in sorted(names)}
 
 
 def _message(message: Any) -> Any:
+    """Return a message as plain JSON."""
     return as_value(message_to_dict(message) if isinstance(message, BaseMessage) else message)
 
 
@@ -122,7 +145,11 @@ Moved = Mapping[tuple[str, str], Sequence[tuple[str, str, bytes]]]
 async def _chosen(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, *, all_checkpoints: bool
 ) -> tuple[Mapping[str, Trim], Moved]:
-    """Return what `prune` would make of a session, which is exported, or the session as it is."""
+    """Return namespace → which checkpoints are exported, and the writes that move.
+
+    That is what `prune` would make of the session, or the session as it is, if `all_checkpoints` or nothing can be
+    removed.
+    """
     plan = None if all_checkpoints else await plan_session(tables, saver, session_id)
     if plan is not None:
         return plan.namespaces, plan.moved
@@ -133,6 +160,7 @@ async def _chosen(
 async def _checkpoints(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: Mapping[str, Trim], moved: Moved
 ) -> AsyncIterator[dict[str, Any]]:
+    """Yield a line for each checkpoint that is exported, each after its parent."""
     writes: dict[tuple[str, str], list[StoredWrite]] = {}
     for write in await tables.stored_writes(session_id):
         writes.setdefault((write.namespace, write.checkpoint_id), []).append(write)
@@ -165,28 +193,34 @@ async def _checkpoints(
 
 
 def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> Checkpoint:
+    """Return a checkpoint with full copies of delta channels in its values."""
     values = {**found.checkpoint["channel_values"], **{name: delta_snapshot(each) for name, each in copies.items()}}
     return {**found.checkpoint, "channel_values": values}
 
 
 def _packed(kind: str, stored: bytes) -> list[str]:
+    """Return a serialized value as its type and Base64 text."""
     return [kind, base64.b64encode(stored or b"").decode()]
 
 
 Line = dict[str, Any]
+"""A line of an export."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
+    """A checkpoint of an export with its writes."""
+
     namespace: str
     parent: str | None
+    """Id of the parent checkpoint; None for a first one."""
     checkpoint: Any
     metadata: Any
     writes: list[tuple[str, str, str, Any]]
     """Task id, task path, channel and value."""
 
     def store(self, saver: BaseCheckpointSaver[Any], session_id: str) -> None:
-        """Store it under a session's id, with the blocking methods of a saver."""
+        """Store the checkpoint and its writes under a session's id, with the blocking methods of a saver."""
         at: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": self.namespace}}
         if self.parent is not None:
             at["configurable"]["checkpoint_id"] = self.parent
@@ -206,14 +240,21 @@ class _Checkpoint:
 async def import_session(
     url: str, lines: Iterable[str], *, session_id: str | None = None, replace: bool = False
 ) -> str:
-    """Store an exported session in a database, created if it is a missing SQLite file, and return its id.
+    """Store an exported session in a database, and return its id.
 
-    Its open interrupts can be answered there, and its unread notes take effect. The import is one transaction: after an
-    error, or if the process is killed, the database is as before.
+    A missing SQLite file is created. The open interrupts of the session can be answered there, and its unread notes
+    take effect. The import is one transaction: after an error, or if the process is killed, the database is as before.
 
-    `session_id` replaces the export's id, `replace` a session of the same id. Raises `ConfigError` if the database
-    cannot be opened, `InputError` if the lines are no complete export of a known version, or the session exists, and
-    `SessionBusyError` if the session is running.
+    Args:
+        url: The database, `sqlite:///FILE` or `postgresql://…`.
+        lines: The lines of the export, as JSON texts.
+        session_id: The id to import it under; None for that in the export.
+        replace: Whether a session with the same id is replaced.
+
+    Raises:
+        ConfigError: If the database cannot be opened.
+        InputError: If the lines are no complete export of a known version, or the session exists.
+        SessionBusyError: If the session is running.
     """
     numbered = _complete(lines)
     id_ = session_id or str(numbered[0][1].get("id") or "")
@@ -244,7 +285,10 @@ async def import_session(
 
 
 def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterable[_Checkpoint]) -> None:
-    """Store a session, and read its newest checkpoint; `InputError` if the checkpoints do not fit together."""
+    """Store checkpoints with a saver, and read the newest one if the saver is in memory.
+
+    Raises `InputError` if the checkpoints do not fit together.
+    """
     try:
         for each in checkpoints:
             each.store(saver, session_id)
@@ -255,10 +299,20 @@ def _store(saver: BaseCheckpointSaver[Any], session_id: str, checkpoints: Iterab
 
 
 async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id: str, seq: int) -> None:
-    """Copy a session up to a superstep, whose last event is `seq`, to a new one, which can be resumed from there.
+    """Copy a session up to an event to a new session, which can be resumed from there.
 
-    Raises `InputError` if no stored superstep ends there, or the new session exists, `SessionBusyError` if it is
-    running.
+    The copy has two checkpoints: the first one of the session, and that at the end of the superstep, with full copies
+    of messages and events.
+
+    Args:
+        saver: The saver of both sessions.
+        session_id: The session, which is unchanged.
+        fork_id: The id of the new session.
+        seq: Index of the last event to copy, with which a superstep must have ended.
+
+    Raises:
+        InputError: If no stored superstep ends there, or the new session exists.
+        SessionBusyError: If the new session is running.
     """
     thread: RunnableConfig = {"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}
     found: CheckpointTuple | None = None
@@ -285,9 +339,9 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
 
 
 async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
-    """Return the sessions of a session's background tasks and of theirs, each after the one that names it.
+    """Return the ids of the sessions of background tasks (delegations without a wait), and of theirs.
 
-    A damaged history names none.
+    Each comes after the session that names it. A damaged history names none.
     """
     found = [session_id]
     for each in found:  # it grows: input to a task's session may have begun tasks of its own
@@ -296,6 +350,7 @@ async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) 
 
 
 async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
+    """Return the ids of the sessions of a session's own background tasks."""
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     try:
         events = [] if newest is None else (await read_history(saver, session_id, newest, pending=True))["events"]
@@ -308,10 +363,11 @@ async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list
 
 @asynccontextmanager
 async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[list[str]]:
-    """Lock a session and those of its background tasks, and of theirs; yield the ids in the order of their removal.
+    """Lock a session and the sessions of its background tasks during the block; yield their ids in the order of
+    removal.
 
     Raises:
-        SessionBusyError: If a run of one is under way.
+        SessionBusyError: If a run of one is in progress.
     """
     async with AsyncExitStack() as locks:
         found = [session_id]
@@ -323,12 +379,11 @@ async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> 
 
 
 async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerator[str]:
-    """Delete sessions and those of their background tasks.
+    """Delete sessions and those of their background tasks, and yield the id of each that existed, after its removal.
 
-    Each is deleted in one transaction: its checkpoints, its effect ledger in them, and its unread notes.
-
-    Yields the id of each session that existed, after its removal. Raises `SessionBusyError` if a run of one is under
-    way; the earlier ones stay deleted.
+    Each is deleted in one transaction: its checkpoints, the records of its calls in them, and its unread notes. `url`
+    is the database, `sqlite:///FILE` or `postgresql://…`. Raises `SessionBusyError` if a run of one is in progress, and
+    `ConfigError` if the database cannot be opened; the earlier ones stay deleted.
     """
     async with _open(url) as (tables, saver):
         for id_ in map(check_session_id, session_ids):
@@ -342,6 +397,7 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerato
 
 @asynccontextmanager
 async def _open(url: str, *, create: bool = False) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
+    """Open the tables of a database and of its Store, and a saver; `create` creates a missing SQLite file."""
     async with open_tables(url, create=create) as opened, open_store(url) as store:
         await StoreInbox(store).read("")  # creates the tables of the Store
         yield opened
@@ -367,6 +423,7 @@ def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:
 
 
 def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Line]]:
+    """Yield each line that is not blank with its number; raise `InputError` for one that is no object with a `type`."""
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -426,12 +483,16 @@ def _check_ancestry(checkpoints: Mapping[int, _Checkpoint]) -> None:
 
 
 def _fields(checkpoint: Any) -> Any:
-    """Return a checkpoint that has the fields of LangGraph's; raise `TypeError` if it has not."""
+    """Return a checkpoint; raise `TypeError` if it does not have the fields of LangGraph's checkpoints."""
     if not isinstance(checkpoint, dict) or not {"id", "ts", "channel_values", "channel_versions"} <= checkpoint.keys():
         raise TypeError(f"it holds a {type(checkpoint).__name__} in place of a checkpoint")
     return checkpoint
 
 
 def _loads(saver: BaseCheckpointSaver[Any], packed: tuple[str, str]) -> Any:
+    """Return a value that `_packed` has packed.
+
+    Raises `binascii.Error` for invalid Base64, and the serializer's error for an invalid value.
+    """
     kind, stored = packed
     return saver.serde.loads_typed((kind, base64.b64decode(stored, validate=True)))

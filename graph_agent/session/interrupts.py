@@ -1,4 +1,8 @@
-"""Assigns the answers of a person or a program to interrupts, and validates decisions on calls."""
+"""Assigns the answers of a person or a program to interrupts, and validates decisions on calls.
+
+An approval request is an interrupt that asks a person to decide on calls. An elicitation is a question of an MCP server
+with a form.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,11 @@ from graph_agent.session.built_agent import builder_of
 from graph_agent.session.results import open_interrupts
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
+"""The form of LangGraph's interrupt ids."""
 
 
 def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], Any]:
-    """Return those of the open interrupts, at least one, that a person answers next, and their question.
+    """Return those of the open interrupts, at least one, that a person answers next, and the question to show.
 
     One question asks about the calls of all approval requests. Of other interrupts, the first is asked alone, with its
     value; the others follow its answer.
@@ -51,11 +56,14 @@ def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], An
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
-    """Return answers by interrupt id; an answer that has ids already is returned unchanged.
+    """Return interrupt id → answer; an answer that has ids already is copied.
 
-    LangGraph would use an answer without an id for the next interrupt, which may be another one. An answer without ids
-    decides on the calls of all open approval requests (see `split_decisions`). Raises `InputError` when it names an
-    interrupt that is not open, names none where several other ones are open, or does not fit the requests.
+    An answer without ids decides on the calls of all open approval requests (see `split_decisions`), or is for the only
+    open interrupt.
+
+    Raises:
+        InputError: When there is no open interrupt, or the answer names one that is not open, names none where several
+            other ones are open, or does not fit the requests.
     """
     if not asked:
         raise InputError(
@@ -66,6 +74,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
         if unknown := sorted(answer.keys() - {interrupt.id for interrupt in asked}):
             raise InputError(not_open(unknown, [interrupt.id for interrupt in asked]))
         return dict(answer)
+    # LangGraph would use an answer without an id for the next interrupt, which may be another one.
     if len({interrupt.id for interrupt in asked}) > 1:
         if requests := requests_of(asked):
             return split_decisions(requests, answer)
@@ -75,10 +84,8 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
 
 
 def answer_content(answer: Any) -> Any:
-    """Return what identifies an answer: its value, without interrupt ids, and text as in an input of that text.
-
-    A client that repeats an answer after a crash may not know any more which question it belongs to.
-    """
+    """Return what identifies an answer: its value, without interrupt ids, and text as in an input of that text."""
+    # A client that repeats an answer after a crash may not know any more which question it belongs to.
     values = list(answer.values()) if is_by_id(answer) else [answer]
     if len(values) == 1 and isinstance(values[0], str):
         return {"messages": [HumanMessage(values[0])]}
@@ -86,7 +93,7 @@ def answer_content(answer: Any) -> Any:
 
 
 def is_by_id(answer: Any) -> bool:
-    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
+    """Whether LangGraph interprets an answer as a mapping of interrupt id → answer."""
     return (
         isinstance(answer, Mapping)
         and bool(answer)
@@ -113,10 +120,17 @@ def _named(interrupt: Interrupt) -> str:
 async def checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Return `answers_by_id` for a session, with checked decisions, elicitation answers and the person's name.
+    """Return interrupt id → answer, with decisions and elicitation answers checked and converted.
 
-    `decided_by` is the name; None for that in the answer, or `user`. Raises `InputError` as `answers_by_id`, or when a
-    decision does not fit its call or `decided_by` is empty.
+    Args:
+        answer: The answer, with or without ids.
+        graph: The compiled agent.
+        state: The state of the session.
+        decided_by: Name of the person, which is added to decisions; None for the name in the answer, or `user`.
+
+    Raises:
+        InputError: When the answer does not fit the open interrupts, a decision does not fit its call, or `decided_by`
+            is blank.
     """
     # In a thread: the schemas, some of them of MCP servers, may take seconds.
     return await asyncio.to_thread(_checked_answers, answer, graph, state, decided_by)
@@ -125,6 +139,7 @@ async def checked_answers(
 def _checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
+    """Check answers (see `checked_answers`); blocking."""
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
@@ -156,7 +171,7 @@ def _checked_answers(
 
 
 def _check(decision: Decision, schema: Any, call: HeldCall) -> None:
-    """Check a decision against its interrupt's published schema; raise `DecisionError` when it does not fit."""
+    """Raise `DecisionError` when a decision does not fit the schema that its interrupt has published."""
     # Imported here: it loads a validator, which most sessions do not need.
     from graph_agent.base._internal.json_schema import SchemaCheck
 
@@ -172,7 +187,10 @@ OnApproval: TypeAlias = Callable[[HeldCall], Any]
 
 
 class AutoApproval:
-    """Answers approval requests of one `Session` without a person, if there is a callback that decides on each call."""
+    """Answers approval requests of one `Session` without a person, if a callback or an earlier decision allows it.
+
+    `callback` decides on each call; None if only calls that were approved for good are answered.
+    """
 
     def __init__(self, callback: OnApproval | None = None) -> None:
         self._callback = callback
@@ -181,7 +199,13 @@ class AutoApproval:
         agent itself."""
 
     def remember(self, answers: Mapping[str, Any], asked: Sequence[Interrupt], decided_by: str | None) -> None:
-        """Record the calls that valid answers, by interrupt id, approve for good; `decided_by` overrides names."""
+        """Record the calls that valid answers approve for good.
+
+        Args:
+            answers: Interrupt id → answer.
+            asked: The interrupts.
+            decided_by: Name of the person, in place of names in the answers; None for these.
+        """
         for interrupt in asked:
             given = answers.get(interrupt.id)
             if given is not None and (request := request_of(interrupt)) is not None:
@@ -190,9 +214,11 @@ class AutoApproval:
                         self._always[_key(request, each.call)] = decided_by or each.by
 
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
-        """Return the answers to open interrupts, by id; None if a person must give one of them.
+        """Return interrupt id → decisions for open interrupts; None if a person must answer one of them, or none is
+        open.
 
-        `callback` replaces the session's own. Raises `InputError` when it returns no decision.
+        `callback` decides in place of the session's own. Raises `InputError` when it returns no decision; its errors
+        are raised, too.
         """
         decide, answers = callback or self._callback, dict[str, Any]()
         for interrupt in asked:
@@ -213,10 +239,14 @@ class AutoApproval:
 
 
 def _key(request: Mapping[str, Any], call: HeldCall) -> tuple[str, str]:
+    """Return delegate, empty for the agent itself, and name of a call."""
     return str(request.get("delegate", "")), call["name"]
 
 
 async def _decision(decide: OnApproval, call: HeldCall) -> Any:
+    """Return the decision of a callback on a call, with its name; `InputError` if it returns neither a bool nor a
+    decision.
+    """
     given = decide(call)
     if inspect.isawaitable(given):
         given = await given

@@ -25,7 +25,10 @@ _MOST_CHECKPOINTS = 16
 
 
 def status_at(newest: CheckpointTuple) -> SessionStatus:
-    """Return a session's status at its newest checkpoint: `RUNNING` as long as a task is pending."""
+    """Return the status of a session at its newest checkpoint: `RUNNING` as long as a task is pending.
+
+    `CREATED` if none is stored, or the thread is of another graph.
+    """
     if has_tasks(newest.checkpoint):
         return SessionStatus.RUNNING
     # A thread of another graph may have a field of the same name.
@@ -34,9 +37,10 @@ def status_at(newest: CheckpointTuple) -> SessionStatus:
 
 
 async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[StoredEvent] | None:
-    """Return the events after a session's newest checkpoint; None if a task has set the whole history.
+    """Return the events after a session's newest checkpoint; None if a task has overwritten the whole history.
 
-    They are those of calls whose wave still runs or waits, or the first ones of an input without a stored plan.
+    They are those of calls whose wave (the calls of one plan) still runs or waits, or the first ones of an input
+    without a stored plan.
     """
     writes = [value for _, channel, value in newest.pending_writes or [] if channel == "events"]
     if not all(isinstance(each, list) for each in writes):
@@ -81,7 +85,7 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
     Args:
         messages: The conversation, with the input's own messages.
         values: The other state fields.
-        ts: Time of the checkpoint.
+        ts: When the checkpoint was stored, which becomes the time of the events.
     """
     # Imported here: lists of sessions do not load LangChain.
     from graph_agent.base._internal.text import to_json_safe
@@ -99,9 +103,10 @@ def _first_events(messages: Sequence[AnyMessage], values: Mapping[str, Any], ts:
 
 
 async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage]:
-    """Return the conversation at a checkpoint, at least from the agent's last message on, and an input's own messages.
+    """Return the conversation at a checkpoint, at least from the agent's last message on, with the input's own
+    messages.
 
-    The messages of an input are its own before a task has taken them in.
+    The messages of an input are in the channel `__start__` until a task has processed them.
     """
     from langchain_core.messages import convert_to_messages
 
@@ -121,14 +126,15 @@ async def _messages_at(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple)
 
 
 async def _last_messages(saver: BaseCheckpointSaver[Any], newest: CheckpointTuple) -> list[AnyMessage] | None:
-    """Return the newest messages, back to one of the agent, from what the newest supersteps wrote; None if others do.
+    """Return the newest messages, back to one of the agent, from the writes of the newest supersteps.
 
-    The whole conversation is not read, because its followers read it for each input.
+    Returns None if these do not suffice: more than `_MOST_CHECKPOINTS`, a full copy, or messages that were removed.
     """
     from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
     found: list[AnyMessage] = []
     at: CheckpointTuple | None = newest
+    # The whole conversation is not read, because followers of a session need this for each input.
     for _ in range(_MOST_CHECKPOINTS):
         if at is None or at.parent_config is None or "messages" in at.checkpoint["channel_values"]:
             return None

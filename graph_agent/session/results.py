@@ -1,4 +1,7 @@
-"""Defines the result of a run, read from the state of its session, and the parts of its stream."""
+"""Defines the result of a run, read from the state of its session, and the parts of its stream.
+
+An input is one message of a user with everything up to its answer; a wave is the calls of one plan.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ Waiting = Literal["approval", "client_tool", "answer"]
 class Cause:
     """The exception behind a failure; copies of its result share it, and a pickled result has none.
 
-    Providers' exceptions can seldom be copied or pickled.
+    `error` is the exception; None without one.
     """
 
     def __init__(self, error: BaseException | None = None) -> None:
@@ -76,6 +79,7 @@ class Cause:
         return brief_model_error(self.error) if self.error is not None and is_raised_by_model(self.error) else ""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cause:
+        # Providers' exceptions can seldom be copied or pickled.
         return self
 
     def __reduce__(self) -> tuple[type[Cause], tuple[()]]:
@@ -87,19 +91,22 @@ class RunCall:
     """One call of an input, and its outcome."""
 
     id: str
+    """Id of the call, unique in the session."""
     name: str
     """The tool's name, or `delegate_to_<name>`."""
     arguments: dict[str, Any]
     """The arguments it ran with, references replaced; those that the model gave for a call that never started."""
     result: Any
-    """The same value as in `RunResult.results`; None without a result."""
+    """The value of the result, as in `RunResult.results`; None without a result."""
     status: ResultStatus | None
-    """How it ended; None while it is unfinished."""
+    """How the call ended; None while it is unfinished."""
     duration_s: float | None
     """Seconds that it ran, retries included and waits for a slot or a person excluded, on the monotonic clock; None for
     a call that did not run, or is unfinished. In sessions of older versions, seconds from its start to its result."""
     plan_id: str = ""
-    """Its id in a structured plan, by which references, `needs` and `RunResult.results` go; its `id` in other modes."""
+    """Id of the call in a structured plan, by which references, `needs` and `RunResult.results` refer to it; its `id`
+    in other modes.
+    """
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -111,7 +118,7 @@ class RunResult(Generic[ResponseT]):
     status: SessionStatus
     """The session's status after the run."""
     stop_reason: StopReason | None
-    """Why it stopped; None while it waits for a person."""
+    """Why the input stopped; None while it waits for a person."""
     action: str
     """The `action` of the last plan; empty without a plan."""
     reasoning: str
@@ -129,7 +136,7 @@ class RunResult(Generic[ResponseT]):
     calls: list[RunCall]
     """All calls, in the order planned."""
     iterations: int
-    """Waves run."""
+    """Number of waves that were run."""
     usage: Usage
     """Tokens and model calls of the input, those of hooks and delegates included."""
     pending: list[PlannedCall]
@@ -143,7 +150,7 @@ class RunResult(Generic[ResponseT]):
     stopped.
     """
     cost: float | None = None
-    """Cost of its model calls, in the price table's currency; None without prices."""
+    """Cost of the input's model calls, in the price table's currency; None without prices."""
     error: str = ""
     """What failed, with the provider's HTTP status, and the fix; empty unless something failed for good."""
     error_kind: str = ""
@@ -177,6 +184,7 @@ class RunResult(Generic[ResponseT]):
         return f"RunResult({', '.join(f'{name}={reprlib.repr(value)}' for name, value in self._shown())})"
 
     def _repr_html_(self) -> str:
+        """Return the tables of the result and its calls for a notebook, as HTML."""
         calls = [
             (call.name, reprlib.repr(call.arguments), call.status or "unfinished", reprlib.repr(call.result))
             for call in self.calls
@@ -184,6 +192,7 @@ class RunResult(Generic[ResponseT]):
         return html_table("RunResult", self._shown()) + (html_table("Calls", calls) if calls else "")
 
     def _shown(self) -> list[tuple[str, Any]]:
+        """Return what describes the result in a notebook: names and values."""
         shown: list[tuple[str, Any]] = [("status", self.status.value), ("stop_reason", self.stop_reason)]
         shown += [("answer", self.answer), ("calls", [call.name for call in self.calls])]
         shown += [(name, value) for name in ("error", "hint", "waiting") if (value := getattr(self, name))]
@@ -207,12 +216,16 @@ class RunResult(Generic[ResponseT]):
 
 
 def is_refusal(events: Sequence[StoredEvent]) -> bool:
-    """Whether the model or its provider refused to answer, according to some events."""
+    """Whether a warning among events reports that the model or its provider refused to answer."""
     return any(event["type"] == "warning" and str(event.get("message")).endswith(REFUSAL_WARNING) for event in events)
 
 
 def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
-    """Read a session's state as the result of its newest input; `fields` are own state fields of its output."""
+    """Read a session's state as the result of its newest input.
+
+    `fields` are the own state fields of the agent's output, whose values become `state`. An input that has begun and
+    has no stored plan has the status `RUNNING` and no other fields of the input before it.
+    """
     values, begun = state.values, begun_events(state)
     if begun:
         # The other fields are those of the input before.
@@ -251,33 +264,34 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
 
 @dataclass(slots=True)
 class TrackedCall:
-    """A call of a plan, and its state so far."""
+    """A call of a plan, and its state according to events."""
 
     planned: PlannedCall
     """The call in the plan event."""
     ready: bool = False
-    """Whether it was made ready to run."""
+    """Whether the call was made ready to run."""
     started: StoredEvent | None = None
-    """The event that it is about to run; None before that event."""
+    """The event before the call ran; None before that event."""
     result: StoredEvent | None = None
     """The event of its result; None before that event."""
     newest: bool = True
-    """Whether it belongs to the newest plan."""
+    """Whether the call belongs to the newest plan."""
     rejected: bool = False
-    """Whether a person rejected it."""
+    """Whether a person rejected the call."""
     structured: bool = False
-    """Whether its plan is a structured one."""
+    """Whether the call's plan is a structured one."""
 
     @property
     def was_skipped(self) -> bool:
-        """Whether it belongs to the newest plan and was skipped, other than by a person's rejection."""
+        """Whether the call belongs to the newest plan and was skipped, other than by a person's rejection."""
         return self.newest and not self.rejected and self.result is not None and self.result["status"] == "skipped"
 
 
 def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
-    """Return the calls of one input's plans, in order; its events are oldest first.
+    """Return the calls of one input's plans with their state, in the order planned.
 
-    A later plan may reuse an id; later events of that id then belong to the later call.
+    `events` are those of the input, oldest first. A later plan may reuse an id; later events of that id then belong to
+    the later call. A call that a person added is included.
     """
     calls: list[TrackedCall] = []
     by_id: dict[str, TrackedCall] = {}
@@ -305,6 +319,7 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
 
 
 def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
+    """Return the model's id of a call → value of its result, with `#2` and so on for an id that is used again."""
     results: dict[str, Any] = {}
     times: Counter[str] = Counter()
     for call in calls:
@@ -320,11 +335,14 @@ def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
 
 
 def _value(result: StoredEvent) -> Any:
+    """Return the value of a result event; `{"error": TEXT}` for a failure."""
     return value_of(result) if result["status"] in SUCCESSES else {"error": text_of(result["content"])}
 
 
 def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any]]:
-    """Return the arguments of calls by id as the model sent them; a call that never started has no event of them."""
+    """Return call id → arguments as the model sent them, from messages; a call that never started has no event of
+    them.
+    """
     return {
         call["id"] or "": call["args"]
         for message in messages
@@ -334,6 +352,7 @@ def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any
 
 
 def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
+    """Return the calls of an input with their outcome; `messages` are those of the session."""
     planned = planned_arguments(since_input(messages))
     found: list[RunCall] = []
     for call in calls:
@@ -354,7 +373,7 @@ def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> 
 
 
 def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
-    """Return the open interrupts, excluding those of finished calls."""
+    """Return the open interrupts of a state, in order, excluding those of finished calls; empty if nothing waits."""
     return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
 
 
@@ -369,7 +388,7 @@ def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
 
 
 def without_cost(usage: Usage) -> Usage:
-    """Return tokens and model calls only."""
+    """Return a copy of a usage with its tokens and model calls only."""
     return {
         "input_tokens": usage["input_tokens"],
         "output_tokens": usage["output_tokens"],
@@ -379,12 +398,12 @@ def without_cost(usage: Usage) -> Usage:
 
 
 def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the events of the newest input, its user message first."""
+    """Return the events of the newest input, its user message first; all events if there is no user message."""
     return list(events[input_at(events) :])
 
 
 def input_at(events: Sequence[StoredEvent]) -> int:
-    """Return the index of the newest input's user message; 0 without one."""
+    """Return the index of the newest input's last user message; 0 without one."""
     for index in range(len(events) - 1, -1, -1):
         if events[index]["type"] == "user_message":
             return index
@@ -394,7 +413,7 @@ def input_at(events: Sequence[StoredEvent]) -> int:
 def typed_result(
     result: RunResult, graph: CompiledStateGraph[Any, Any, Any, Any], context: AgentContext | Mapping[str, Any] | None
 ) -> RunResult:
-    """Return the result with an instance in place of the plain JSON of the state.
+    """Return a result whose structured response is an instance of the agent's response format, in place of plain JSON.
 
     The plain JSON stays for a run whose context has a `response_schema`, and for graphs of other packages.
     """
@@ -439,6 +458,7 @@ class CallState:
     id: str
     name: str
     status: ResultStatus | Literal["started"]
+    """`started`, or how the call ended."""
     type: Literal["call"] = "call"
 
 
@@ -449,6 +469,7 @@ class Progress:
     step: int
     action: Literal["tool_call", "delegate", "approval"]
     target: str
+    """Name of the tool or delegate."""
     type: Literal["progress"] = "progress"
 
 
@@ -459,7 +480,7 @@ class DelegateProgress:
     id: str
     """The delegation's call id."""
     target: str
-    """The delegate."""
+    """Name of the delegate."""
     text: str
     type: Literal["delegation_progress"] = "delegation_progress"
 

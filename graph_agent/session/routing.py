@@ -1,4 +1,8 @@
-"""Routes the agent's graph from `plan` to the ready calls or to the answer, and guards each node."""
+"""Routes the agent's graph from `plan` to the ready calls or to the answer, and guards each node.
+
+A ready call is one of the newest plan that waits for no other call. Calls of tools go to the node `tools`, delegations
+to `delegate`; a person decides in `approve`.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,17 @@ from graph_agent.core.state.schema import LoopState
 def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it.
 
-    The node's tool results are streamed, because LangGraph does not stream the messages of a list of pairs.
+    The wrapper also streams the node's tool results.
     """
 
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
+        """Run the node between two checks of the lock."""
         active_run = run_of(config)
         active_run.stop.check_held()
         update = await node(state, config, *args, **kwargs)
         active_run.stop.check_held()
+        # LangGraph does not stream the messages of a list of pairs.
         stream_messages(config, lambda: results_in(update))
         return update
 
@@ -48,16 +54,18 @@ class Route(TypedDict, total=False):
 
 
 async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Literal["finalize"]:
-    """Return one task for each ready call; `finalize` when there is none.
-
-    In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone, so
-    there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
-    """
+    """Return one task for each ready call; `finalize` when there is none."""
+    # In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone,
+    # so there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
     return _tasks_of(state.get("ready", []) if is_running(config) else calls_after_edit(config), config)
 
 
 def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | str] | str | None:
-    """Behaves like `after_plan_or_ask`, on the update that `plan` returned; None if it does not determine it."""
+    """Return the tasks after `plan` from the update that it returned, so that the state need not be read.
+
+    Returns None if the update does not determine them, an empty list if it has its own target, and otherwise what
+    `after_plan_or_ask` returns.
+    """
     if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
         return None
     if update.goto:
@@ -70,17 +78,20 @@ def after_plan_in_run(update: Any, config: RunnableConfig) -> Sequence[Send | st
 
 
 def _tasks_of(calls: Sequence[Call], config: RunnableConfig) -> list[Send] | Literal["finalize"]:
+    """Return the tasks of calls, or `finalize` without calls; note in the run whether it answers now."""
     run_of(config).answering = not calls
     return sends_of(calls) or "finalize"
 
 
 def asking_tasks(calls: Sequence[Call]) -> list[Send | str]:
-    """Return the tasks that ask a person: for the agent's own calls, and for delegations that wait for an answer."""
+    """Return the tasks that ask a person: `approve` for the agent's own calls, and one for each delegation that
+    waits.
+    """
     return [*sends_of(calls), "approve"]
 
 
 def sends_of(calls: Sequence[Call]) -> list[Send]:
-    """Return one task for each call."""
+    """Return one task for each call: a `Send` to `delegate` or `tools` with the call."""
     return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls]
 
 
@@ -91,14 +102,16 @@ class ApprovalRoute(Route, total=False):
 
 
 async def after_plan_or_ask(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | Literal["finalize"]:
-    """Behaves like `after_plan` for an agent with approvals; returns `approve` if a person must decide."""
+    """Return one task for each ready call, and `approve` if a person must decide on calls; `finalize` when there is
+    none.
+    """
     if is_running(config) and "loop" in state and state["loop"].get("awaiting_approval"):
         return asking_tasks(state.get("ready", []))
     return await after_plan(state, config)
 
 
 def calls_after_edit(config: RunnableConfig) -> list[Call]:
-    """Return the calls that an edit of the state leaves to run next."""
+    """Return the calls that an edit of the state leaves to run next; the newest state is read."""
     state = read_state(config, FIELDS, fresh=True)
     waiting = [call["id"] for call in state["loop"]["waiting"]] if "loop" in state else []
     return current_wave(state).next_calls(waiting)

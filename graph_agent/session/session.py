@@ -163,16 +163,23 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         Args:
             answer: The person's answer; a mapping of interrupt id → answer if there are several. None after a crash.
                 Decisions on calls that wait for approval are made with `graph_agent.approvals`.
-            context: Same as for `run`.
+            context: Overrides and credentials for this run and the follow-ups after it.
             decided_by: Name of the person who decided on calls, for the history; None for `user`.
-            input_id: The answer's own id, as for `run`; None if there is none.
-            on_approval: Same as for `run`.
+            input_id: The answer's own id, unique in the session: 1 to 255 printable characters. The same id again is
+                used once, as an input of `run` with an id. None if there is none.
+            on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
+                `on_approval`; None for that.
+
+        Returns:
+            The result of the input that was resumed; `follow_ups` has the results of the follow-ups.
 
         Raises:
             InputError: When there is nothing to resume, the answer matches no open interrupt, or a decision does not
                 fit its call. The session then waits as before.
-            InputConflictError, InputSupersededError: Same as for `run`.
+            InputConflictError: When `input_id` belongs to another answer, or to an input.
+            InputSupersededError: When `input_id` belongs to an input that a later one replaced before its end.
             SessionBusyError: When the session is running.
+            RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         self._check_stored(on_approval)
         mark = self.driver.answer_id(answer, input_id)
@@ -181,7 +188,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     @with_parameters_of(run)
     def run_sync(self, given: Given, **options: Any) -> RunResult[ResponseT]:
-        """Behaves like `run` with the same options, but blocks until the end, for a script.
+        """Run one input like `run`, with the same options and errors, and block until its end; for a script.
 
         Raises:
             SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.run(...)`.
@@ -191,10 +198,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     @with_parameters_of(resume)
     def resume_sync(self, answer: Any = None, **options: Any) -> RunResult[ResponseT]:
-        """Behaves like `resume`, but blocks until the end.
+        """Resume the session like `resume`, with the same options and errors, and block until the end; for a script.
 
         Raises:
-            SyncInLoopError: Same as for `run_sync`.
+            SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.resume(...)`.
         """
         refuse_running_loop("Session.resume_sync", "session.resume")
         return blocking(self.resume)(answer, **options)
@@ -245,10 +252,12 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
     @with_parameters_of(stream)
     def stream_sync(self, given: Given, **options: Any) -> Iterator[Part[ResponseT]]:
-        """Behaves like `stream`, but blocks, for a script. Leaving the loop before the last part stops the run.
+        """Run one input like `stream`, with the same options, and yield its parts; blocks while it waits for one.
+
+        Leaving the loop before the last part stops the run.
 
         Raises:
-            SyncInLoopError: Same as for `run_sync`.
+            SyncInLoopError: In the thread of a running event loop, as in a notebook: use `session.stream(...)`.
         """
         refuse_running_loop("Session.stream_sync", "session.stream")
         return blocking_parts(self.stream(given, **options))
@@ -287,13 +296,19 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return await self.driver.run_follow_ups(RunOptions(context, control))
 
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
-        """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run."""
+        """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run.
+
+        Also raises it if `on_approval` cannot be called.
+        """
         _check_callback(on_approval)
         self._is_stored = self._is_stored or on_approval is not None
         if not self._is_stored:
             raise ConfigError(NO_SAVER)
 
     def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the graph's input from messages and values of own state fields; raise `InputError` if a value does not
+        fit.
+        """
         if state is not None and not isinstance(state, Mapping):
             raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
         if not state:
@@ -302,7 +317,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return {**_input(given), **state}
 
     async def events(self, *, last: int | None = None, after: int = -1) -> list[Event]:
-        """Return the session's history, oldest event first.
+        """Return the session's history, oldest event first; empty for a session that does not exist.
 
         Args:
             last: Maximum number of events, the newest ones; None for all.
@@ -312,19 +327,23 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return await self._memory.get_session_events(self.id, last=last, after=after)
 
     async def trace(self) -> list[Span]:
-        """Return a span for each input, oldest first: what ran when, for how long, and at which cost."""
+        """Return a span for each input, oldest first: what ran when, for how long, and at which cost.
+
+        Empty for a session that does not exist.
+        """
         from graph_agent.session.trace import spans_of
 
         return spans_of(await self.events())
 
     async def show(self, *, open_browser: bool = True) -> Path:
-        """Open the page of the session, with its conversation and time axis as they are now, in the browser.
+        """Write the page of the session, with its conversation and time axis as they are now, and open it in the
+        browser.
 
         Args:
             open_browser: Whether to open the page. Default True; with False it is only written.
 
         Returns:
-            The page, one HTML file in the folder of temporary files, which needs no server.
+            The page, one HTML file in the folder of temporary files, which needs no server and is not deleted.
         """
         import webbrowser
         from pathlib import Path
@@ -341,6 +360,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return path
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Return the table of the session for a notebook, and the drawing of its inputs if the history can be read in
+        time.
+        """
         shown = {"text/plain": repr(self), "text/html": self._repr_html_()}
         with suppress(Exception):  # a cell shows the table if the history cannot be read
             # The cell's own event loop is running.
@@ -364,6 +386,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
 
 def _check_callback(on_approval: object) -> None:
+    """Raise `ConfigError` if a callback is neither None nor callable."""
     if on_approval is not None and not callable(on_approval):
         raise ConfigError(
             f"on_approval={on_approval!r}: give a function of the call, e.g. on_approval=lambda call: True."
@@ -371,6 +394,7 @@ def _check_callback(on_approval: object) -> None:
 
 
 def _input(given: Given) -> dict[str, Any]:
+    """Return the graph's input for a text or messages; raise `InputError` if it is empty or of another form."""
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}
     if isinstance(given, Sequence) and not isinstance(given, str) and given:

@@ -1,6 +1,7 @@
 """Projects the events of a session onto spans: what ran when, in parallel with what, for how long and at which cost.
 
-Also draws the spans on a time axis, as SVG for a notebook.
+Also draws the spans on a time axis, as SVG for a notebook. An input is one message of a user with everything up to its
+answer.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ NOTED = frozenset(
 )
 """Types of the events that are notes of their input's span."""
 SUPERSEDED = "SUPERSEDED"
+"""Status of an input that had not ended when the next one began."""
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _NOTE_CHARS = 500
+"""Maximum characters of a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,11 @@ class SpanNote:
     type: str
     """The event's type, one of `NOTED`."""
     at: datetime
+    """When the event happened."""
     text: str
     """The event's content, reason or message, at most 500 characters."""
     seq: int
-    """Index of the event."""
+    """Index of the event in the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class Span:
     `ResultStatus`, or `running`; `waiting` of an open wait; of a model call, the kind of its error. Empty for any other
     span."""
     step: int = 0
-    """The step it belongs to."""
+    """The step (a plan and its calls) that the span belongs to; 0 before the first plan, and for an input."""
     seq: int = 0
     """Index of the event that ended it; of an open one, of the event that began it."""
     id: str = ""
@@ -66,7 +70,7 @@ class Span:
     needs: tuple[str, ...] = ()
     """Ids of the calls that this call waited for."""
     queued_s: float = 0.0
-    """Seconds that it waited for a slot, or an input for its session, before `start`."""
+    """Seconds that a call waited for a slot, or an input for its session, before `start`."""
     waited_s: float = 0.0
     """Seconds that a call waited for a person's answer to its own question."""
     first_token_s: float | None = None
@@ -78,23 +82,27 @@ class Span:
     cost: float | None = None
     """Cost, that of its children included; None without prices."""
     children: tuple[Span, ...] = ()
-    """The spans in it, in the order of their begin."""
+    """The spans within this one, in the order of their begin."""
     notes: tuple[SpanNote, ...] = ()
     """Limits, warnings, errors and the like, oldest first."""
 
     @property
     def end(self) -> datetime:
-        """Its end; its begin if it has no duration."""
+        """When the span ended; its begin if it has no duration."""
         return self.start + timedelta(seconds=self.duration_s or 0.0)
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
-        """Yield the span and those in it, each with its depth, in the order of their begin."""
+        """Yield this span and all within it, each with its depth, in the order of their begin; `depth` is that of this
+        one.
+        """
         yield depth, self
         for child in self.children:
             yield from child.walk(depth + 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the span as plain JSON; fields with their default are left out."""
+        """Return the span and those within it as plain JSON; fields with their default are left out. Times are ISO
+        8601.
+        """
         found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
         for name in ("duration_s", "status", "step", "id", "queued_s", "waited_s", "first_token_s"):
             if value := getattr(self, name):
@@ -118,9 +126,11 @@ class Span:
 
 
 def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
-    """Return one span for each input, oldest first, of events from the beginning of an input on.
+    """Return one span for each input, oldest first.
 
-    `first` is the index of the first of them, if they have no `seq`.
+    Args:
+        events: Events of a session, from the beginning of an input on.
+        first: Index of the first event in the history, if the events have no `seq`.
     """
     spans: list[Span] = []
     collected: _Input | None = None
@@ -135,7 +145,7 @@ def spans_of(events: Iterable[Mapping[str, Any]], first: int = 0) -> list[Span]:
 
 
 def inputs_of(events: Iterable[E]) -> Iterator[list[E]]:
-    """Yield the events of each input; one with several user messages begins with the first of them."""
+    """Yield the events of each input as a list; one with several user messages begins with the first of them."""
     own: list[E] = []
     for entry in events:
         if own and entry["type"] == "user_message" and own[-1]["type"] != "user_message":
@@ -154,16 +164,19 @@ class _Input:
     name: str = ""
     status: str = "RUNNING"
     ended: datetime | None = None
+    """When the input ended; None while it has not."""
     last_seq: int = 0
     spans: list[Span] = field(default_factory=list)
     notes: list[SpanNote] = field(default_factory=list)
     open_calls: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
     """Call id → the event of its start, with its index."""
     open_wait: tuple[int, Mapping[str, Any]] | None = None
+    """Index and event of the approval request that is open; None if there is none."""
     needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Call id → ids of the calls that it waits for."""
 
     def add(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Take in one event."""
+        """Process the next event of the input, whose index is `seq`."""
         self.last_seq = seq
         type_ = entry["type"]
         if type_ == "user_message":
@@ -190,6 +203,7 @@ class _Input:
             self.spans.append(_asked(entry, seq, kind, type_))
 
     def _end_call(self, entry: Mapping[str, Any], seq: int) -> None:
+        """Add the span of a call, from the event of its result."""
         _, begun = self.open_calls.pop(entry["id"], (seq, entry))
         start, duration_s = _at(begun), entry.get("duration_s")
         if duration_s is not None:
@@ -213,7 +227,10 @@ class _Input:
     def _end_wait(
         self, decision: Mapping[str, Any] | None = None, seq: int = 0, *, ended: datetime | None = None
     ) -> None:
-        """End the open wait with a decision or its input; later decisions of an answer follow at the same time."""
+        """Add the span of the open wait, ended by a decision, by the end of its input (`ended`), or still open.
+
+        Does nothing without an open wait: later decisions of one answer follow at the same time.
+        """
         if self.open_wait is None:
             return
         began, request = self.open_wait
@@ -237,7 +254,10 @@ class _Input:
         )
 
     def span(self, *, ended: datetime | None = None) -> Span:
-        """Return the input's span; `ended` is when the next input superseded it, unless it had ended by then."""
+        """Return the span of the input, with all others in it. Call it once.
+
+        `ended` is when the next input began, which superseded this one unless it had ended by then.
+        """
         start = _at(self.first)
         if self.ended is None and ended is not None:
             self.status, self.ended = SUPERSEDED, ended
@@ -263,7 +283,7 @@ class _Input:
 
 
 def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Span:
-    """Return the span of an event that model calls led to; one without any has no duration."""
+    """Return the span of an event with the model calls that led to it; without any it has no duration."""
     models = [_model_call(call, entry, seq) for call in entry.get("model_calls", ())]
     start = min((model.start for model in models), default=_at(entry))
     ended = max((model.end for model in models), default=_at(entry))
@@ -281,6 +301,7 @@ def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Spa
 
 
 def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Span:
+    """Return the span of a model call, which the event `entry` reports."""
     return Span(
         kind="model",
         name=call["model"],
@@ -297,6 +318,7 @@ def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Sp
 
 
 def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
+    """Return the span of a call, from its event; the spans of a delegate in this process are within it."""
     common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
     if entry["type"] in ("tool_call", "tool_result"):
         return Span(kind="tool", name=entry["name"], **common)
@@ -317,6 +339,7 @@ def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
 
 
 def _with_usage(span: Span) -> Span:
+    """Return a span with the tokens and the cost of its children summed."""
     costs = [child.cost for child in span.children if child.cost is not None]
     return replace(
         span,
@@ -327,6 +350,7 @@ def _with_usage(span: Span) -> Span:
 
 
 def _at(entry: Mapping[str, Any]) -> datetime:
+    """Return the time of an event."""
     return datetime.fromisoformat(entry["ts"])
 
 
@@ -336,6 +360,7 @@ def _seconds(start: datetime, end: datetime) -> float:
 
 
 def _text(entry: Mapping[str, Any]) -> str:
+    """Return the text of a note."""
     match entry["type"]:
         case "limit":
             return f"{entry['reason']}: {entry['limit']:g}"
@@ -356,7 +381,8 @@ def _text(entry: Mapping[str, Any]) -> str:
 class TimeAxis:
     """Maps times from `start` to `end` to positions from 0 to 1.
 
-    A wait for a person takes at most as much room as a quarter of the work; the `waits` may overlap.
+    A wait for a person takes at most as much room as a quarter of the work. `waits` are the spans of waits, which may
+    overlap.
     """
 
     def __init__(self, start: datetime, end: datetime, waits: Iterable[Span] = ()) -> None:
@@ -376,14 +402,15 @@ class TimeAxis:
 
     @property
     def is_shortened(self) -> bool:
-        """Whether a wait takes less room than its time."""
+        """Whether a wait takes less room than its duration."""
         return bool(self._cuts)
 
     def at(self, time: datetime) -> float:
-        """Return the position of a time, from 0 to 1."""
+        """Return the position of a time: 0 at the start and before it, 1 at the end and after it."""
         return min(1.0, max(0.0, self._shown_s(time) / self._length))
 
     def _shown_s(self, time: datetime) -> float:
+        """Return the seconds from the start to a time, less what shortened waits save."""
         seconds = shown = (time - self._start).total_seconds()
         for begin, ended, most in self._cuts:
             if seconds <= begin:
@@ -402,13 +429,13 @@ def axis_of(root: Span) -> TimeAxis:
 _WIDTH, _LABEL, _TIME, _ROW = 760, 216, 64, 20
 _LABEL_CHARS, _TITLE_CHARS = 34, 96
 _MOST_INPUTS = 20
+"""Maximum number of inputs that are drawn."""
 _FAILED = ("error", "unknown")
 
 
 def session_svg(roots: Sequence[Span]) -> str:
-    """Return the newest of the inputs (oldest first), at most 20, each on a time axis of its own.
-
-    Calls above each other ran in parallel.
+    """Draw the 20 newest inputs as SVG text, oldest first, with one time axis for each. `roots` are the spans of
+    inputs.
     """
     y, parts = 12, []
     if not roots:
@@ -427,6 +454,9 @@ def session_svg(roots: Sequence[Span]) -> str:
 
 
 def _rows(spans: Sequence[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:
+    """Yield each span with its depth, except the model call of a plan that has only one, which is as long as the
+    plan.
+    """
     for span in spans:
         yield depth, span
         # A plan is as long as its model call, if there is only one.
@@ -435,6 +465,7 @@ def _rows(spans: Sequence[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:
 
 
 def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
+    """Return the SVG elements of a span: its label, its bar and its duration, at the height `y`."""
     room = _WIDTH - _LABEL - _TIME - 28
     begin, end = axis.at(span.start), axis.at(span.end)
     x, width = 14 + _LABEL + begin * room, max(2.0, (end - begin) * room)
@@ -447,6 +478,7 @@ def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
 
 
 def _label(span: Span) -> str:
+    """Return the label of a span, with a mark for a failure."""
     if span.kind == "wait":
         return f"person: {span.name}"
     if span.kind in ("plan", "answer"):
@@ -457,18 +489,21 @@ def _label(span: Span) -> str:
 
 
 def _facts(root: Span) -> str:
+    """Return the line below an input: status, duration, tokens, cost."""
     tokens = f"{root.input_tokens:,} + {root.output_tokens:,} tokens" if root.input_tokens else ""
     cost = f"cost {root.cost:.4f}" if root.cost is not None else ""
     return ", ".join(filter(None, [root.status, _duration(root.duration_s) or "not ended", tokens, cost]))
 
 
 def _duration(duration_s: float | None) -> str:
+    """Return a duration such as `420 ms` or `1.3 s`; empty if it is unknown."""
     if duration_s is None:
         return ""
     return f"{duration_s * 1000:.0f} ms" if duration_s < 1 else f"{duration_s:,.1f} s"
 
 
 def _cut(content: str, most: int) -> str:
+    """Return a text of at most `most` characters in one line, without secrets."""
     # Printable text has no line breaks; leading blanks are the depth.
     shown = printable(mask_named_secrets(content.replace("\n", " ")[: 10 * most])).replace(" ", "\u00a0")
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
