@@ -18,17 +18,19 @@ from graph_agent.storage.checkpoints.delta_values import At, delta_values
 from graph_agent.storage.checkpoints.pruning.plan import Trim
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables
 
-Write = tuple[str, str, bytes]
+ValueWrite = tuple[str, str, bytes]
 """Channel, type and value of a stored write, without a task."""
 
 
-async def moved_writes(tables: Tables, saver: BaseCheckpointSaver[Any], at: At, plan: Trim) -> dict[str, list[Write]]:
+async def moved_writes(
+    tables: Tables, saver: BaseCheckpointSaver[Any], at: At, plan: Trim
+) -> dict[str, list[ValueWrite]]:
     """Return what pruning adds to the heads of parts: id of the head → writes in order.
 
     `plan` is the plan of the namespace `at`. Parts that receive nothing are absent, and a head that is a part already
     keeps its own writes. Nothing is stored. Raises `DamagedSessionError` if some writes are missing or cannot be read.
     """
-    found: dict[str, list[Write]] = {}
+    found: dict[str, list[ValueWrite]] = {}
     ends = [*(part.ids[0] for part in plan.parts), plan.cut or ""][1:]
     for part, end in zip(plan.parts, ends, strict=False):  # without parts, no end is needed
         head = plan.rows[part.ids[0]]
@@ -47,7 +49,9 @@ async def moved_writes(tables: Tables, saver: BaseCheckpointSaver[Any], at: At, 
     return found
 
 
-def _joined(ids: Sequence[str], writes: Iterable[StoredWrite], expected: Mapping[str, int]) -> tuple[list[Write], bool]:
+def _joined(
+    ids: Sequence[str], writes: Iterable[StoredWrite], expected: Mapping[str, int]
+) -> tuple[list[ValueWrite], bool]:
     """Return the writes of the checkpoints `ids`, oldest first, and whether they have the `expected` numbers of
     entries.
 
@@ -57,7 +61,7 @@ def _joined(ids: Sequence[str], writes: Iterable[StoredWrite], expected: Mapping
     position = {id_: number for number, id_ in enumerate(ids)}
     counts = dict.fromkeys(expected, 0)
     lists: dict[str, tuple[int, list[bytes]]] = {}
-    rows: list[Write] = []
+    rows: list[ValueWrite] = []
     is_readable = True
 
     def end_list(channel: str) -> None:

@@ -21,7 +21,7 @@ from graph_agent.base.errors import DamagedSessionError, SessionBusyError
 from graph_agent.base.input_ids import ANSWERS
 from graph_agent.storage.checkpoints.delta_values import config_at
 from graph_agent.storage.checkpoints.format import JOINED, has_tasks
-from graph_agent.storage.checkpoints.pruning.moves import Write, moved_writes
+from graph_agent.storage.checkpoints.pruning.moves import ValueWrite, moved_writes
 from graph_agent.storage.checkpoints.pruning.plan import (
     ACTIVE,
     BY_A_PERSON,
@@ -101,7 +101,7 @@ class SessionPlan:
     """The newest checkpoint and the number of checkpoints when the session was read."""
     namespaces: Mapping[str, Trim]
     """Namespace → what happens to its checkpoints."""
-    moved: Mapping[tuple[str, str], Sequence[Write]]
+    moved: Mapping[tuple[str, str], Sequence[ValueWrite]]
     """Namespace and id of the head of a part → the writes that the part receives."""
 
     async def report(self, tables: Tables) -> PrunedSession:
