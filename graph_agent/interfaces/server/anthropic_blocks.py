@@ -72,14 +72,14 @@ class Block(schemas.RequestObject):
     error_code: str | None = None
 
 
-class Message(schemas.RequestObject):
+class AnthropicInput(schemas.RequestObject):
     """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | schemas.ListOf[Block]
 
 
-def messages_of(message: Message) -> list[AnyMessage]:
+def messages_of(message: AnthropicInput) -> list[AnyMessage]:
     """Return a message without its system content: results of calls first, then the rest."""
     if message.role == "system":
         return []

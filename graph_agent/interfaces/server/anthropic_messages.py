@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
-from graph_agent.interfaces.server.anthropic_blocks import Block, Message, messages_of, text_of_blocks
+from graph_agent.interfaces.server.anthropic_blocks import AnthropicInput, Block, messages_of, text_of_blocks
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
@@ -61,7 +61,7 @@ class CountRequest(schemas.RequestObject):
     """A request to count tokens. Fields that are not listed are accepted and have no effect."""
 
     model: str
-    messages: schemas.ListOf[Message] = Field(min_length=1)
+    messages: schemas.ListOf[AnthropicInput] = Field(min_length=1)
     system: str | schemas.ListOf[Block] | None = None
     tools: schemas.ListOf[AnthropicTool] | None = None
 
