@@ -76,7 +76,7 @@ def new_session_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-class Runner:
+class InputRunner:
     """Runs inputs of sessions, prints each run as the settings ask, and asks a person if a run waits for an answer.
 
     Args:
@@ -202,7 +202,7 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
     """
     status, started = 0, bool(settings.session_id)
     with Interrupts.handled() as interrupts:
-        runner = Runner(settings, interrupts)
+        runner = InputRunner(settings, interrupts)
         session_id = settings.session_id or new_session_id()
         async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
             session = Session(graph, session_id)
@@ -238,7 +238,7 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
                 if not state.values and not state.tasks:
                     raise no_session(session.id, settings.address)
                 questions = questions_of(open_interrupts(state))
-                return await Runner(settings, interrupts).resume(session, questions, given)
+                return await InputRunner(settings, interrupts).resume(session, questions, given)
             except asyncio.CancelledError:
                 return STOPPED
 
