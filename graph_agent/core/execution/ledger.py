@@ -52,10 +52,10 @@ STARTED = "graph_agent_started"
 """Channel name of the ledger's notes in a checkpoint's writes; no state field has this name."""
 UNTOUCHED = "graph_agent_untouched"
 """Channel name of the notes of calls that were not started."""
-ANSWERED = "graph_agent_answered"
+ANSWER_NOTES = "graph_agent_answered"
 """Channel name of the notes of resumed tasks: `<task id>:<number of answers>:<run id>` each."""
 REFUSED_CHANNEL = "graph_agent_refused"
-"""Channel name of the notes of answers that were refused before the call ran, each equal to its `ANSWERED` note."""
+"""Channel name of the notes of answers that were refused before the call ran, each equal to its `ANSWER_NOTES` note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
     if f"{task.id}:{answers}" in recovery.answered:
         # An earlier run continued with this answer; its progress is unknown.
         return False
-    await _note_answer(task, ANSWERED, answers)
+    await _note_answer(task, ANSWER_NOTES, answers)
     task.run.calls.answered_tasks[task.id] = answers
     return True
 
@@ -235,7 +235,9 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
         answer_counts={
             task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
         },
-        answered=frozenset(note.rpartition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED_CHANNEL, writes)),
+        answered=frozenset(
+            note.rpartition(":")[0] for note in _ids(ANSWER_NOTES, writes) - _ids(REFUSED_CHANNEL, writes)
+        ),
         undecided=_undecided(writes),
         untouched=_ids(UNTOUCHED, notes),
         possibly_started=_possibly_started(stopped, before),
@@ -290,7 +292,7 @@ def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
 def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
     """Return the calls of tasks whose first question is that of LangChain's approvals for single calls."""
     answered = {task for task, channel, _ in writes if channel == RESUME}
-    answered |= {note.partition(":")[0] for note in _ids(ANSWERED, writes) - _ids(REFUSED_CHANNEL, writes)}
+    answered |= {note.partition(":")[0] for note in _ids(ANSWER_NOTES, writes) - _ids(REFUSED_CHANNEL, writes)}
     return frozenset(
         str(one.value["tool_call_id"])
         for task, channel, asked in writes
