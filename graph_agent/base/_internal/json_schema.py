@@ -85,7 +85,7 @@ def _children(given: Any) -> Iterator[Any]:
             yield from _children(one)
 
 
-CHECK_S = 2.0
+VALUE_S = 2.0
 """Maximum seconds for checking one value; with an ordinary schema it takes a few milliseconds."""
 PATTERN_S = 0.5
 """Maximum seconds of one search for a pattern."""
@@ -158,7 +158,7 @@ class SchemaCheck:
         Raises `ValidationError` if it does not match, `SlowSchemaError` at the time limit, `RecursionError` for a
         schema that refers to itself without end.
         """
-        reset = _until.set(time.monotonic() + CHECK_S)
+        reset = _until.set(time.monotonic() + VALUE_S)
         try:
             error = best_match(self._validator.iter_errors(value))
         finally:
@@ -216,7 +216,7 @@ def _with_time_limit(keyword: _Keyword) -> _Keyword:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
         if time.monotonic() > _until.get():
             raise SlowSchemaError(
-                f"The schema takes longer than {CHECK_S:g} seconds to check one answer; refer to fewer alternatives."
+                f"The schema takes longer than {VALUE_S:g} seconds to check one answer; refer to fewer alternatives."
             )
         return keyword(validator, value, instance, schema)
 
