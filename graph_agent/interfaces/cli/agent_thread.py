@@ -158,7 +158,7 @@ class AgentThread:
 
 STOPPED = 130
 """Exit status of a program ended by Ctrl-C."""
-GRACE_S = 10.0
+EXIT_S = 10.0
 """Maximum seconds from Ctrl-C to the end of the process, to settle the calls and close databases and servers."""
 _RESPONSE_S = 3.0
 """Seconds in which the event loop must react to Ctrl-C; otherwise it counts as blocked."""
@@ -169,7 +169,7 @@ class Interrupts:
 
     The first Ctrl-C aborts the running session, which settles its calls, or cancels the command if no session runs;
     each further one cancels the command. Both fail if code blocks the event loop or suppresses the cancellation, so the
-    first Ctrl-C also starts a thread that ends the process after `GRACE_S` seconds, or after `_RESPONSE_S` seconds if
+    first Ctrl-C also starts a thread that ends the process after `EXIT_S` seconds, or after `_RESPONSE_S` seconds if
     the loop does not react.
     """
 
@@ -227,8 +227,8 @@ class Interrupts:
         """End the process after the grace period; runs in a thread, which dies with a process that ends before."""
         reason = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
         if self._reacted.wait(_RESPONSE_S):
-            time.sleep(GRACE_S)
-            reason = f"something did not end within {GRACE_S:g} s"
+            time.sleep(EXIT_S)
+            reason = f"something did not end within {EXIT_S:g} s"
         leave_at_once(reason)
 
 

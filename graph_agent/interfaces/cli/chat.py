@@ -13,7 +13,7 @@ from graph_agent.agent_file.factory import open_agent
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.errors import GraphAgentError, InputError, did_you_mean
-from graph_agent.interfaces.cli.agent_thread import GRACE_S, STOPPED, AgentThread, leave_at_once
+from graph_agent.interfaces.cli.agent_thread import EXIT_S, STOPPED, AgentThread, leave_at_once
 from graph_agent.interfaces.cli.dialog import Dialog, Question, approve_all, questions_of, show_question, signed
 from graph_agent.interfaces.cli.editor import LineEditor, open_history
 from graph_agent.interfaces.cli.inspection import event_line
@@ -188,14 +188,14 @@ _RESPONSE_S = 3.0
 async def chat_with(settings: Settings) -> int:
     """Open the agent in a thread of its own, and hold a conversation until the person leaves; return the exit status.
 
-    If the agent does not close within 10 s (`GRACE_S`), the process is ended at once.
+    If the agent does not close within 10 s (`EXIT_S`), the process is ended at once.
     """
 
     def opened() -> Any:
         """Open the agent; called in its thread."""
         return open_agent(settings.spec, today=settings.today, db=settings.db)
 
-    agent = AgentThread(opened, GRACE_S)
+    agent = AgentThread(opened, EXIT_S)
     async with agent as graph:
         status = await Chat(settings, agent, graph).talk()
     if agent.is_stuck:
@@ -251,10 +251,10 @@ class Chat:
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the agent's loop, and return its result.
 
-        Raises what the coroutine raises, and `TimeoutError` after 10 s (`GRACE_S`), e.g. if code of the agent blocks
+        Raises what the coroutine raises, and `TimeoutError` after 10 s (`EXIT_S`), e.g. if code of the agent blocks
         the loop.
         """
-        return await asyncio.wait_for(self._agent.call(work), GRACE_S)
+        return await asyncio.wait_for(self._agent.call(work), EXIT_S)
 
     def start_session(self, session_id: str) -> None:
         """Continue the conversation in the session of this id, which need not exist; forgets the open questions."""
