@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from graph_agent.base._internal.text import REASONING, after_reasoning
 from graph_agent.models.parsing.tags import FAMILY, FUNCTION_START, MARKUP, TAG, code_language
-from graph_agent.models.parsing.turns import MARK, ProseEnd, leading_length, without_leading
+from graph_agent.models.parsing.turns import TURN_MARK, ProseEnd, leading_length, without_leading
 
 if TYPE_CHECKING:
     from graph_agent.models.stream_watch import Visibility
@@ -349,7 +349,7 @@ class TurnFilter:
 
     def extends(self, text: str) -> bool:
         """Return False for text with a character that may begin a turn or markup. See `Visibility.extends`."""
-        return MARK.search(text) is None and self._inner.extends(text)
+        return TURN_MARK.search(text) is None and self._inner.extends(text)
 
 
 class MarkupFilter(TurnFilter):

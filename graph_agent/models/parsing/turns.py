@@ -89,7 +89,7 @@ def _at_line(*, turns: bool, markup: str) -> re.Pattern[str]:
 
 _OPEN_MARKUP = re.compile(r"[<\[\]][^>\n]{0,60}\Z")
 """Matches a last line that may become markup."""
-MARK = re.compile(r"[<\[\]`~\n]")
+TURN_MARK = re.compile(r"[<\[\]`~\n]")
 """Matches a line end, or a character with which a marker other than a word may begin."""
 _HARMONY_GOES_ON = "<|start|>assistant"
 """Follows `<|end|>` between two messages of one reply of gpt-oss."""
@@ -154,7 +154,7 @@ class ProseEnd:
 
         Each `text` must begin with the text of the previous call.
         """
-        if self._end is None and MARK.search(text) is not None:
+        if self._end is None and TURN_MARK.search(text) is not None:
             self._search(text, final=True)
         return self._end
 
