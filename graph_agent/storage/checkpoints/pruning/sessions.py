@@ -37,7 +37,7 @@ from graph_agent.storage.checkpoints.pruning.plan import (
     untouched,
 )
 from graph_agent.storage.checkpoints.pruning.tables import (
-    MARK,
+    PRUNED_NOTE,
     Statement,
     Tables,
     ThreadChangedError,
@@ -141,7 +141,7 @@ class SessionPlan:
             found += tables.cleaning(at)
         found.append((_DELETE_NOTES, [(self.thread_id,)]))
         if (mark := self._mark()) is not None:
-            found.append((_ADD_WRITE, [(self.thread_id, "", "", MARK, 0, MARK, "json", mark)]))
+            found.append((_ADD_WRITE, [(self.thread_id, "", "", PRUNED_NOTE, 0, PRUNED_NOTE, "json", mark)]))
         return [(sql, rows) for sql, rows in found if rows]
 
     def _reasons(self) -> Counter[str]:

@@ -24,7 +24,7 @@ Statement = tuple[str, Sequence[Any]]
 """SQL, and a list with one tuple of parameters for each execution."""
 Confirm = Callable[[], Awaitable[None]]
 """Verifies that no run of the thread has begun; raises otherwise."""
-MARK = "graph_agent_pruned"
+PRUNED_NOTE = "graph_agent_pruned"
 """Task id and channel of the note of what a pruning has left of a thread: a write of a checkpoint with an empty id."""
 WRITES_BY_CHANNEL = (
     "SELECT checkpoint_ns, checkpoint_id, channel, count(*), coalesce(sum(length({value})), 0) FROM {writes}"
@@ -34,7 +34,7 @@ WRITES_BY_CHANNEL = (
 _THREADS = (
     "SELECT c.thread_id, c.newest, c.number, w.{value} FROM (SELECT thread_id, max(checkpoint_id) AS newest,"
     " count(*) AS number FROM checkpoints GROUP BY thread_id) c LEFT JOIN {writes} w ON w.thread_id = c.thread_id"
-    f" AND w.checkpoint_ns = '' AND w.checkpoint_id = '' AND w.task_id = '{MARK}' AND w.idx = 0"
+    f" AND w.checkpoint_ns = '' AND w.checkpoint_id = '' AND w.task_id = '{PRUNED_NOTE}' AND w.idx = 0"
 )
 _STORED_WRITES = (
     "SELECT checkpoint_ns, checkpoint_id, task_id, coalesce(task_path, ''), channel, type, {value} FROM {writes}"
