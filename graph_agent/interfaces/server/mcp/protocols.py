@@ -126,7 +126,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
 
 logger = logging.getLogger("graph_agent.server.mcp.protocols")
 
-VERSION = "2026-07-28"
+MCP_VERSION = "2026-07-28"
 """The protocol version of requests without a handshake."""
 _PREFIX = "io.modelcontextprotocol/"
 _VERSION, _CAPABILITIES = f"{_PREFIX}protocolVersion", f"{_PREFIX}clientCapabilities"
@@ -186,11 +186,11 @@ def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | No
         for name, value in expected.items():
             if _decoded(headers.get(name)) != value:
                 raise _error(_HEADER_MISMATCH, f"The header {name} is not {value!r}, as the request's body has it.")
-    if meta[_VERSION] != VERSION:
+    if meta[_VERSION] != MCP_VERSION:
         raise _error(
             _UNSUPPORTED_VERSION,
             f"The protocol version {meta[_VERSION]!r} is not supported.",
-            {"supported": [VERSION], "requested": meta[_VERSION]},
+            {"supported": [MCP_VERSION], "requested": meta[_VERSION]},
         )
 
 
@@ -237,7 +237,7 @@ class StatelessRequest:
         """
         match method:
             case "server/discover":
-                return _cached({"supportedVersions": [VERSION], "capabilities": {"tools": {}, "resources": {}}})
+                return _cached({"supportedVersions": [MCP_VERSION], "capabilities": {"tools": {}, "resources": {}}})
             case "tools/list":
                 return _cached({"tools": [_json(self.agent.definition)]})
             case "resources/list":
