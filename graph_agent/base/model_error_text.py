@@ -20,14 +20,14 @@ SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
 }
 """Kind of error → the text before and after the provider's words."""
 UNREACHABLE = ("The model's server cannot be reached", "try again later")
-LOADING = ("The model's server is still loading its model", "try again in a minute")
+MODEL_LOADING = ("The model's server is still loading its model", "try again in a minute")
 POSTPONED = ("The model provider asks for a longer wait", "try again in")
 """The same texts for special cases of `transient`; the text of `POSTPONED` is followed by the delay."""
 FALLBACK_SENTENCE = ("does not answer", "going on with")
 """The text before and after the provider's words in the warning about a change to a fallback model."""
 _MOST_CHARS = 1000
 """Maximum characters in parentheses that are removed; the text of an error is shorter."""
-_BOUNDS = [*SENTENCES.values(), UNREACHABLE, LOADING, POSTPONED, FALLBACK_SENTENCE]
+_BOUNDS = [*SENTENCES.values(), UNREACHABLE, MODEL_LOADING, POSTPONED, FALLBACK_SENTENCE]
 # Greedy, so that a provider's text that repeats the end of the sentence is removed as a whole.
 _QUOTES = re.compile(
     "|".join(

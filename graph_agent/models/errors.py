@@ -18,7 +18,7 @@ from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.errors import GraphAgentError, HookError
-from graph_agent.base.model_error_text import LOADING, POSTPONED, SENTENCES, UNREACHABLE, ModelErrorKind
+from graph_agent.base.model_error_text import MODEL_LOADING, POSTPONED, SENTENCES, UNREACHABLE, ModelErrorKind
 from graph_agent.models.error_parts import (
     address_of,
     class_names,
@@ -209,7 +209,7 @@ def _sentence_of(exc: BaseException) -> tuple[str, str]:
     if kind == "transient" and is_unreachable(exc):
         return UNREACHABLE
     if kind == "transient" and is_loading(exc):
-        return LOADING
+        return MODEL_LOADING
     asked_s = retry_after_s(exc) if kind == "transient" else None
     if asked_s is not None and asked_s > LONGEST_WAIT_S:
         return POSTPONED[0], f"{POSTPONED[1]} {_duration(asked_s)}"
