@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 
-def adapted(cls: type[BaseChatModel]) -> type[Any]:
+def with_early_usage(cls: type[BaseChatModel]) -> type[Any]:
     """Return a subclass of the same name whose first chunk has the usage so far; the same class if it is adapted."""
     return cls if issubclass(cls, _Adapter) else _adapted(cls)
 

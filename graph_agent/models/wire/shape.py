@@ -27,7 +27,7 @@ def adapted_copy(model: M, given: BaseChatModel) -> M:
     copy = model.model_copy() if model is given else model
     # Imported here: a client loads slowly, and other models do not need it.
     if "langchain_anthropic" in packages:
-        from graph_agent.models.wire.anthropic_family import adapted as adapted_to_anthropic
+        from graph_agent.models.wire.anthropic_family import with_early_usage as adapted_to_anthropic
 
         copy.__class__ = adapted_to_anthropic(type(model))
         return copy
