@@ -18,7 +18,7 @@ from graph_agent.interfaces.cli.options import (
     ConfigOption,
     DbOption,
     SessionArgument,
-    address_of,
+    database_url_of,
     no_session,
     open_sessions,
     stored_events,
@@ -56,7 +56,7 @@ def events(
     if requests:
         if follow:
             raise typer.BadParameter("--requests prints the stored requests; leave --follow out.")
-        _show_requests(address_of(config, db), session, last, out, as_json=json_lines)
+        _show_requests(database_url_of(config, db), session, last, out, as_json=json_lines)
         return
 
     def show(event: Event) -> None:
@@ -68,7 +68,7 @@ def events(
         else:
             out.line(event_line(event))
 
-    run_async(_read(address_of(config, db), session, last, show, follow=follow))
+    run_async(_read(database_url_of(config, db), session, last, show, follow=follow))
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
@@ -237,7 +237,7 @@ def trace(
     """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
     from graph_agent.session.trace import spans_of
 
-    roots = spans_of(run_async(stored_events(address_of(config, db), session)))
+    roots = spans_of(run_async(stored_events(database_url_of(config, db), session)))
     if number:
         at = number - 1 if number > 0 else len(roots) + number
         if not 0 <= at < len(roots):
@@ -414,7 +414,7 @@ def report(
     from graph_agent.devtools.evaluation.statistics import arms_of
 
     begin = None if since is None else since.replace(tzinfo=UTC)
-    rows, begun, unread = run_async(_rows(address_of(config, db), by))
+    rows, begun, unread = run_async(_rows(database_url_of(config, db), by))
     arms = arms_of(row for row in rows if begin is None or row.at >= begin)
     out, err = Terminal(), Terminal(stderr=True)
     if as_json:

@@ -123,7 +123,7 @@ SessionArgument = Annotated[
 ]
 
 
-def address_of(config: Path, db: str | None) -> str:
+def database_url_of(config: Path, db: str | None) -> str:
     """Return the URL of the database: `db` if given, else that of the agent file `config`.
 
     Raises `ConfigError` if the agent file is needed and is missing or invalid.

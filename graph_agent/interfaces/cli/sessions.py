@@ -26,9 +26,9 @@ from graph_agent.interfaces.cli.options import (
     ConfigOption,
     DbOption,
     SessionArgument,
-    address_of,
     check_session_id,
     check_session_ids,
+    database_url_of,
     no_session,
     open_sessions,
     shared_database,
@@ -74,7 +74,7 @@ def sessions(
     if context.invoked_subcommand is not None:
         return
     out, err = Terminal(), Terminal(stderr=True)
-    found = run_async(_summaries(address_of(config, db), limit + 1 if limit else None))
+    found = run_async(_summaries(database_url_of(config, db), limit + 1 if limit else None))
     shown = found[:limit] if limit else found
     if not found and not json_lines:
         err.print("There are no sessions yet.", style="dim")
@@ -259,7 +259,7 @@ def import_(
     from graph_agent.base.database_urls import MEMORY
     from graph_agent.session.importing import import_session
 
-    address = address_of(config, db)
+    address = database_url_of(config, db)
     if address == MEMORY:
         raise ConfigError("db='memory:' ends with this process; import into 'sqlite:///FILE' or 'postgresql://…'.")
     with _input(file) as lines:
@@ -282,7 +282,7 @@ def rm(
     """
     from graph_agent.session.importing import background_sessions, remove_sessions
 
-    address = shared_database(address_of(config, db))
+    address = shared_database(database_url_of(config, db))
     chosen = [*dict.fromkeys(sessions)]
 
     async def check() -> None:
@@ -397,7 +397,7 @@ def prune(
     if keep_last is not None and idle_for is not None:
         raise typer.BadParameter("give one of --keep-last and --idle-for.", param_hint="--idle-for")
     idle = parse_duration(idle_for) if idle_for is not None else None
-    address = shared_database(address_of(config, db))
+    address = shared_database(database_url_of(config, db))
     report = run_async(
         prune_database(address, idle_for=idle, keep_last=keep_last, sessions=session or None, dry_run=dry_run)
     )
