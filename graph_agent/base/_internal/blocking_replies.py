@@ -35,7 +35,7 @@ class BlockingReplies:
 _current: ContextVar[BlockingReplies | None] = ContextVar("graph_agent_blocking_replies", default=None)
 
 
-def announce(stop: Callable[[], None]) -> None:
+def announce_blocking(stop: Callable[[], None]) -> None:
     """Add a reply to those of the current request; does nothing outside a request. See `BlockingReplies.add`."""
     if (replies := _current.get()) is not None:
         replies.add(stop)

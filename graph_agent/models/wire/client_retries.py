@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.base._compat import without_boto_retries, without_watsonx_retries
-from graph_agent.base._internal.blocking_replies import announce
+from graph_agent.base._internal.blocking_replies import announce_blocking
 
 _RETRIES = "max_retries"
 _CHUNK_TIMEOUT, _CHUNK_TIMEOUT_S = "stream_chunk_timeout", 120.0
@@ -80,7 +80,7 @@ def _announce(response: Any) -> None:
     """Allow a cancellation to interrupt a thread that reads the response body by urllib3."""
     body = getattr(response, "raw", None)
     if _has_method(body, "shutdown"):
-        announce(partial(_shut_down, body))
+        announce_blocking(partial(_shut_down, body))
 
 
 def _shut_down(body: Any) -> None:
