@@ -16,7 +16,7 @@ from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.models.wire.answer_decoder import AnswerDecoder, answer_of_object, cut_at_stop
 from graph_agent.models.wire.examples import ExampleAnswers, example_turns, with_examples
-from graph_agent.models.wire.toolbox_schema import answer_schema, reply_schema
+from graph_agent.models.wire.toolbox_schema import reply_schema, text_answer_schema
 
 MOST_TOOLS = 128
 """Maximum tools in a reply's schema; with more, a server takes seconds to build the grammar of each request."""
@@ -50,10 +50,10 @@ class TextReplies:
             most_calls: Maximum calls of one planning reply.
         """
         if phase == "answer":
-            return answer if answer is not None else answer_schema()
+            return answer if answer is not None else text_answer_schema()
         if len(self._tools) > MOST_TOOLS:
             return None
-        final = (answer if answer is not None else answer_schema()) if answers else None
+        final = (answer if answer is not None else text_answer_schema()) if answers else None
 
         def build() -> dict[str, Any] | None:
             try:

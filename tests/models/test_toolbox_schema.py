@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from graph_agent.models.wire.toolbox_schema import answer_schema, plan_schema, reply_schema
+from graph_agent.models.wire.toolbox_schema import plan_schema, reply_schema, text_answer_schema
 from graph_agent.waves import PlanningResult
 
 VALUES: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
@@ -74,7 +74,7 @@ def plan_of(calls: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 def test_a_reply_schema_accepts_right_calls_and_answers_and_no_unknown_tool(toolbox: Any) -> None:
     tools, calls = toolbox
 
-    schema = reply_schema(tools, answer=answer_schema())
+    schema = reply_schema(tools, answer=text_answer_schema())
 
     accepted = [reply_of(calls), {"answer": "Hello."}]
     refused = [reply_of([("unknown", {})]), reply_of([]), {}, {"answer": 1}, {**reply_of(calls), "answer": ""}]
@@ -135,7 +135,7 @@ def tool(name: str, parameters: Any) -> dict[str, Any]:
     ],
 )
 def test_a_tool_choice_limits_the_reply(required: str | None, accepted: list[bool]) -> None:
-    schema = reply_schema([tool("a", {}), tool("b", {})], answer=answer_schema(), required=required)
+    schema = reply_schema([tool("a", {}), tool("b", {})], answer=text_answer_schema(), required=required)
 
     replies = [reply_of([("a", {})]), reply_of([("b", {})]), {"answer": "Hello."}]
     assert [is_valid(schema, reply) for reply in replies] == accepted
@@ -154,6 +154,6 @@ def test_a_tool_choice_limits_the_reply(required: str | None, accepted: list[boo
     ],
 )
 def test_a_damaged_schema_of_a_tool_still_gives_a_schema(parameters: Any) -> None:
-    schema = reply_schema([tool("a", parameters)], answer=answer_schema())
+    schema = reply_schema([tool("a", parameters)], answer=text_answer_schema())
 
     assert [is_valid(schema, reply_of([(name, {"x": 1})])) for name in "ab"] == [True, False]

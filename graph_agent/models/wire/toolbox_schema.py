@@ -60,7 +60,7 @@ def reply_schema(
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def answer_schema() -> Schema:
+def text_answer_schema() -> Schema:
     """Return the JSON schema of an answer in text mode: an object with the text under `answer`."""
     return _closed({"answer": {"type": "string"}})
 
