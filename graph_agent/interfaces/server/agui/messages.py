@@ -466,7 +466,7 @@ def response_schema(call: HeldCall) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required}
 
 
-def answers_of(
+def resume_answers(
     resume: Sequence[ResumeEntry], interrupts: Sequence[GraphInterrupt], events: Sequence[StoredEvent]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the answers of a request's `resume` by interrupt id of the graph, and the ids that it answers again.

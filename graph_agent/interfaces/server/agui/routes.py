@@ -28,12 +28,12 @@ from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.agui.messages import (
     CallNames,
-    answers_of,
     conversation_of,
     given_results,
     instructions_of,
     new_inputs,
     result_content,
+    resume_answers,
     user_message,
 )
 from graph_agent.interfaces.server.agui.projection import Projection, RunIds, refused
@@ -157,7 +157,7 @@ async def resolve(host: Host, caller: Caller, body: AguiInput, credentials: Mapp
         schemas.check_conversation(graph_input["messages"])
         host.check_images(graph_input["messages"])
         return _resolved(spec, state, mark, graph_input)
-    resumed, ignored = answers_of(body.resume, interrupts, events) if body.resume else ({}, [])
+    resumed, ignored = resume_answers(body.resume, interrupts, events) if body.resume else ({}, [])
     answers = {**resumed, **_client_answers(body, state)}
     users = [user_message(message) for message in new]
     host.check_images(users)
