@@ -76,7 +76,7 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
     return found
 
 
-def answers_of(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
+def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
     """Return a person's responses to forms as answers by interrupt id, ready to resume the session.
 
     A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open.
@@ -508,7 +508,7 @@ async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[s
     open_now, digest = open_interrupts(state), digest_of(dict(responses))
     mark = InputId(f"mcp-{digest}", digest)
     try:
-        if answers := answers_of(open_now, responses):
+        if answers := form_answers(open_now, responses):
             return _Step(await driver.answer(answers, person, mark), mark)
     except DecisionError as error:
         return _Step(runs=False, error=str(error))
