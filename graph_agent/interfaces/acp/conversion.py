@@ -78,7 +78,7 @@ class AcpProjection:
         stored: StoredEvent = {**event}
         match event["type"]:
             case "user_message" | "steering":
-                for block in blocks_of(event["content"]):
+                for block in acp_blocks(event["content"]):
                     yield schema.UserMessageChunk(
                         session_update="user_message_chunk", content=block, message_id=f"event-{event['seq']}"
                     )
@@ -131,7 +131,7 @@ class AcpProjection:
         if result is not None and name not in self._shown:
             yield from self.call(name, str(call_name(result)), {}, "pending")  # it never started
         self._open.discard(name)
-        output = None if result is None else [tool_content(block) for block in blocks_of(result["content"])]
+        output = None if result is None else [tool_content(block) for block in acp_blocks(result["content"])]
         yield update_tool_call(name, status="completed" if status in SUCCESSES else "failed", content=output)
         if name in self._wave and self._wave[name].status != "completed":
             yield from self._mark(name, self._wave[name].content, "completed")
@@ -154,7 +154,7 @@ class AcpProjection:
             yield agent_message(text, id_)
 
 
-def blocks_of(content: str | Sequence[Any]) -> list[schema.TextContentBlock | schema.ImageContentBlock]:
+def acp_blocks(content: str | Sequence[Any]) -> list[schema.TextContentBlock | schema.ImageContentBlock]:
     """Return the blocks of a message or a result; what is neither text nor an image becomes text."""
     blocks: list[schema.TextContentBlock | schema.ImageContentBlock] = []
     for block in [content] if isinstance(content, str) else content:
