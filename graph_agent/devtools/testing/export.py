@@ -36,7 +36,7 @@ from graph_agent.devtools.testing.recording import (
     decision_in,
     read_recording,
 )
-from graph_agent.devtools.testing.script import cause_of, script_of, stopped_requests, was_stopped
+from graph_agent.devtools.testing.script import script_of, stop_cause, stopped_requests, was_stopped
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.history import shorten
 
@@ -344,7 +344,7 @@ def _usage_of(reply: RecordedReply) -> Usage:
 
 def _stopped(recorded: RecordedInput) -> list[ModelCallRecord]:
     """Return the requests that an abort or the deadline stopped."""
-    return [each for step in recorded.steps for each in stopped_requests(step)] if cause_of(recorded) else []
+    return [each for step in recorded.steps for each in stopped_requests(step)] if stop_cause(recorded) else []
 
 
 def _waited(recorded: RecordedInput) -> bool:

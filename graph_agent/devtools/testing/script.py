@@ -334,7 +334,7 @@ def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
                 items += steering.get(served, ())
             else:
                 repeats += not each.error
-        if (cause := cause_of(recorded)) is not None:
+        if (cause := stop_cause(recorded)) is not None:
             items += [
                 Stop(cause, _at_s(recorded, each["started"], each["duration_s"]), step.number)
                 for each in stopped_requests(step)
@@ -345,7 +345,7 @@ def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
     return Script(items, [_result(recorded, step, each) for step, each in recorded.calls if step >= first_step])
 
 
-def cause_of(recorded: RecordedInput) -> StopCause | None:
+def stop_cause(recorded: RecordedInput) -> StopCause | None:
     """Return `abort` or `deadline` if one of them ended an input; None if another reason did."""
     if recorded.status == SessionStatus.ABORTED:
         return "abort"
@@ -397,7 +397,7 @@ def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, re
 
 def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
     """Return the recorded result of a call, or how it was stopped."""
-    found, cause, given = each.result, cause_of(recorded), (step, each.id, each.name, each.arguments)
+    found, cause, given = each.result, stop_cause(recorded), (step, each.id, each.name, each.arguments)
     if found is None:
         return Result(*given, _NO_RESULT, stops="abort" if cause == "abort" else None, waits=cause != "abort")
     at_s = _result_at_s(recorded, found.event)
@@ -407,7 +407,7 @@ def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
 
 def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
     """Whether an abort or the deadline stopped a call while it ran, by the text of its result."""
-    if each.result is None or (cause := cause_of(recorded)) is None:
+    if each.result is None or (cause := stop_cause(recorded)) is None:
         return False
     return each.result.content in [cut_short(cause, started=True, writes=writes).content for writes in (True, False)]
 
@@ -436,7 +436,7 @@ def _at_s(recorded: RecordedInput, moment: str, seconds: float = 0.0) -> float |
 
     None unless a deadline stopped the input: no other script depends on times.
     """
-    if cause_of(recorded) != "deadline":
+    if stop_cause(recorded) != "deadline":
         return None
     began = next((entry["ts"] for entry in recorded.events), "")
     if not began or not moment:
