@@ -128,13 +128,13 @@ def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
             f"The decision {text!r} has another form; write approve, reject, reject:REASON, "
             "edit:{arguments as JSON} or respond:TEXT."
         )
-    check_allowed(kind, action)
+    check_decision(kind, action)
     if kind == "edit":
         return edit(action, parse_arguments(rest))
     return {"type": kind, "message": rest} if rest else {"type": kind}
 
 
-def check_allowed(kind: str, action: ReviewedCall) -> None:
+def check_decision(kind: str, action: ReviewedCall) -> None:
     """Check that a call allows a kind of decision; raise `InputError` if it does not."""
     if kind not in action.allowed:
         raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
@@ -320,7 +320,7 @@ class Dialog:
         kind = _WORDS.get(given)
         if kind is None:
             raise InputError(f"{given!r} is none of the choices: {self.label.rstrip(': ')}.")
-        check_allowed("approve" if kind == "always" else kind, action)
+        check_decision("approve" if kind == "always" else kind, action)
         if kind == "always":
             self._always.add(action.title)
             self._decide({"type": "approve", "always": True})
