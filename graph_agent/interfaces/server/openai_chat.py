@@ -286,7 +286,7 @@ def _offered(body: ChatCompletionRequest) -> list[Function]:
         return []
     if not isinstance(body.tool_choice, AllowedChoice):
         return functions
-    allowed = schemas.check_allowed(_kinds(body.tool_choice.allowed_tools.tools), _kinds(body.tools or []))
+    allowed = schemas.allowed_functions(_kinds(body.tool_choice.allowed_tools.tools), _kinds(body.tools or []))
     return [function for function in functions if function.name in allowed]
 
 

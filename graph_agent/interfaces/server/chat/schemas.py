@@ -297,7 +297,7 @@ def function_tool(name: str, description: str | None, parameters: dict[str, Any]
     return {"type": "function", "function": function}
 
 
-def check_allowed(allowed: Iterable[tuple[str, str | None]], offered: Iterable[tuple[str, str | None]]) -> set[str]:
+def allowed_functions(allowed: Iterable[tuple[str, str | None]], offered: Iterable[tuple[str, str | None]]) -> set[str]:
     """Return the names of the functions that `tool_choice` allows, of those that a request offers.
 
     Both are pairs of a type and a name, which is None for tools that are no functions. Raises `ProblemError` if a tool

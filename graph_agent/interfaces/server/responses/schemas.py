@@ -277,7 +277,7 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
 
 def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
     offered = ((tool.type, tool.name) for tool in body.tools or [])
-    return schemas.check_allowed(((tool.type, tool.name) for tool in choice.tools or []), offered)
+    return schemas.allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
 
 
 def _choice(body: CreateResponse) -> str | None:
