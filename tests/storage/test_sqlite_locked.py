@@ -23,7 +23,7 @@ from graph_agent.storage.checkpoints.sqlite_connection import (
     BUSY_S,
     DatabaseLockedError,
     LockWaitConnection,
-    check_database,
+    check_sqlite_file,
 )
 
 
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_even_be_read_is_reported_as_locked(file: Path, short
         other.execute("PRAGMA journal_mode=DELETE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(DatabaseLockedError) as raised:
-            check_database(file)
+            check_sqlite_file(file)
 
     assert str(raised.value) == complaint(file)
 

@@ -234,7 +234,7 @@ class Patience:
         return _PAUSE_S
 
 
-def check_database(path: Path) -> None:
+def check_sqlite_file(path: Path) -> None:
     """Check that a file is a database of sessions, or an empty one; a missing file is created.
 
     Raises `ConfigError` if it is not, cannot be opened, or has several names (hard links), and `DatabaseLockedError` if

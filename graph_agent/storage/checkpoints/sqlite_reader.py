@@ -20,7 +20,7 @@ from graph_agent.base.errors import UnreadableValueError
 from graph_agent.core.state.lengths import checked, lengths_of, removed
 from graph_agent.storage.checkpoints.format import check_format, check_values, readable
 from graph_agent.storage.checkpoints.session_index import sqlite_threads
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, check_database
+from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, check_sqlite_file
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -183,7 +183,7 @@ def open_sqlite_reader(path: Path) -> Iterator[SqliteReader]:
     Raises `ConfigError` if the file cannot be opened or is not a database of sessions, and `DatabaseLockedError` if
     another process keeps it locked.
     """
-    check_database(path)
+    check_sqlite_file(path)
     with closing(LockWaitConnection(path, check_same_thread=False)) as connection:
         connection.execute("PRAGMA query_only = ON")
         yield SqliteReader(path.resolve(), connection)

@@ -43,7 +43,7 @@ from graph_agent.core.runs.fence import OWNER
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
+from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder, Writer
 from graph_agent.storage.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
 
@@ -431,7 +431,7 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
     sessions or cannot be opened, and `DatabaseLockedError` if another process keeps it locked.
     """
     # File access runs in threads: some servers refuse blocking calls in the event loop.
-    await call_in_thread(check_database, path)
+    await call_in_thread(check_sqlite_file, path)
     connection = await call_in_thread(lambda: LockWaitConnection(path, check_same_thread=False))
     try:
         saver = SharedSqliteSaver(await call_in_thread(path.resolve), connection, serde)
@@ -528,7 +528,7 @@ async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
     A missing file is created. Raises `ConfigError` if the file is not a database of sessions or cannot be opened, and
     `DatabaseLockedError` if another process keeps it locked.
     """
-    await call_in_thread(check_database, path)
+    await call_in_thread(check_sqlite_file, path)
     async with aiosqlite.connect(path, isolation_level=None, factory=LockWaitConnection) as connection:
         store = SharedSqliteStore(connection)
         try:

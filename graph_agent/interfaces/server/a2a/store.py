@@ -36,7 +36,7 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress
 from graph_agent.session.compiled import CompiledAgentGraph
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_database
+from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.storage.locks.registry import is_idle
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _engine(url: str) -> AsyncEngine:
 
     if url.startswith(_SQLITE):
         path = file_of(url, field="tasks")
-        check_database(path)
+        check_sqlite_file(path)
         in_file = URL.create("sqlite+aiosqlite", database=str(path))
         return create_async_engine(in_file, connect_args={"factory": LockWaitConnection})
     if is_postgres(url):
