@@ -25,7 +25,7 @@ AGENT_FILE = Path("agent.yaml")
 _HIGHEST_PORT = 65535
 
 
-def check_session_id(value: str | None) -> str | None:
+def session_option(value: str | None) -> str | None:
     """Return a session id unchanged; None, for an option that is not given, passes.
 
     Raises `typer.BadParameter` for an empty id, and for one with a lone surrogate, which no database can store.
@@ -40,7 +40,7 @@ def check_session_id(value: str | None) -> str | None:
 def check_session_ids(values: list[str] | None) -> list[str] | None:
     """Return session ids unchanged; None passes. Raises `typer.BadParameter` as soon as one is empty or no UTF-8."""
     for value in values or ():
-        check_session_id(value)
+        session_option(value)
     return values
 
 
@@ -119,7 +119,7 @@ TodayOption = Annotated[
     datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")
 ]
 SessionArgument = Annotated[
-    str, typer.Argument(callback=check_session_id, help="The session's id; `graph-agent sessions` lists them.")
+    str, typer.Argument(callback=session_option, help="The session's id; `graph-agent sessions` lists them.")
 ]
 
 

@@ -23,8 +23,8 @@ from graph_agent.interfaces.cli.options import (
     ConfigOption,
     DbOption,
     TodayOption,
-    check_session_id,
     no_session,
+    session_option,
     shared_database,
 )
 from graph_agent.interfaces.cli.terminal import Terminal, log_stream
@@ -42,7 +42,7 @@ _COLUMNS = ("SESSION", "RESULT", "INPUT", "STEP", "WHAT")
 
 def replay(
     session: Annotated[
-        str | None, typer.Argument(callback=check_session_id, help="The session's id; none with --all.")
+        str | None, typer.Argument(callback=session_option, help="The session's id; none with --all.")
     ] = None,
     text: Annotated[str | None, typer.Argument(help="With --fork: a new input, which the new session runs.")] = None,
     config: ConfigOption = AGENT_FILE,
@@ -92,7 +92,7 @@ def replay(
     ] = False,
     as_: Annotated[
         str | None,
-        typer.Option("--as", callback=check_session_id, help="Id of the new session.", show_default="a random one"),
+        typer.Option("--as", callback=session_option, help="Id of the new session.", show_default="a random one"),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Replay every session of the database.")] = False,
     since: Annotated[

@@ -31,7 +31,7 @@ from graph_agent.interfaces.cli.options import (
     RecordOption,
     SessionArgument,
     TodayOption,
-    check_session_id,
+    session_option,
     shared_database,
 )
 from graph_agent.interfaces.cli.terminal import log_stream
@@ -43,7 +43,7 @@ STDIN = "-"
 """The question that stands for all of standard input."""
 
 StartedSession = Annotated[
-    str | None, typer.Option("--session", "-s", callback=check_session_id, help="A session to start or continue.")
+    str | None, typer.Option("--session", "-s", callback=session_option, help="A session to start or continue.")
 ]
 ApproveAllOption = Annotated[
     bool, typer.Option("--approve-all", help="Approve every call that needs an approval, without a question.")

@@ -26,11 +26,11 @@ from graph_agent.interfaces.cli.options import (
     ConfigOption,
     DbOption,
     SessionArgument,
-    check_session_id,
     check_session_ids,
     database_url_of,
     no_session,
     open_sessions,
+    session_option,
     shared_database,
     stored_events,
 )
@@ -250,7 +250,7 @@ def import_(
     as_: Annotated[
         str | None,
         typer.Option(
-            "--as", callback=check_session_id, help="Id of the imported session.", show_default="that of the export"
+            "--as", callback=session_option, help="Id of the imported session.", show_default="that of the export"
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a session of the same id.")] = False,
@@ -472,7 +472,7 @@ def _print_report(report: PruneReport) -> None:
 RunningSession = Annotated[
     str | None,
     typer.Option(
-        "--session", "-s", callback=check_session_id, help="The session's id; by default the only one that is running."
+        "--session", "-s", callback=session_option, help="The session's id; by default the only one that is running."
     ),
 ]
 TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
