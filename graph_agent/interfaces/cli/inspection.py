@@ -132,8 +132,8 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
         if request.removed:
             out.line(f"  - {request.removed} messages of the request before")
         for message in request.added:
-            calls = "".join(f" {call['name']} {compact(call['args'])}" for call in message.get("tool_calls", ()))
-            out.line(f"  + {message['type']}: {compact(text_of(message['content']))}{calls}")
+            calls = "".join(f" {call['name']} {short_json(call['args'])}" for call in message.get("tool_calls", ()))
+            out.line(f"  + {message['type']}: {short_json(text_of(message['content']))}{calls}")
 
 
 _LENGTH = 200
@@ -150,7 +150,7 @@ def event_line(event: Mapping[str, Any]) -> str:
     return f"{event['seq']:>4}  {at}  {step:<7} {event['type']:<20} {_content(event)}".rstrip()
 
 
-def compact(value: Any) -> str:
+def short_json(value: Any) -> str:
     """Return a JSON value as one line of at most 200 characters, with single blanks, and with `…` if it is cut."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(text[: 10 * _LENGTH].split())
@@ -164,28 +164,28 @@ def _content(event: Mapping[str, Any]) -> str:
     """
     match event["type"]:
         case "user_message" | "steering" | "agent_response":
-            return compact(text_of(event["content"]))
+            return short_json(text_of(event["content"]))
         case "plan":
-            return compact(event["action"])
+            return short_json(event["action"])
         case "tool_call":
-            return f"{event['name']} {compact(event['arguments'])}{_refused(event)}"
+            return f"{event['name']} {short_json(event['arguments'])}{_refused(event)}"
         case "tool_result":
-            return f"{event['name']} {event['status']}: {compact(text_of(event['content']))}"
+            return f"{event['name']} {event['status']}: {short_json(text_of(event['content']))}"
         case "delegation_request":
-            return f"{event['target']}: {compact(event['task'])}{_refused(event)}"
+            return f"{event['target']}: {short_json(event['task'])}{_refused(event)}"
         case "delegation_response" | "background_result":
-            return f"{event['target']} {event['status']}: {compact(text_of(event['content']))}"
+            return f"{event['target']} {event['status']}: {short_json(text_of(event['content']))}"
         case "approval_request":
-            calls = "; ".join(f"{call['name']} {compact(call['arguments'])}" for call in event["calls"])
+            calls = "; ".join(f"{call['name']} {short_json(call['arguments'])}" for call in event["calls"])
             return f"{_source(event)}{calls}"
         case "approval_decision":
             by = f"{_source(event)}{event['name']}: {event['decision']} by {event['decided_by']}"
-            edited = " ".join([event.get("edited_name", ""), compact(event.get("arguments", ""))]).strip()
-            return ": ".join(each for each in (by, edited, compact(event.get("message", ""))) if each)
+            edited = " ".join([event.get("edited_name", ""), short_json(event.get("arguments", ""))]).strip()
+            return ": ".join(each for each in (by, edited, short_json(event.get("message", ""))) if each)
         case "delegation_progress":
-            return f"{event['target']}: {compact(event['content'])}"
+            return f"{event['target']}: {short_json(event['content'])}"
         case "summary":
-            return compact(event["content"])
+            return short_json(event["content"])
         case "loop_detected":
             return f"{event['count']} times: {', '.join(event['pattern'])} (equal {event['repeated']})"
         case "limit":
@@ -193,10 +193,10 @@ def _content(event: Mapping[str, Any]) -> str:
         case "status":
             return f"{event['from']} -> {event['to']}"
         case "warning" | "error":
-            return compact(mask_named_secrets(event["message"]))
+            return short_json(mask_named_secrets(event["message"]))
         case _:
             own = {name: value for name, value in event.items() if name not in _COMMON}
-            return compact(own) if own else ""
+            return short_json(own) if own else ""
 
 
 def _refused(event: Mapping[str, Any]) -> str:
