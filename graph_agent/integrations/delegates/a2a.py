@@ -29,7 +29,7 @@ from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe, open_http, origin_of, read_card
 from graph_agent.integrations.delegates.a2a_parts import (
     EXTENSION,
-    content_of,
+    convert_parts,
     data_of,
     data_part,
     delegation_metadata,
@@ -290,7 +290,7 @@ class RemoteAgent:
                 return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
-        content = content_of(parts)
+        content = convert_parts(parts)
         usage = read_usage(task.metadata)
         if not content.for_model:
             return DelegationResult(

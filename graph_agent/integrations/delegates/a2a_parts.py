@@ -88,7 +88,7 @@ def _restore_integers(value: Any) -> Any:
     return value
 
 
-def content_of(parts: Iterable[Part]) -> ConvertedParts:
+def convert_parts(parts: Iterable[Part]) -> ConvertedParts:
     """Convert parts to content for the model and artifacts for programs."""
     parts = list(parts)
     if (value := _only_data(parts)) is not None:
@@ -125,7 +125,7 @@ def content_of(parts: Iterable[Part]) -> ConvertedParts:
 
 def text_of_parts(parts: Iterable[Part]) -> str:
     """Return the text of parts, with data as JSON and without images; empty if there is none."""
-    content = content_of(parts).for_model
+    content = convert_parts(parts).for_model
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
