@@ -32,7 +32,7 @@ from graph_agent.models.parsing.payload import (
     read_function,
     read_payload,
 )
-from graph_agent.models.parsing.shapes import ParseContext, ParsedCall, calls_in, content_of, is_envelope
+from graph_agent.models.parsing.shapes import ParseContext, ParsedCall, calls_in, envelope_content, is_envelope
 from graph_agent.models.parsing.tags import FAMILY, FUNCTION, FUNCTION_START, TAG, Fence, Page, code_end, read_fence
 from graph_agent.models.parsing.turns import SPEAKER_LABEL, TURN, ProseEnd, in_quotation, line_end_before
 
@@ -315,7 +315,7 @@ class Scanner:
             self._note_damage(start)
             return max(at.end, start + 1)
         if calls is not None and (trusted or is_envelope(value) or self._is_standalone(start, at.end)):
-            return self._record(start, after_closing_tags(page, at.end), calls, content_of(value))
+            return self._record(start, after_closing_tags(page, at.end), calls, envelope_content(value))
         if not self._called and page.next(TURN, at.end) is not None and self._begins_line(start):
             # A call of an unknown tool; its result is an invention too.
             of_any_tool = ParseContext(None, page.work, delegate=delegate, complete=complete)

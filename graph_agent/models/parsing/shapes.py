@@ -91,7 +91,7 @@ def is_envelope(value: Any) -> bool:
     return isinstance(value, dict) and "tool_calls" in value
 
 
-def content_of(value: Any) -> str:
+def envelope_content(value: Any) -> str:
     """Return the ``content`` of an envelope that is a whole chat message; empty for any other value."""
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
