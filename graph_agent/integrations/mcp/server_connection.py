@@ -66,7 +66,7 @@ class CallerRequests:
     """State of the call for assigning the server's questions."""
 
 
-current_call: ContextVar[CallerRequests | None] = ContextVar("mcp_call", default=None)
+current_requests: ContextVar[CallerRequests | None] = ContextVar("mcp_call", default=None)
 """The call whose requests the current task sends; None outside a call."""
 
 
@@ -89,7 +89,7 @@ class OutgoingTap(_Tap[Outgoing]):
 
     async def send(self, message: SessionMessage) -> None:
         """Send a message; raise the stream's errors if the transport is closed."""
-        call = current_call.get()
+        call = current_requests.get()
         request = message.message.root
         if call is None or not isinstance(request, JSONRPCRequest):
             return await self._stream.send(message)
@@ -280,10 +280,10 @@ class ServerConnection:
         if session is None or self.ended.done():
             raise LostCallError(Loss(self._reason(), may_have_run=False))
         self._calls.add(call)
-        token = current_call.set(call)
+        token = current_requests.set(call)
         # The task copies the context when it is created, so that exactly its requests belong to the call.
         answer = asyncio.ensure_future(work(session))
-        current_call.reset(token)
+        current_requests.reset(token)
         try:
             outcomes: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}
             await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
