@@ -30,9 +30,9 @@ from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe, open_
 from graph_agent.integrations.delegates.a2a_parts import (
     EXTENSION,
     convert_parts,
-    data_of,
     data_part,
     delegation_metadata,
+    part_data,
     read_usage,
 )
 from graph_agent.integrations.delegates.a2a_task import REMOTE_CANCEL_S, FollowedTask, RemoteTimeoutError
@@ -54,7 +54,7 @@ def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
     for part in parts:
         if part.WhichOneof("content") == "data":
             try:
-                request = _REQUEST.validate_python(to_json_safe(data_of(part)))
+                request = _REQUEST.validate_python(to_json_safe(part_data(part)))
             except ValidationError:
                 continue
             if _fits(request):

@@ -42,7 +42,7 @@ class ConvertedParts(NamedTuple):
 
 
 def data_part(data: Any) -> Part:
-    """Return plain JSON as a data part. The protocol sends every number as a float; `data_of` restores integers."""
+    """Return plain JSON as a data part. The protocol sends every number as a float; `part_data` restores integers."""
     part = Part(data=ParseDict(_representable(data), Value()))
     exact = json.dumps(data, sort_keys=True)
     if json.dumps(_received(part), sort_keys=True) != exact:
@@ -50,7 +50,7 @@ def data_part(data: Any) -> Part:
     return part
 
 
-def data_of(part: Part) -> Any:
+def part_data(part: Part) -> Any:
     """Return the data of a data part, with integral floats as integers.
 
     Integers beyond 2⁵³ are exact if the sender is an agent of this package; from other senders they are floats.
@@ -101,7 +101,7 @@ def convert_parts(parts: Iterable[Part]) -> ConvertedParts:
             case "text":
                 texts.append(clean(part.text))
             case "data":
-                data = data_of(part)
+                data = part_data(part)
                 kept.append({"type": "data", "data": data})
                 texts.append(as_text(data))
             case "raw" if part.media_type.startswith("image/") and len(images) < MAX_IMAGES:
@@ -134,7 +134,7 @@ def _only_data(parts: Sequence[Part]) -> Any:
     kinds = [part.WhichOneof("content") for part in parts]
     if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
         return None
-    data = data_of(parts[kinds.index("data")])
+    data = part_data(parts[kinds.index("data")])
     texts = [part.text for part in parts if part.text.strip()]
     return data if all(_is_json_of(text, data) for text in texts) else None
 

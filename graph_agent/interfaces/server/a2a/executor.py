@@ -39,7 +39,7 @@ from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.approvals.requests import request_of
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
-from graph_agent.integrations.delegates.a2a_parts import EXTENSION, data_of, read_budget, text_of_parts
+from graph_agent.integrations.delegates.a2a_parts import EXTENSION, part_data, read_budget, text_of_parts
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
 from graph_agent.interfaces.server.a2a.store import ENDED_STATES, SessionIdOf, TaskRun, heartbeats, session_id_of
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, question_ids
@@ -430,5 +430,5 @@ def _answer(message: Message | None) -> Any:
     """Convert a client's answer: the data of a message that is one data part, the text of any other."""
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
-        return data_of(parts[0])
+        return part_data(parts[0])
     return text_of_parts(parts)
