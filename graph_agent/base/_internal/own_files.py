@@ -61,7 +61,7 @@ def record_import_folder(path: str | Path) -> None:
     _import_folders.add(os.path.realpath(path))
 
 
-def describe(path: str) -> str | None:
+def describe_file(path: str) -> str | None:
     """Return what a file is to the agents of this process, as the end of the sentence "it is …"; None for other files.
 
     Args:

@@ -60,7 +60,7 @@ def is_of_git(root: Path, path: str) -> bool:
 
 def own_part(root: Path, path: str) -> str | None:
     """Return what a file is to this agent, as the end of "it is …"; None for other files, and in an approved call."""
-    what = own_files.describe(f"{root}/{path}")
+    what = own_files.describe_file(f"{root}/{path}")
     return None if what is None or was_approved() else what
 
 
