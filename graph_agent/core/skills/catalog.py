@@ -356,7 +356,7 @@ class SkillSet:
                 continue
             skills[key] = skill
         self._found, self._skills, self._faults = found, skills, faults
-        lines = [describe(skills[key]) for key in sorted(skills)]
+        lines = [describe_skill(skills[key]) for key in sorted(skills)]
         self.section = _HEAD + "\n".join(lines) if lines else ""
 
 
@@ -379,7 +379,7 @@ def skills_in(folder: Path) -> Found:
     return found
 
 
-def describe(skill: Skill) -> str:
+def describe_skill(skill: Skill) -> str:
     """Return the line of the prompt that describes a skill, of at most `MOST_TOKENS` tokens.
 
     Whatever its front matter holds, the line stays one line, without tags and control characters.
