@@ -26,7 +26,7 @@ from graph_agent.base.usage import add_usage, less_usage
 from graph_agent.core.approvals.requests import ActionRequest, ReviewConfig
 from graph_agent.core.delegation import Delegation, DelegationResult, started_in_background
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
-from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe, open_http, origin_of, read_card
+from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe_card, open_http, origin_of, read_card
 from graph_agent.integrations.delegates.a2a_parts import (
     EXTENSION,
     convert_parts,
@@ -322,7 +322,7 @@ class RemoteAgent:
             except TimeoutError:
                 raise OperatorError(f"its card did not come within {CARD_TIMEOUT_S:g} seconds") from None
             # Not cleared with the card after a failure: the model's tool descriptions must not change.
-            self._card_description = describe(self._card)
+            self._card_description = describe_card(self._card)
         return self._card
 
     def _headers(self) -> dict[str, str]:

@@ -216,7 +216,7 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
     return card
 
 
-def describe(card: AgentCard) -> str:
+def describe_card(card: AgentCard) -> str:
     """Return a card's description and skills in one line for a model, shortened; empty if it has neither."""
     description = _line(card.description, _DESCRIPTION_CHARS)
     skills = [_line(f"{each.name}: {each.description}", _SKILL_CHARS).rstrip(".") for each in card.skills[:_SKILLS]]
