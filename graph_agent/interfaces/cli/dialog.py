@@ -107,7 +107,7 @@ def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
     return [Question(each.id, each.value, _actions(each)) for each in interrupts]
 
 
-def describe(question: Question) -> list[str]:
+def describe_question(question: Question) -> list[str]:
     """Return a question as printable lines, one for each call, e.g. `book {"city": "Rome"}`, or one with the value."""
     if question.actions:
         return [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
@@ -463,7 +463,7 @@ class GivenAnswers:
             raise InputError(
                 f"The options have {len(given)} decisions and {len(self.answers)} answers for {len(calls)} calls and "
                 f"{len(others)} questions; give one --decision for each call and one --answer for each question, in "
-                f"this order: {'; '.join(line for question in questions for line in describe(question))}"
+                f"this order: {'; '.join(line for question in questions for line in describe_question(question))}"
             )
         decisions = [parse_decision(text, action) for text, action in zip(given, calls, strict=True)]
         return _by_id(questions, decisions, self.answers)
@@ -517,7 +517,7 @@ def show_how_to_go_on(
         db: URL of the database; for `memory:` the text reports that nothing can answer later.
     """
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
-    for number, line in enumerate((line for question in questions for line in describe(question)), 1):
+    for number, line in enumerate((line for question in questions for line in describe_question(question)), 1):
         err.line(f"  {number}. {line}", style="yellow")
     if db == MEMORY:
         err.print("Its database ends with this process, so nothing can answer it.", style="dim")

@@ -15,7 +15,7 @@ from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, c
 from graph_agent.approvals import approve, edit, reject
 from graph_agent.core.approvals.text import question_text
 from graph_agent.errors import InputConflictError, InputError
-from graph_agent.interfaces.cli.dialog import describe, questions_of
+from graph_agent.interfaces.cli.dialog import describe_question, questions_of
 from graph_agent.session.results import EventAdded
 from tests.support.agents import asks, thread
 from tests.support.approvals import ALL, Desk, asked
@@ -99,7 +99,7 @@ async def test_the_request_of_a_delegate_keeps_its_shape_and_names_the_delegate(
     waiting = await session.run("go")
 
     value = waiting.interrupts[0].value
-    assert (value, question_text(value).splitlines()[:3], describe(questions_of(waiting.interrupts)[0])) == (
+    assert (value, question_text(value).splitlines()[:3], describe_question(questions_of(waiting.interrupts)[0])) == (
         {
             "action_requests": [{"name": "pay", "args": {"amount": 5}, "description": "Delegate bank"}],
             "review_configs": [{"action_name": "pay", "allowed_decisions": ALL}],
