@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from graph_agent.base._internal.secrets import mask_named_secrets
-from graph_agent.base._internal.svg import document, text
+from graph_agent.base._internal.svg import svg_document, text
 from graph_agent.base._internal.text import printable, text_of
 from graph_agent.base.types import needed_ids
 from graph_agent.core.state.events import NOT_RUN, ModelCallRecord
@@ -439,7 +439,7 @@ def session_svg(roots: Sequence[Span]) -> str:
     """
     y, parts = 12, []
     if not roots:
-        return document(_WIDTH, 34, "Session", [text(14, 22, "No input yet.", "note")])
+        return svg_document(_WIDTH, 34, "Session", [text(14, 22, "No input yet.", "note")])
     for number, root in list(enumerate(roots, 1))[-_MOST_INPUTS:]:
         y += 14
         parts.append(text(14, y, _cut(f"{number}: {root.name}", _TITLE_CHARS)))
@@ -450,7 +450,7 @@ def session_svg(roots: Sequence[Span]) -> str:
             y += _ROW
             parts += _row(span, depth, y, axis)
         y += 12
-    return document(_WIDTH, y, "What the session did, on a time axis", parts)
+    return svg_document(_WIDTH, y, "What the session did, on a time axis", parts)
 
 
 def _rows(spans: Sequence[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:

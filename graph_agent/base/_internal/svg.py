@@ -30,7 +30,7 @@ class Edge:
     """Whether the edge is one of several alternatives; it is drawn dashed."""
 
 
-def document(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+def svg_document(width: float, height: float, title: str, parts: Sequence[str]) -> str:
     """Return an SVG document of the given size in pixels with a background, from the SVG elements in `parts`."""
     card = f'<rect class="card" x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>'
     return (
@@ -82,7 +82,7 @@ def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Gra
         box = f'x="{left:g}" y="{top:g}" width="{widths[each]:g}" height="{_NODE_HEIGHT}" rx="6"'
         parts += [f'<rect class="node" {box}/>', text(x, y + 4, label, anchor="middle")]
     height = 2 * _MARGIN + (len(layers) - 1) * _LAYER_HEIGHT + _NODE_HEIGHT
-    return document(width, height, title, parts)
+    return svg_document(width, height, title, parts)
 
 
 def _layers(nodes: Mapping[str, str], edges: Sequence[Edge]) -> list[list[str]]:
