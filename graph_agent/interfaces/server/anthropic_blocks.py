@@ -174,7 +174,7 @@ def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
     if source.type == "url":
         raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
     if source.type == "base64":
-        return [schemas.document(mime_type=source.media_type, base64=source.data, name=title)]
+        return [schemas.document_block(mime_type=source.media_type, base64=source.data, name=title)]
     if source.type == "content" and isinstance(source.content, list):
         heading = [{"type": "text", "text": title}] if title else []
         return [*heading, *_content(source.content)]

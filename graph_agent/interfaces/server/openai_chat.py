@@ -257,7 +257,7 @@ def _block(part: ChatPart) -> dict[str, Any]:
         found = schemas.DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
         if part.file is None or found is None:
             raise InvalidRequestError("A file is given by file_data: a data: URL with base64.", "messages")
-        return schemas.document(mime_type=found[1], base64=found[2], name=part.file.filename)
+        return schemas.document_block(mime_type=found[1], base64=found[2], name=part.file.filename)
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
 

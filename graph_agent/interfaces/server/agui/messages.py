@@ -26,7 +26,7 @@ from graph_agent.core.approvals.decisions import Decision, approve, edit, reject
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.chat.run_spec import answers_to_approvals, is_client_call
-from graph_agent.interfaces.server.chat.schemas import document, image
+from graph_agent.interfaces.server.chat.schemas import document_block, image
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
 
@@ -162,11 +162,11 @@ def _block(part: core.ContentPart) -> dict[str, Any]:
         case core.ImagePart():
             return image(mime_type=source.mime_type, base64=source.value)
         case core.DocumentPart():
-            return document(mime_type=source.mime_type, base64=source.value)
+            return document_block(mime_type=source.mime_type, base64=source.value)
         case core.AudioPart():
-            return {**document(mime_type=source.mime_type, base64=source.value), "type": "audio"}
+            return {**document_block(mime_type=source.mime_type, base64=source.value), "type": "audio"}
         case core.VideoPart():
-            return {**document(mime_type=source.mime_type, base64=source.value), "type": "video"}
+            return {**document_block(mime_type=source.mime_type, base64=source.value), "type": "video"}
         case _:
             assert_never(part)
 

@@ -342,7 +342,7 @@ def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> d
     return {"type": "image", "base64": base64, "mime_type": mime_type}
 
 
-def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
+def document_block(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
     """Return a document in base64, e.g. a PDF, as a LangChain block with a file name, which some providers require."""
     _check_base64(base64, "A document's")
     filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"

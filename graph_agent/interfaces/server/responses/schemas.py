@@ -512,7 +512,7 @@ def _file(part: InputPart) -> dict[str, Any]:
         raise InvalidRequestError(
             "file_data is no data: URL with base64, and filename does not show its type.", "input"
         )
-    return schemas.document(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
+    return schemas.document_block(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
 
 
 def _text(content: str | list[InputPart] | None) -> str:
