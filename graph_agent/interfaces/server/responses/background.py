@@ -229,9 +229,9 @@ def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str
         ending = "completed" if response["status"] == "completed" else "incomplete"
         return [{"type": f"response.{ending}", "sequence_number": number, "response": response}]
     # Imported where it is used: its schemas are not a part of the start.
-    from graph_agent.interfaces.server.responses.output import error_event
+    from graph_agent.interfaces.server.responses.output import error_fields
 
     return [
-        {"type": "error", "sequence_number": number, **error_event(ProblemError("internal", error["message"]))},
+        {"type": "error", "sequence_number": number, **error_fields(ProblemError("internal", error["message"]))},
         {"type": "response.failed", "sequence_number": number + 1, "response": response},
     ]

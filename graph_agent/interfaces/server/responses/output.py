@@ -99,7 +99,7 @@ def error_of(problem: ProblemError) -> dict[str, Any]:
     return {"code": codes.get(problem.kind, "server_error"), "message": problem.message, **category}
 
 
-def error_event(problem: ProblemError) -> dict[str, Any]:
+def error_fields(problem: ProblemError) -> dict[str, Any]:
     """Return the fields of an `error` event: as published, and with the `error` object that clients raise."""
     error = openai_error(problem)["error"]
     return {"code": error["code"], "message": error["message"], "param": error["param"], "error": error}
@@ -232,7 +232,7 @@ class ResponseDialect(ChatDialect):
         yield from self._end_message("incomplete")
         yield from self._end_reasoning()
         # First, because official clients raise it with its text, and of a failed response only that it failed.
-        yield self._event("error", **error_event(problem))
+        yield self._event("error", **error_fields(problem))
         self.response |= {"status": "failed", "error": error_of(problem)}
         yield self.snapshot("response.failed")
         yield "data: [DONE]\n\n"
