@@ -333,13 +333,13 @@ def _answers(interrupts: Sequence[Interrupt], decide: Callable[[HeldCall], Any])
     """Return interrupt id → answer to it, for `resume`; interrupts without any decision are left out."""
     found: dict[str, Any] = {}
     for each in interrupts:
-        given = {call["id"]: decision for call in held_calls(each) if (decision := decide(call)) is not None}
+        given = {call["id"]: decision for call in asked_calls(each) if (decision := decide(call)) is not None}
         if given:
             found[each.id] = {"decisions": given}
     return found
 
 
-def held_calls(asked: Interrupt) -> Sequence[HeldCall]:
+def asked_calls(asked: Interrupt) -> Sequence[HeldCall]:
     """Return the calls that an interrupt asks a person to approve; empty if it asks another question."""
     request = request_of(asked)
     return calls_of_request(request) if request is not None else []

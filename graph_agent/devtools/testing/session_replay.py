@@ -28,7 +28,7 @@ from graph_agent.devtools.testing.input_differences import (
     unfinished_wave,
 )
 from graph_agent.devtools.testing.json_values import ABSENT
-from graph_agent.devtools.testing.playback import Playback, held_calls
+from graph_agent.devtools.testing.playback import Playback, asked_calls
 from graph_agent.devtools.testing.recording import (
     RecordedInput,
     Recording,
@@ -379,7 +379,7 @@ class _InputRun:
         self.stopped = "The agent asks a person, and no answer is recorded."
         if self.waits:
             return None
-        call = next(iter(held_calls(asked[0])), None)
+        call = next(iter(asked_calls(asked[0])), None)
         name, value = (call["name"], call["arguments"]) if call is not None else ("", asked[0].value)
         return self._difference("approval", playback.step, name, value)
 
