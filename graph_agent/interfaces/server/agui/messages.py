@@ -350,7 +350,7 @@ Decisions: TypeAlias = dict[tuple[str, int], dict[str, Any]]
 """Beginning of an interrupt's id and index of a call → decision on the call."""
 
 
-def held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:
+def own_held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:
     """Return the agent's own calls that wait for a person, without those of its delegates."""
     return [
         call

@@ -24,8 +24,8 @@ from graph_agent.interfaces.server.agui.messages import (
     content_text,
     delegations,
     given_results,
-    held_calls,
     json_of,
+    own_held_calls,
     presented,
     result_id,
     snapshot_of,
@@ -250,7 +250,7 @@ class Projection:
         """
         interrupts = open_interrupts(state)
         yield from self._close_messages()
-        for call in held_calls(interrupts):
+        for call in own_held_calls(interrupts):
             yield from self._announce(call["id"], call["name"], call["arguments"])
         pending = [each.value for each in interrupts if is_client_call(each)]
         for call in pending:
