@@ -34,7 +34,7 @@ from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.database_urls import file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError
 from graph_agent.core.runs.run import RunHandle
-from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress
+from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress_message
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.storage.locks.registry import is_idle
@@ -431,7 +431,7 @@ class ConversationStore(TaskStore):
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task without progress; removes it from `task`, the SDK's own object, too."""
-        history = [message for message in task.history if not is_progress(message)]
+        history = [message for message in task.history if not is_progress_message(message)]
         if len(history) < len(task.history):
             del task.history[:]
             task.history.extend(history)

@@ -168,7 +168,7 @@ def question_ids(question: Message) -> set[str]:
     return {ids} if isinstance(ids, str) else set(ids)
 
 
-def is_progress(message: Message) -> bool:
+def is_progress_message(message: Message) -> bool:
     """Whether a message of the agent is progress, which the next message replaces."""
     return message.role == Role.ROLE_AGENT and _about(message).get("type") in _PROGRESS
 
