@@ -244,7 +244,7 @@ class LiveTaskStore(TaskStore):
         task = await self.get(task_id, context)
         # The task may have started in this process during the read.
         here = (resolve_user_scope(context), task_id) in self._live
-        return task if task is not None and is_running(task) and not here else None
+        return task if task is not None and is_running_task(task) and not here else None
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task; raise `ConcurrentTaskModificationError` if another process has ended the task."""
@@ -315,7 +315,7 @@ class LiveTaskStore(TaskStore):
 
     async def _is_abandoned(self, task: types.Task, context: ServerCallContext) -> bool:
         """Whether the database lists a task as running but no process runs it."""
-        if not is_running(task) or (resolve_user_scope(context), task.id) in self._live:
+        if not is_running_task(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
         if self._at_work is None:
             return True
@@ -350,7 +350,7 @@ class LiveTaskStore(TaskStore):
         await self._store.save(task, context)
 
 
-def is_running(task: types.Task) -> bool:
+def is_running_task(task: types.Task) -> bool:
     """Whether a task is submitted or working."""
     return task.status.state in _RUNNING
 

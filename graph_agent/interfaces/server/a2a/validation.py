@@ -45,7 +45,7 @@ from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError
 from graph_agent.base._internal.text import find_lone_surrogate
 from graph_agent.base.errors import InputError
 from graph_agent.interfaces.server.a2a.cross_process import OtherProcesses
-from graph_agent.interfaces.server.a2a.store import is_running
+from graph_agent.interfaces.server.a2a.store import is_running_task
 from graph_agent.interfaces.server.admission.body import ReplayedBody, read_body
 from graph_agent.interfaces.server.sse import with_json_lines
 
@@ -143,7 +143,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
         return built
 
     async def _check_idle(self, task: types.Task, context: ServerCallContext) -> None:
-        if is_running(task) and (self._at_work(task.id) or await self._other_processes.has(task.id, context)):
+        if is_running_task(task) and (self._at_work(task.id) or await self._other_processes.has(task.id, context)):
             raise UnsupportedOperationError(message=AT_WORK)
 
 
