@@ -64,7 +64,7 @@ async def ask_until_whole(
         if not is_paused(reply) or reply.tool_calls or reply.invalid_tool_calls:
             break
         record_replies([reply])
-        reply = joined(reply, await ask(runnable, [*request, reply], options, settings, config=QUIET))
+        reply = joined_turn(reply, await ask(runnable, [*request, reply], options, settings, config=QUIET))
     return reply
 
 
@@ -77,7 +77,7 @@ def with_earlier_blocks(earlier: AIMessage, last: AIMessage) -> AIMessage:
     return last.model_copy(update={"content": [*kept, *_blocks(last.content)]}) if kept else last
 
 
-def joined(first: AIMessage, second: AIMessage) -> AIMessage:
+def joined_turn(first: AIMessage, second: AIMessage) -> AIMessage:
     """Return two parts of one turn as one message: both contents, the id of the first, all else from the second."""
     if isinstance(first.content, str) and isinstance(second.content, str):
         content: Any = first.content + second.content

@@ -33,7 +33,7 @@ from graph_agent.core.state.call_events import EarlierCalls
 from graph_agent.core.state.events import Purpose
 from graph_agent.core.state.messages import stream_rest
 from graph_agent.core.state.schema import LoopState
-from graph_agent.models.continuation import MOST_PAUSES, joined, with_earlier_blocks
+from graph_agent.models.continuation import MOST_PAUSES, joined_turn, with_earlier_blocks
 from graph_agent.models.errors import is_content_refusal
 from graph_agent.models.finish import REFUSED, is_paused, refusal_text
 from graph_agent.models.reply_end import ended_prose, invention_warning
@@ -152,7 +152,7 @@ class ModelRequests:
             await self._end_paused(planned)
             tail, earlier = [*given, so_far], so_far
             planned = await send()
-            so_far = joined(earlier, planned.message)
+            so_far = joined_turn(earlier, planned.message)
             planned = replace(planned, message=with_earlier_blocks(earlier, planned.message))
         if active.mode == "wave" or not planned.calls:
             return planned
