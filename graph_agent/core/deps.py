@@ -33,7 +33,7 @@ from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.prompts.system_prompt import PromptContent, joined, tools_in_text
+from graph_agent.models.prompts.system_prompt import PromptContent, joined_sections, tools_in_text
 from graph_agent.models.structured import StructuredPlanner
 
 ToolCallWrapper = Callable[
@@ -194,7 +194,7 @@ class AgentDeps:
         own = self.system_prompt
         if isinstance(own, str):
             return f"{own}\n\n{added}" if own and added else own or added
-        return joined([own() if callable(own) else own, added])
+        return joined_sections([own() if callable(own) else own, added])
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """Return the framework's instructions, which are added to the agent's own system prompt.

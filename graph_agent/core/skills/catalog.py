@@ -37,7 +37,7 @@ from graph_agent.core.skills.front_matter import (
 )
 from graph_agent.core.state.messages import KEPT_AS
 from graph_agent.core.tools.read_result import READ_RESULT, part_of
-from graph_agent.models.prompts.system_prompt import PromptContent, joined
+from graph_agent.models.prompts.system_prompt import PromptContent, joined_sections
 
 MOST_BODY_CHARS = 60_000
 """Characters of a skill's instructions; the rest is left out."""
@@ -302,7 +302,7 @@ class SkillSet:
 
     def with_section(self, prompt: PromptContent | Callable[[], PromptContent]) -> Callable[[], PromptContent]:
         """Return a function that returns a system prompt and the section of the skills."""
-        return lambda: joined([prompt() if callable(prompt) else prompt, self.section])
+        return lambda: joined_sections([prompt() if callable(prompt) else prompt, self.section])
 
     def with_warnings(self, warnings: Callable[[], Sequence[str]]) -> Callable[[], list[str]]:
         """Return a function that returns some warnings, and the problems of skills that have changed."""

@@ -66,7 +66,7 @@ def system_prompt_source(
     return source
 
 
-def joined(sections: Sequence[PromptContent]) -> PromptContent:
+def joined_sections(sections: Sequence[PromptContent]) -> PromptContent:
     """Join the sections of a system prompt, leaving out empty ones; the result is text unless a section has blocks.
 
     Sections of text are separated by a blank line.
