@@ -24,7 +24,7 @@ from graph_agent.base.input_ids import InputId, InputStoredError, check_input_id
 from graph_agent.base.settings.config import checked_context, effective_config
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.runs.inbox import ControlMessage
-from graph_agent.core.runs.notes import message_of
+from graph_agent.core.runs.notes import note_message
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import Run, RunHandle, handle_of, with_handle
 from graph_agent.session.built_agent import builder_of, custom_state_of
@@ -416,4 +416,4 @@ def _end_of(values: dict[str, Any], config: RunnableConfig) -> StateSnapshot:
 
 def _input_of(note: ControlMessage) -> dict[str, Any]:
     """Return the graph's input for a follow-up."""
-    return {"messages": [message_of(note)]}
+    return {"messages": [note_message(note)]}

@@ -66,7 +66,7 @@ async def listen(
             except WorkStoppedError:
                 break
         else:
-            received.messages.append(message_of(note))
+            received.messages.append(note_message(note))
             received.events.append(event("steering", step, content=_content(note), queued_s=_age_s(note.sent_ns)))
         loop["consumed_notes"] = [*loop.get("consumed_notes", []), note.key]
     return received
@@ -124,7 +124,7 @@ async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMe
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 
-def message_of(note: ControlMessage) -> HumanMessage:
+def note_message(note: ControlMessage) -> HumanMessage:
     """Return a note as a user message whose id is `note-` and the note's key; one of steering is marked as such."""
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
     return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)

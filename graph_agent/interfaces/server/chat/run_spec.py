@@ -30,7 +30,7 @@ from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitat
 from graph_agent.core.approvals.requests import calls_of_request, is_single_call, request_of, requests_of
 from graph_agent.core.approvals.text import parse_answer, question_text
 from graph_agent.core.runs.inbox import ControlMessage
-from graph_agent.core.runs.notes import message_of
+from graph_agent.core.runs.notes import note_message
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.core.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.interfaces.server.admission.gate import Caller
@@ -118,7 +118,7 @@ class RunSpec:
         credentials.
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
-        graph_input = {"messages": [message_of(note)]}
+        graph_input = {"messages": [note_message(note)]}
         return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunHandle(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
