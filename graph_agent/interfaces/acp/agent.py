@@ -233,7 +233,7 @@ class EditorSession:
             await asyncio.sleep(POLL_S)
 
     async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
-        message, waiting = conversion.message_of(blocks), await self._session.interrupts()
+        message, waiting = conversion.prompt_message(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
         count, result = 0, None
         is_new = False

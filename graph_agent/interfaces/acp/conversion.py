@@ -192,7 +192,7 @@ PromptBlock: TypeAlias = (
 )
 
 
-def message_of(prompt: Sequence[PromptBlock]) -> HumanMessage:
+def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
     """Return the message of a prompt; links and the text of resources become a part of its text.
 
     Raises:
