@@ -131,14 +131,14 @@ def text_of(exc: BaseException) -> str:
     return "\n".join(part[:_READ_CHARS] for part in texts if part)
 
 
-def message_of(exc: BaseException) -> str:
+def provider_message(exc: BaseException) -> str:
     """Return the provider's message without its JSON envelope. A connection error includes the text of its cause.
 
     For an exception group with several exceptions it is `exception_text`. Empty if the exception has no text.
     """
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))
-        return message_of(inner[0]) if len(inner) == 1 else exception_text(exc)
+        return provider_message(inner[0]) if len(inner) == 1 else exception_text(exc)
     bodies = [body for error in causes_of(exc) if (body := _body(error))]
     if bodies and (words := _words_in(bodies[0])):
         return words

@@ -25,7 +25,7 @@ from graph_agent.models.error_parts import (
     codes_of,
     header,
     is_wordless,
-    message_of,
+    provider_message,
     status_of,
     text_of,
 )
@@ -242,7 +242,7 @@ def public_exception_text(error: BaseException) -> str:
 
 def _brief(exc: BaseException) -> str:
     status = status_of(exc)
-    message = excerpt(" ".join(message_of(exc).split()).rstrip("."), _SHOWN_CHARS)
+    message = excerpt(" ".join(provider_message(exc).split()).rstrip("."), _SHOWN_CHARS)
     details = [f"HTTP {status}"] if status is not None else []
     details.append(message or type(exc).__name__)
     brief = ": ".join(details)
