@@ -79,7 +79,7 @@ class AnthropicInput(schemas.RequestObject):
     content: str | schemas.ListOf[Block]
 
 
-def messages_of(message: AnthropicInput) -> list[AnyMessage]:
+def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
     """Return a message without its system content: results of calls first, then the rest."""
     if message.role == "system":
         return []

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from graph_agent.base._internal.media import estimated_tokens
 from graph_agent.interfaces.server.admission.body import BodyRoute, run_in_thread
-from graph_agent.interfaces.server.anthropic_blocks import AnthropicInput, Block, messages_of, text_of_blocks
+from graph_agent.interfaces.server.anthropic_blocks import AnthropicInput, Block, langchain_messages, text_of_blocks
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
@@ -109,7 +109,7 @@ def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
     return schemas.ChatRequest(
-        messages=[read for message in body.messages for read in messages_of(message)],
+        messages=[read for message in body.messages for read in langchain_messages(message)],
         instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[] if no_tools else _tools(body),
@@ -121,7 +121,7 @@ def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
 
 def tokens_of(body: CountRequest) -> int:
     """Estimate the tokens of a request at 4 characters per token; at least 1."""
-    messages = [read for message in body.messages for read in messages_of(message)]
+    messages = [read for message in body.messages for read in langchain_messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
     return max(1, estimated_tokens([HumanMessage(_instructions(body)), *messages], tools=tools or None))
 
