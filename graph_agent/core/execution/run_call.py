@@ -51,7 +51,7 @@ from graph_agent.core.tools.invoke import (
     read_output,
     recorded_return_value,
 )
-from graph_agent.core.tools.output import cut_short, fault, may_have_run, misfit
+from graph_agent.core.tools.output import cut_short, fault, is_argument_error, may_have_run
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.client import ModelClient
 from graph_agent.models.sampling import current_sampler
@@ -266,7 +266,7 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
             if belongs_to_run(error):
                 raise
             cut_off = may_have_run(error)
-            unfit = not given.has_begun and misfit(tool, error)
+            unfit = not given.has_begun and is_argument_error(tool, error)
             if cut_off and not isinstance(error, TimeLimitError) and toolbox.writes(tool.name):
                 # Kept if another attempt follows, whose result does not cover this one. A timeout has the status
                 # `error` instead, and its text states that the effect is unknown.

@@ -26,7 +26,7 @@ StopCause = Literal["abort", "deadline"]
 _BECAUSE: dict[StopCause, str] = {"abort": "the run was stopped", "deadline": "the time for this input ran out"}
 
 
-def misfit(tool: BaseTool, error: BaseException) -> bool:
+def is_argument_error(tool: BaseTool, error: BaseException) -> bool:
     """Whether an exception is the validation error of the tool's arguments."""
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
