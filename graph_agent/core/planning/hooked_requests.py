@@ -14,7 +14,7 @@ from graph_agent.core.hooks.loop_hooks import LoopHooks
 from graph_agent.core.hooks.protocol import HookRequest, sees_answers
 from graph_agent.core.hooks.request_messages import CarriedMessages, result_texts
 from graph_agent.core.planning.ask import finish_stream
-from graph_agent.core.planning.reply import Planned, ended_plan, misfit, plan_of_answer
+from graph_agent.core.planning.reply import Planned, ended_plan, plan_of_answer, schema_misfit
 from graph_agent.core.planning.request_state import closing
 from graph_agent.core.planning.requests import ModelRequests, finished_plan, without_markup
 from graph_agent.core.planning.summary import renew_summary, use_summary
@@ -134,7 +134,7 @@ async def _through_hooks(requests: ModelRequests, first: Callable[[], Awaitable[
         return replace(planned, ended=True, final=is_answer and not has_no_answer(planned.message.text))
     planned = ended_plan(planned, plan.response_override)
     active.warn_of_replaced(requests.stream.drop())
-    fault = None if deps.response is None else await misfit(deps.response, planned.message.text)
+    fault = None if deps.response is None else await schema_misfit(deps.response, planned.message.text)
     if fault is not None:
         active.warn(f"The answer of the hook {name} does not fit the response format: {fault}")
     return planned

@@ -317,10 +317,12 @@ async def is_better(answer: str, text: str, response: ResponseSchema | None) -> 
     Args:
         answer: The result of `answer_in`.
     """
-    return bool(answer) and answer != text and not (response is not None and await misfit(response, text) is None)
+    return (
+        bool(answer) and answer != text and not (response is not None and await schema_misfit(response, text) is None)
+    )
 
 
-async def misfit(response: ResponseSchema, text: str) -> str | None:
+async def schema_misfit(response: ResponseSchema, text: str) -> str | None:
     """Return why a text does not fit the schema of the answer; None if it does."""
     try:
         await asyncio.to_thread(response.read, text)

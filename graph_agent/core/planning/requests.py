@@ -26,7 +26,7 @@ from graph_agent.core.planning.ask import (
     finish_refusal,
     finish_stream,
 )
-from graph_agent.core.planning.reply import Planned, answer_in, is_better, misfit, with_answer, with_free_ids
+from graph_agent.core.planning.reply import Planned, answer_in, is_better, schema_misfit, with_answer, with_free_ids
 from graph_agent.core.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.core.state.call_events import EarlierCalls
@@ -191,7 +191,7 @@ class ModelRequests:
     async def fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
         response = self.active.deps.response if self._schema_of_plan() else None
-        return response is not None and await misfit(response, planned.raw_text) is None
+        return response is not None and await schema_misfit(response, planned.raw_text) is None
 
     def _visibility(self) -> Callable[[], Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
