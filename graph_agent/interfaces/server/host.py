@@ -553,7 +553,7 @@ def _has_image_url(message: AnyMessage) -> bool:
     return any(isinstance(block, dict) and block.get("type") == "image" and "url" in block for block in blocks)
 
 
-def new_token() -> str:
+def thread_token() -> str:
     """Return an unguessable name for a request's thread: 24 hexadecimal digits."""
     return secrets.token_hex(12)
 

@@ -30,7 +30,7 @@ from graph_agent.interfaces.server.admission.body import run_in_thread
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, as_shown, pending_names, resolve_run
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
-from graph_agent.interfaces.server.host import Host, all_items, new_token
+from graph_agent.interfaces.server.host import Host, all_items, thread_token
 from graph_agent.interfaces.server.problems import stopping
 from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 from graph_agent.storage.locks.registry import lock_idle_session
@@ -106,7 +106,7 @@ class Attempt:
                 return continued
         spec = await resolve_run(self.host, self.caller, request)
         if not spec.is_resume:
-            token = self.token or new_token()
+            token = self.token or thread_token()
             spec = replace(spec, graph=self.host.kept, thread=self.caller.pending_thread(token), token=token)
             await self.put(token)
         self._thread = spec.thread

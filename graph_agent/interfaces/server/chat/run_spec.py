@@ -42,7 +42,7 @@ from graph_agent.interfaces.server.chat.schemas import (
     results_by_call,
     trailing_results,
 )
-from graph_agent.interfaces.server.host import Host, new_token
+from graph_agent.interfaces.server.host import Host, thread_token
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.interrupts import checked_answers, joint_question
@@ -250,7 +250,7 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
         if resumed := await _resume(spec, caller, request, results, user_messages):
             return resumed
     if request.client_tools or host.asks:
-        token = new_token()
+        token = thread_token()
         return RunSpec(
             host.kept, caller.pending_thread(token), {"messages": request.messages}, request.context(), None, token
         )

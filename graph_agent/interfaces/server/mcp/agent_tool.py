@@ -44,7 +44,7 @@ from graph_agent.interfaces.server.chat.run_spec import (
     token_of_key,
 )
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_session_id
-from graph_agent.interfaces.server.host import new_token
+from graph_agent.interfaces.server.host import thread_token
 from graph_agent.interfaces.server.problems import ProblemError, describe_faults, problem_of_failure
 from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
@@ -340,7 +340,7 @@ class AgentTool:
             session: The session; None for a new one, whose id is derived from the input's id if it has one.
         """
         key = _key(call.meta)
-        session_id = session or (new_token() if key is None else token_of_key(call.caller, key))
+        session_id = session or (thread_token() if key is None else token_of_key(call.caller, key))
         driver = RunDriver(self.host.kept, call.caller.thread(checked_session_id(session_id, "session")))
         state, outcome = await driver.state(), None
         if call.responses is None:
