@@ -21,7 +21,7 @@ from graph_agent.interfaces.server.parameters import Services
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, problem_of_run
 from graph_agent.interfaces.server.responses.chain import Chains, items_of, messages_of
 from graph_agent.interfaces.server.responses.output import usage_of as response_usage_of
-from graph_agent.interfaces.server.responses.records import Records, item_id, new_token, response_id
+from graph_agent.interfaces.server.responses.records import Records, item_id, record_token, response_id
 from graph_agent.interfaces.server.responses.schemas import CompactResponse, encoded_summary, read_items
 from graph_agent.session.conversation import NoSummaryError, estimate_request, summarize_conversation
 
@@ -37,7 +37,7 @@ async def compact(server: Services, caller: Caller, body: CompactResponse) -> di
     output_tokens = usage["output_tokens"] or estimated_tokens([AIMessage(text)])
     server.chat.runs.metrics.count_tokens(input_tokens, output_tokens)
     outcome = ChatOutcome(text, [], "stop", None, input_tokens, output_tokens, "COMPLETED")
-    token = new_token()
+    token = record_token()
     kept = [message for message in messages if isinstance(message, HumanMessage) and _is_of_user(message)]
     output = [_user_item(message, item_id("msg", token, index)) for index, message in enumerate(kept)]
     summary = encoded_summary(text)

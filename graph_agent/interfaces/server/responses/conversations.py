@@ -25,7 +25,7 @@ from graph_agent.interfaces.server.response_models import (
     error_responses,
 )
 from graph_agent.interfaces.server.responses.chain import input_of
-from graph_agent.interfaces.server.responses.records import conversation_id, is_conversation_id, new_token
+from graph_agent.interfaces.server.responses.records import conversation_id, is_conversation_id, record_token
 from graph_agent.interfaces.server.responses.schemas import Item, Metadata, read_items
 
 _CONVERSATIONS = ("graph_agent", "conversations")
@@ -211,7 +211,7 @@ async def create_conversation(
 ) -> ConversationObject:
     """Create a conversation."""
     body = body or CreateConversation(items=None)
-    token = new_token()
+    token = record_token()
     id_ = conversation_id(token)
     items = _checked(body.items or [], server, token)
     await owned.put({"id": id_, "created_at": int(time.time()), "metadata": body.metadata or {}})
@@ -262,7 +262,7 @@ async def create_items(
 ) -> ItemPage:
     """Add items to a conversation; the session receives them with its next response."""
     await owned.get(conversation_id)
-    items = _checked(body.items, server, new_token())
+    items = _checked(body.items, server, record_token())
     await owned.append(conversation_id, items, pending=True)
     return page_of(items, limit=len(items), order="asc", after=None)
 

@@ -25,7 +25,7 @@ _ITEM = re.compile(r"(?:msg|rs|fc|mcp)_([0-9a-f]{24})[0-9a-f]{4,}")
 _APPROVAL = re.compile(r"mcpr_([0-9a-f]{24})([0-9a-f]{8})([0-9a-f]{2,})")
 
 
-def new_token() -> str:
+def record_token() -> str:
     """Return 24 hexadecimal digits: the time in seconds, and 64 random bits."""
     return f"{int(time.time()):08x}{secrets.token_hex(8)}"
 

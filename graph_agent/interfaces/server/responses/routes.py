@@ -34,7 +34,7 @@ from graph_agent.interfaces.server.responses.compaction import count_input_token
 from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, page_of
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
 from graph_agent.interfaces.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
-from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records, new_token, token_of_response
+from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records, record_token, token_of_response
 from graph_agent.interfaces.server.responses.schemas import Conversation, read_items
 from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
 from graph_agent.interfaces.server.sse import EventStream
@@ -90,7 +90,7 @@ class ResponsesEndpoint:
             first = await key.first() if key is not None else None
             if first is not None and (answer := await self._stored(body, records, first["token"])) is not None:
                 return answer
-            token = first["token"] if first is not None else (attempt and attempt.token) or new_token()
+            token = first["token"] if first is not None else (attempt and attempt.token) or record_token()
 
             async def resolve(session_id: str | None) -> ChatRequest:
                 return await chains.resolve(body, content, token, session_id or named, branches=branches)
@@ -162,7 +162,7 @@ class ResponsesEndpoint:
             _, conversation, content = await self._read(body, records)
             chains = Chains(host, records)
             named = await chains.matching(self._session_id(body), body, content)
-            request = await chains.resolve(body, content, new_token(), named, branches=False)
+            request = await chains.resolve(body, content, record_token(), named, branches=False)
             if conversation is not None:
                 request = replace(request, adds_all=True)
             return await count_tokens(host, caller, request)
