@@ -20,7 +20,7 @@ from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_
 from graph_agent.base.database_urls import without_password
 from graph_agent.core.runs.inbox import new_note
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
-from graph_agent.interfaces.server.a2a.store import open_tables
+from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.storage.checkpoints import postgres
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver, SharedPostgresStore
@@ -422,7 +422,7 @@ def indexes(url: str) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables])
 async def test_tables_are_completed_after_a_kill_between_two_statements_of_their_creation(
     opens: Any, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.interfaces.server.a2a.store import open_tables
+from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.storage.checkpoints.sqlite_connection import DatabaseRemovedError, LockWaitConnection
 from tests.interfaces.server.process import serving
@@ -92,7 +92,7 @@ async def test_the_tables_of_a2a_refuse_rows_after_their_file_was_removed(
     from a2a.utils.errors import InternalError
 
     file = tmp_path / "s.db"
-    async with open_tables(f"sqlite:///{file}") as (tasks, _):
+    async with open_task_tables(f"sqlite:///{file}") as (tasks, _):
         await tasks.save(Task(id="t", context_id="c"), ServerCallContext())
         file.unlink()
 

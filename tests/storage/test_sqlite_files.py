@@ -16,7 +16,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.a2a.store import open_tables
+from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_cache, open_saver, open_store
 from graph_agent.storage.checkpoints import sqlite_connection as sqlite_files
 from graph_agent.storage.checkpoints.open import open_reader
@@ -51,11 +51,11 @@ def test_errors_unrelated_to_concurrency_are_not_retried(tmp_path: Path) -> None
     assert raised.value is caught.value
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables])
 async def test_concurrent_starts_create_the_tables_once(opens: Any, tmp_path: Path) -> None:
     async def started() -> bool:
         async with opens(f"sqlite:///{tmp_path / 'shared.db'}") as opened:
-            if opens is not open_tables:
+            if opens is not open_task_tables:
                 await (opened.adelete_thread("t") if opens is open_saver else opened.adelete(("a",), "k"))
         return True
 
@@ -70,7 +70,7 @@ def schema(file: Path) -> list[Any]:
         return [made, connection.execute("SELECT v FROM store_migrations").fetchall() if has_store else []]
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables, open_cache])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables, open_cache])
 async def test_tables_are_completed_after_a_kill_at_any_statement_of_their_creation(
     opens: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ async def test_a_closed_store_leaves_no_task(tmp_path: Path) -> None:
     assert asyncio.all_tasks() == before
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables])
 @pytest.mark.parametrize(
     ("file", "message"),
     [("text", "file is not a database"), (".", "unable to open database file"), ("no/file", "not exist|unable to")],
@@ -134,7 +134,7 @@ async def test_a_file_that_is_no_database_is_refused(opens: Any, file: str, mess
             pass
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables, open_reader])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables, open_reader])
 async def test_a_file_with_two_names_is_refused_under_each(opens: Any, tmp_path: Path) -> None:
     first, second = tmp_path / "s.db", tmp_path / "t.db"
     async with open_saver(f"sqlite:///{first}") as saver:
@@ -155,7 +155,7 @@ async def test_a_session_of_another_librarys_saver_is_not_run_in_a_file_with_two
             await session.run("Hello")
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables])
 async def test_the_parameters_of_an_address_are_no_part_of_the_file_name(opens: Any, tmp_path: Path) -> None:
     async with opens(f"sqlite:///{tmp_path / 'made.db'}?mode=rwc"):
         pass
@@ -171,7 +171,7 @@ async def test_the_parameters_of_an_address_are_no_part_of_the_file_name(opens: 
     assert {name.partition("-")[0] for name in os.listdir(tmp_path)} == {"made.db"}
 
 
-@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables, open_cache])
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_task_tables, open_cache])
 async def test_percent_escapes_of_an_address_are_decoded(opens: Any, tmp_path: Path) -> None:
     async with opens(f"sqlite:///{tmp_path / '100%25 %C3%BC a%20b%3Fc%23d %zz.db?mode=rwc'}"):
         pass

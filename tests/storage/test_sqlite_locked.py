@@ -15,7 +15,7 @@ import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.interfaces.cli import app as cli
-from graph_agent.interfaces.server.a2a.store import open_tables
+from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.storage.checkpoints import sqlite_connection
 from graph_agent.storage.checkpoints import sqlite_connection as sqlite_files
@@ -149,7 +149,7 @@ async def test_a_run_on_a_locked_database_waits_once_and_raises_one_error(
     assert (str(raised.value), len(waits), result.status) == (complaint(file), 1, "COMPLETED")
 
 
-@pytest.mark.parametrize("opens", [open_store, open_tables])
+@pytest.mark.parametrize("opens", [open_store, open_task_tables])
 async def test_tables_that_cannot_be_made_are_waited_for_once(
     opens: Any, file: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

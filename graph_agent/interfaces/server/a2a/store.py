@@ -57,7 +57,7 @@ _WIDEN = "ALTER TABLE tasks ALTER COLUMN context_id TYPE text"
 
 
 @asynccontextmanager
-async def open_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
+async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
     """Open the tables, create missing ones, and close the connections on exit; raise `ConfigError` if that fails."""
     # In a thread: it imports drivers and accesses the file system.
     engine = await asyncio.to_thread(_engine, url)
@@ -205,7 +205,7 @@ async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> Async
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
         return
-    async with open_tables(url) as (tasks, push):
+    async with open_task_tables(url) as (tasks, push):
         yield Stores(LiveTaskStore(tasks, task_lease), push)
 
 
