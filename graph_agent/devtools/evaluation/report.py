@@ -362,7 +362,7 @@ show();
 """
 
 
-def page_of(report: Report, histories: Mapping[str, Sequence[Event]]) -> str:
+def report_page(report: Report, histories: Mapping[str, Sequence[Event]]) -> str:
     """Return one HTML file: the cases, and the page of each session, which needs no server and no network.
 
     A link to the file with `#` and the id of a session opens that session. `histories` is session id → events.

@@ -186,7 +186,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
     """
     import asyncio
 
-    from graph_agent.devtools.evaluation.report import Report, page_of
+    from graph_agent.devtools.evaluation.report import Report, report_page
     from graph_agent.devtools.evaluation.runner import opened
 
     screen = EvaluationProgress(plan, quiet=quiet)
@@ -203,7 +203,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
         report = Report(plan, tuple(ended))
         if html is not None:
             histories = {trial.session_id: await runner.events(trial) for trial in report.shown}
-            await asyncio.to_thread(html.write_text, page_of(report, histories), encoding="utf-8")
+            await asyncio.to_thread(html.write_text, report_page(report, histories), encoding="utf-8")
     screen.close(report)
     return report
 
