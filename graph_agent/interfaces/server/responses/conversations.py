@@ -143,7 +143,7 @@ PageOrder: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Orde
 After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
 
 
-def page_of(
+def item_page(
     items: Sequence[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
 ) -> ItemPage:
     """Return a page of items, which are given oldest first; `after` is the id of the item before the page."""
@@ -253,7 +253,7 @@ async def list_items(
 ) -> ItemPage:
     """List the items of a conversation."""
     await owned.get(conversation_id)
-    return page_of(await owned.items(conversation_id), limit=limit, order=order, after=after)
+    return item_page(await owned.items(conversation_id), limit=limit, order=order, after=after)
 
 
 @router.post("/{conversation_id}/items")
@@ -264,7 +264,7 @@ async def create_items(
     await owned.get(conversation_id)
     items = _checked(body.items, server, record_token())
     await owned.append(conversation_id, items, pending=True)
-    return page_of(items, limit=len(items), order="asc", after=None)
+    return item_page(items, limit=len(items), order="asc", after=None)
 
 
 @router.get("/{conversation_id}/items/{item_id}")

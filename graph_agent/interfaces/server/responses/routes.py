@@ -31,7 +31,7 @@ from graph_agent.interfaces.server.responses.background import Background
 from graph_agent.interfaces.server.responses.chain import Chains, Key, items_of
 from graph_agent.interfaces.server.responses.compaction import compact
 from graph_agent.interfaces.server.responses.compaction import count_input_tokens as count_tokens
-from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, page_of
+from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, item_page
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
 from graph_agent.interfaces.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
 from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records, record_token, token_of_response
@@ -384,4 +384,4 @@ async def list_input_items(
     after: After = None,
 ) -> models.ItemPage:
     """List the input items of a stored response."""
-    return page_of((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)
+    return item_page((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)
