@@ -130,7 +130,7 @@ def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
         )
     check_decision(kind, action)
     if kind == "edit":
-        return edit(action, parse_arguments(rest))
+        return edit(action, parse_typed_arguments(rest))
     return {"type": kind, "message": rest} if rest else {"type": kind}
 
 
@@ -145,7 +145,7 @@ def edit(action: ReviewedCall, arguments: dict[str, Any]) -> DecisionFields:
     return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
 
 
-def parse_arguments(text: str) -> dict[str, Any]:
+def parse_typed_arguments(text: str) -> dict[str, Any]:
     """Parse the arguments of a call: a JSON or YAML object with text keys; an empty text is an empty object.
 
     Raises `InputError` for anything else.
@@ -304,7 +304,7 @@ class Dialog:
             answer, value = parse_answer(given), self._question.value
             self._close_question(read_elicitation_answer(value, answer).as_value() if is_elicitation(value) else answer)
         elif self._awaits == "edit":
-            self._decide(edit(action, parse_arguments(given)))
+            self._decide(edit(action, parse_typed_arguments(given)))
         elif self._awaits == "reject":
             self._decide({"type": "reject", "message": given.strip()} if given.strip() else {"type": "reject"})
         elif self._awaits == "respond":
