@@ -425,7 +425,7 @@ _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": "
 """Fields of an item at its begin."""
 
 
-def replay(response: dict[str, Any]) -> Iterator[str]:
+def replayed_events(response: dict[str, Any]) -> Iterator[str]:
     """Yield the events of a response that has ended, each text as one piece."""
     opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}
     dialect = ResponseDialect(opened, "", label="")

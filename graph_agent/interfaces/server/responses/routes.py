@@ -33,7 +33,12 @@ from graph_agent.interfaces.server.responses.compaction import compact
 from graph_agent.interfaces.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, item_page
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
-from graph_agent.interfaces.server.responses.output import ResponseDialect, new_response, replay, summary_wanted
+from graph_agent.interfaces.server.responses.output import (
+    ResponseDialect,
+    new_response,
+    replayed_events,
+    summary_wanted,
+)
 from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records, record_token, token_of_response
 from graph_agent.interfaces.server.responses.schemas import Conversation, read_items
 from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
@@ -188,7 +193,7 @@ class ResponsesEndpoint:
         settings = self.endpoint.services.chat.runs.host.settings
         follows = self.background.follow(records, token)
         return EventStream(
-            follows if response["background"] else _each(replay(response)),
+            follows if response["background"] else _each(replayed_events(response)),
             send_timeout_s=settings.send_timeout_s,
             headers=headers,
         )
