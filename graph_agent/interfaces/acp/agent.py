@@ -259,7 +259,7 @@ class EditorSession:
                 await self._settle(count)
                 return schema.PromptResponse(stop_reason="cancelled")
             if waiting or result is None:
-                await self.send([conversion.agent_message(conversion.question_of(waiting))])
+                await self.send([conversion.agent_message(conversion.interrupt_question(waiting))])
                 return schema.PromptResponse(stop_reason="end_turn")
             return _response(result)
 

@@ -282,7 +282,7 @@ def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
     return edit(arguments) if isinstance(arguments, Mapping) else approve(always=outcome.option_id == "always")
 
 
-def question_of(interrupts: Sequence[Interrupt]) -> str:
+def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
     """Return the question that the next message of the person answers."""
     _, asked = joint_question(interrupts)
     if is_approval_request(asked):
