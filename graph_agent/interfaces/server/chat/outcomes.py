@@ -16,7 +16,7 @@ from graph_agent.base._internal.text import as_text, text_of
 from graph_agent.base.model_error_text import public_text
 from graph_agent.core.state.call_events import call_name
 from graph_agent.core.state.events import NOT_RUN, StoredEvent
-from graph_agent.interfaces.server.chat.run_spec import RunSpec, question_of, waiting_approvals
+from graph_agent.interfaces.server.chat.run_spec import RunSpec, interrupts_question, waiting_approvals
 from graph_agent.interfaces.server.host import RESULTS
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
@@ -73,7 +73,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
     messages: list[AnyMessage] = state.values.get("messages", [])
     events: list[StoredEvent] = state.values.get("events", [])
     calls = spec.client_calls(result.interrupts)
-    question = "" if calls else question_of(result.interrupts, spec.question_token, spec.refused)
+    question = "" if calls else interrupts_question(result.interrupts, spec.question_token, spec.refused)
     reply = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     text, begun = public_text(result.answer), ""
     if result.structured_response is not None:

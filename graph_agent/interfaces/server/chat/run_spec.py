@@ -429,7 +429,7 @@ def open_question(state: StateSnapshot) -> Interrupt | None:
     return interrupts[0] if waiting_for(interrupts) == "answer" else None
 
 
-def question_of(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
+def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
     """Return the question that open interrupts ask a person (see `joint_question`); empty without interrupts.
 
     `token` names the thread of a request without a session. `refused` is why the previous answer was refused.

@@ -40,7 +40,7 @@ from graph_agent.interfaces.server.chat.run_spec import (
     RunSpec,
     answers_to_approvals,
     client_interrupts,
-    question_of,
+    interrupts_question,
     token_of_key,
 )
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_session_id
@@ -540,7 +540,7 @@ def _result(
     result = run_result(state)
     waits = waiting_for(result.interrupts) == "approval" and not by_text
     problem = None if outcome is None else outcome.problem
-    question = question_of(result.interrupts, None)
+    question = interrupts_question(result.interrupts, None)
     if waits:
         question = question_text(joint_question(result.interrupts)[1], by_text=False)
     notes = [_PERSON_DECIDES] * waits
