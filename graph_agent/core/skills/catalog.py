@@ -32,7 +32,7 @@ from graph_agent.core.skills.front_matter import (
     key_of,
     list_files,
     read_skill,
-    read_text,
+    read_skill_text,
     skill_file,
 )
 from graph_agent.core.state.messages import KEPT_AS
@@ -125,7 +125,7 @@ def _loaded(skill: Skill) -> tuple[str, dict[str, Any]]:
 
 def _part(skill: Skill, path: str, offset: int, length: int) -> str:
     try:
-        text = clean(read_text(skill.folder, path))
+        text = clean(read_skill_text(skill.folder, path))
     except UnreadableFileError as error:
         files, more = list_files(skill.folder)
         listed = ", ".join([*files, *(["…"] if more else [])])

@@ -71,7 +71,7 @@ def read_bytes(folder: Path, path: str, most: int) -> bytes:
     return content
 
 
-def read_text(folder: Path, path: str) -> str:
+def read_skill_text(folder: Path, path: str) -> str:
     """Return the text of a file in a folder; errors as `read_bytes`, and, with kind and size, for no text."""
     content = read_bytes(folder, path, MOST_TEXT_BYTES)
     with suppress(UnicodeDecodeError):
