@@ -276,14 +276,14 @@ def load_cases(path: str | Path) -> CaseFile:
     Raises `ConfigError` if the file is missing or invalid; each line of the error names the file, the line and the
     field.
     """
-    text = read_text(Path(path))
+    text = read_case_file(Path(path))
     content = parse_yaml(text, f"Cases {path}")
     if not isinstance(content, dict):
         raise ConfigError(f"Cases {path}: expected the key 'cases' at the top, got {content!r}.")
     return parse_cases(content, f"Cases {path}", text)
 
 
-def read_text(path: Path) -> str:
+def read_case_file(path: Path) -> str:
     """Return the text of a file of cases (UTF-8); raise `ConfigError` if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
