@@ -76,11 +76,11 @@ async def answer_with(
         config: The server's connection, whose `sampling_max_tokens` limits the reply.
     """
     if params.tools:
-        return refused("This client does not offer tools in sampling.")
+        return sampling_refusal("This client does not offer tools in sampling.")
     try:
         request = _messages(params)
     except ValueError as error:
-        return refused(str(error))
+        return sampling_refusal(str(error))
     try:
         reply = await sampler.sample(
             request,
@@ -89,7 +89,7 @@ async def answer_with(
             stop=params.stopSequences,
         )
     except LimitMetError as error:
-        return refused(f"The agent's budget is used up: {error}")
+        return sampling_refusal(f"The agent's budget is used up: {error}")
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the server gets an error answer
         log_failure(logger, f"The model's reply to the MCP server {config.name!r}", error)
         return types.ErrorData(code=types.INTERNAL_ERROR, message=f"The model failed: {type(error).__name__}.")
@@ -103,7 +103,7 @@ async def answer_with(
     )
 
 
-def refused(why: str) -> types.ErrorData:
+def sampling_refusal(why: str) -> types.ErrorData:
     """Return the error reply to a sampling request that was not sent to the model."""
     return types.ErrorData(code=types.INVALID_REQUEST, message=why)
 
@@ -386,7 +386,7 @@ class _Conversation:
         if self._sampler is None or not self._server.samples:
             return NO_SAMPLING
         if self._suspended.samples > MAX_SAMPLES:
-            return refused(f"This call has made {MAX_SAMPLES} requests to the model, which is its limit.")
+            return sampling_refusal(f"This call has made {MAX_SAMPLES} requests to the model, which is its limit.")
         return await answer_with(self._sampler, params, self._server.config)
 
     def _request(self, question: OpenQuestion) -> ElicitationRequest:
