@@ -491,7 +491,7 @@ class Projection:
         self._subagents.clear()
 
 
-def refused(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
+def refused_run(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
     """Return the events of a run that cannot start: its start, and the error."""
     return [
         core.RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),

@@ -36,7 +36,7 @@ from graph_agent.interfaces.server.agui.messages import (
     resume_answers,
     user_message,
 )
-from graph_agent.interfaces.server.agui.projection import Projection, RunIds, refused
+from graph_agent.interfaces.server.agui.projection import Projection, RunIds, refused_run
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.handler import ChatHandler
 from graph_agent.interfaces.server.chat.run import RunEnded
@@ -393,7 +393,7 @@ async def _frames(
     ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
     host = chat.runs.host
     if isinstance(resolved, ProblemError):
-        yield _text(refused(ids, resolved))
+        yield _text(refused_run(ids, resolved))
         return
     spec, before = resolved.spec, resolved.before
     given = spec.graph_input if isinstance(spec.graph_input, dict) else {}
