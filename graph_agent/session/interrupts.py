@@ -31,11 +31,11 @@ from graph_agent.core.approvals.decisions import (
 from graph_agent.core.approvals.elicitation import is_elicitation, read_elicitation_answer
 from graph_agent.core.approvals.requests import (
     HeldCall,
+    approval_requests,
     calls_of_request,
     is_single_call,
     joined_request,
     request_of,
-    requests_of,
 )
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.results import open_interrupts
@@ -50,7 +50,7 @@ def joint_question(interrupts: Sequence[Interrupt]) -> tuple[list[Interrupt], An
     One question asks about the calls of all approval requests. Of other interrupts, the first is asked alone, with its
     value; the others follow its answer.
     """
-    if requests := requests_of(interrupts):
+    if requests := approval_requests(interrupts):
         return [each for each in interrupts if each.id in requests], joined_request([*requests.values()])
     return [interrupts[0]], interrupts[0].value
 
@@ -76,7 +76,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
         return dict(answer)
     # LangGraph would use an answer without an id for the next interrupt, which may be another one.
     if len({interrupt.id for interrupt in asked}) > 1:
-        if requests := requests_of(asked):
+        if requests := approval_requests(asked):
             return split_decisions(requests, answer)
         known = ", ".join(f"{interrupt.id} ({_named(interrupt)})" for interrupt in asked)
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
@@ -144,7 +144,7 @@ def _checked_answers(
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)
     answers = answers_by_id(answer, asked)
-    requests = requests_of(asked)
+    requests = approval_requests(asked)
     for each in asked:
         if each.id in answers and is_elicitation(each.value):
             answers[each.id] = read_elicitation_answer(each.value, answers[each.id]).as_value()

@@ -106,7 +106,7 @@ def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
     return value if is_approval_request(value) else None
 
 
-def requests_of(interrupts: Sequence[Interrupt]) -> dict[str, Mapping[str, Any]]:
+def approval_requests(interrupts: Sequence[Interrupt]) -> dict[str, Mapping[str, Any]]:
     """Return the approval requests of open interrupts, by interrupt id."""
     return {each.id: request for each in interrupts if (request := request_of(each)) is not None}
 

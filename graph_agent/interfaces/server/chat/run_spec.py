@@ -27,7 +27,7 @@ from graph_agent.base.errors import InputError
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
-from graph_agent.core.approvals.requests import calls_of_request, is_single_call, request_of, requests_of
+from graph_agent.core.approvals.requests import approval_requests, calls_of_request, is_single_call, request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
 from graph_agent.core.runs.inbox import ControlMessage
 from graph_agent.core.runs.notes import note_message
@@ -281,7 +281,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         check_conversation(new)
     elif not new or not all(isinstance(message, HumanMessage) for message in new):
         raise InvalidRequestError("There is no new user message after the assistant's last message.", "messages")
-    if requests_of(open_interrupts(state)):
+    if approval_requests(open_interrupts(state)):
         return await _decide(spec, caller, request, state)
     if (asked := open_question(state)) is not None:
         return _answer_question(spec, request, state, asked)
