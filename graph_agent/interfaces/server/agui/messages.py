@@ -420,7 +420,7 @@ def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[In
                     reason="tool_call",
                     message=_question(call, request.get("error")),
                     tool_call_id=call["id"] if owner else names.of(call["id"]),
-                    response_schema=response_schema(call),
+                    response_schema=answer_form(call),
                     metadata={
                         "toolCall": {"name": call["name"], "arguments": to_json_safe(call["arguments"])},
                         "allowedDecisions": list(call["allowed_decisions"]),
@@ -439,7 +439,7 @@ def _question(call: HeldCall, error: str | None) -> str:
     return "\n".join(filter(None, lines))
 
 
-def response_schema(call: HeldCall) -> dict[str, Any]:
+def answer_form(call: HeldCall) -> dict[str, Any]:
     """Return the JSON schema of the answer to the question about a call.
 
     It requires `approved`, a boolean that has one value only if the call cannot be both run and stopped. `editedArgs`
@@ -532,7 +532,7 @@ def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids:
 def _decision(entry: ResumeEntry, name: str) -> Decision:
     """Return the decision on the call `name`; whether the call allows it is checked later.
 
-    A cancelled question rejects the call. Raises `InvalidRequestError` if the payload does not fit `response_schema`.
+    A cancelled question rejects the call. Raises `InvalidRequestError` if the payload does not fit `answer_form`.
     """
     if entry.status == "cancelled":
         return reject(ABANDONED)
