@@ -77,7 +77,7 @@ class Listing:
         return (*parse_rules(_ALWAYS_IGNORED), *parse_rules(text))
 
 
-def shown(path: str) -> str:
+def path_line(path: str) -> str:
     """Return a path in one line; as a JSON string if it has a character that could be read as a line end."""
     return path if path.isprintable() and not path.startswith('"') else visible_json(path)
 

@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool, ToolException
 from graph_agent.base._internal.json_schema import compile_pattern
 from graph_agent.base.marks import marked
 from graph_agent.integrations.workspace.folder import MOST_DEPTH, Folder, PathError
-from graph_agent.integrations.workspace.listing import Listing, shown
+from graph_agent.integrations.workspace.listing import Listing, path_line
 from graph_agent.integrations.workspace.shell import CommandRunner, Shell
 
 P = ParamSpec("P")
@@ -88,7 +88,7 @@ class _FileTools:
         for path in listing:
             if len(found) == _MOST_FILES:
                 return "\n".join([*found, f"… and more than {_MOST_FILES} files; give a narrower pattern."])
-            found.append(shown(path))
+            found.append(path_line(path))
         if listing.is_late:
             return "\n".join([*found, f"… stopped after {_SEARCH_S:.0f} s."])
         return "\n".join([*(found or ["No file matches."]), *_depth_note(listing)])
@@ -111,7 +111,7 @@ class _FileTools:
             try:
                 for number, line in enumerate(_lines(self.folder.read_text(path)), 1):
                     if wanted.search(line.rstrip("\r\n"), timeout=max(0.001, ends - time.monotonic())):
-                        found.append(f"{shown(path)}:{number}: {line.strip()[:_MATCH_CHARS]}")
+                        found.append(f"{path_line(path)}:{number}: {line.strip()[:_MATCH_CHARS]}")
                         if len(found) > _MOST_MATCHES:
                             break
             except PathError:
