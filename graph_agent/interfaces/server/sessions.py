@@ -46,7 +46,7 @@ def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
     return event["type"] in types if types else event["type"] != "model_request"
 
 
-def shown(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
+def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
     """Return an event; recorded requests in a delegate's history are left out unless their type is requested.
 
     Args:
@@ -56,7 +56,7 @@ def shown(event: Mapping[str, Any], types: Collection[str], caller: str = "") ->
         event = {**event, "background": event["background"].removeprefix(caller)}
     if "history" not in event or "model_request" in types:
         return event
-    kept = [shown(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
+    kept = [visible_event(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
     return {**event, "history": kept}
 
 
@@ -164,7 +164,7 @@ class Sessions:
             raise _unknown(session_id)
         first, stored = tail
         found = [
-            {**public_value(shown(event, types, self._caller.thread(""))), "session_id": session_id}
+            {**public_value(visible_event(event, types, self._caller.thread(""))), "session_id": session_id}
             for event in read_events(stored, thread, first)
             if is_selected(event, types)
         ]
@@ -196,7 +196,7 @@ class Sessions:
             for seq, event in events:
                 if is_selected(event, types):
                     silent_since = time.monotonic()
-                    sent = public_value(shown(event, types, self._caller.thread("")))
+                    sent = public_value(visible_event(event, types, self._caller.thread("")))
                     yield frame({**sent, "seq": seq, "session_id": session_id}, event["type"])
 
         async with AsyncExitStack() as stack:
