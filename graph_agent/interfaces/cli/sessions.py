@@ -500,7 +500,7 @@ def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db:
     """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
     from graph_agent.agent_file.spec import load_spec
 
-    session_id, stopped = run_async(stop(load_spec(config), db, session))
+    session_id, stopped = run_async(stop_session(load_spec(config), db, session))
     Terminal().line(f"Session {session_id} {'is stopping' if stopped else 'is not running'}.")
     sys.exit(0 if stopped else 1)
 
@@ -570,7 +570,7 @@ async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[s
     raise InputError("No session is running. Name one with --session; `graph-agent sessions` lists them.")
 
 
-async def stop(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple[str, bool]:
+async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple[str, bool]:
     """Stop a session in any process; return its id, and whether there was something to stop.
 
     A running session is sent a request to abort, and is not waited for. If its newest input is unfinished and no
