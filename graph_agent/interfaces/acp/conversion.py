@@ -115,7 +115,7 @@ class AcpProjection:
             name: The client's id of the call.
         """
         self._open.add(name)
-        fields: dict[str, Any] = {"title": title_of(tool, arguments), "raw_input": {**arguments}, "status": status}
+        fields: dict[str, Any] = {"title": call_title(tool, arguments), "raw_input": {**arguments}, "status": status}
         if name in self._shown:
             yield update_tool_call(name, **fields)
         else:
@@ -171,7 +171,7 @@ def thought(text: str) -> schema.AgentThoughtChunk:
     return schema.AgentThoughtChunk(session_update="agent_thought_chunk", content=text_block(text))
 
 
-def title_of(tool: str, arguments: Mapping[str, Any]) -> str:
+def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return a call as one line."""
     return shorten(f"{visible(tool)} {visible_json(arguments)}", _TITLE_LENGTH)
 
@@ -259,7 +259,7 @@ def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> sc
     texts = [call.get("description", ""), f"The last answer was not accepted: {error}" if error else ""]
     return schema.ToolCallUpdate(
         tool_call_id=name,
-        title=title_of(call["name"], call["arguments"]),
+        title=call_title(call["name"], call["arguments"]),
         status="pending",
         raw_input=call["arguments"],
         content=[tool_content(text_block(visible(text))) for text in texts if text] or None,
