@@ -35,7 +35,7 @@ from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.state.events import Event
 from graph_agent.devtools.evaluation.cases import NO_MEASURES, Case, FailedCheck, Judge, Measures, Score, check_run
 from graph_agent.devtools.testing.calls import CallInWave, wave_calls
-from graph_agent.devtools.testing.recording import usage_of
+from graph_agent.devtools.testing.recording import reported_usage
 from graph_agent.models.endpoints import ModelEndpoint
 from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, mock_model_from_env
 from graph_agent.session.compiled import CompiledAgentGraph
@@ -244,7 +244,7 @@ class Runner:
         try:
             events = await session.events()
             if (model := mock_model_from_env()) is not None:
-                _script.set(MockChatModel(responses=model.responses[usage_of(events)["model_calls"] :]))
+                _script.set(MockChatModel(responses=model.responses[reported_usage(events)["model_calls"] :]))
             inputs = sum(event["type"] == "user_message" for event in events)
             ended = await session.status() not in (SessionStatus.CREATED, SessionStatus.RUNNING)
             is_stored = ended and inputs == len(case.turns)

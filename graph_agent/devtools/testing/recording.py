@@ -350,7 +350,7 @@ class _InputReader:
             answer=text_of(answers[-1]["content"]) if answers and status != "RUNNING" else "",
             status=SessionStatus(status),
             stop_reason=_stop_reason(self._events, status),
-            usage=usage_of(self._events),
+            usage=reported_usage(self._events),
         )
 
     def _calls(self) -> list[tuple[int, RecordedCall]]:
@@ -503,7 +503,7 @@ def decision_in(entry: StoredEvent) -> dict[str, Any]:
     return {**decision, "message": entry["message"]} if "message" in entry else decision
 
 
-def usage_of(events: Iterable[Mapping[str, Any]]) -> Usage:
+def reported_usage(events: Iterable[Mapping[str, Any]]) -> Usage:
     """Return the sum of tokens, model calls and cost that events report, those of delegates included.
 
     Requests that failed before they were counted do not count.
