@@ -77,7 +77,7 @@ def summary_wanted(body: CreateResponse) -> str | None:
     return (body.reasoning.summary or body.reasoning.generate_summary) if body.reasoning else None
 
 
-def usage_of(outcome: ChatOutcome) -> dict[str, Any]:
+def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
     """Return the usage of a run."""
     return {
         "input_tokens": outcome.input_tokens,
@@ -215,7 +215,7 @@ class ResponseDialect(ChatDialect):
             self._output[index]["status"] = "incomplete"
             yield self._done(index)
         self._calls = {}
-        self.response |= {"usage": usage_of(outcome), **status_fields(outcome)}
+        self.response |= {"usage": response_usage(outcome), **status_fields(outcome)}
         if outcome.status == "ABORTED":
             self.response["status"] = "cancelled"
         elif incomplete is not None:
