@@ -126,7 +126,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
     return "other"
 
 
-def window_in(exc: BaseException) -> int | None:
+def window_in_error(exc: BaseException) -> int | None:
     """Return the context window in tokens that a `context_overflow` error names; None without one."""
     return window_of(text_of(exc)) if classify_model_error(exc) == "context_overflow" else None
 

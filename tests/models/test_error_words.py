@@ -11,7 +11,13 @@ import anthropic
 import openai
 import pytest
 
-from graph_agent.models.errors import classify_model_error, describe_model_error, is_used_up, retry_after_s, window_in
+from graph_agent.models.errors import (
+    classify_model_error,
+    describe_model_error,
+    is_used_up,
+    retry_after_s,
+    window_in_error,
+)
 from graph_agent.models.wire import words
 from tests.support import __file__ as _support
 
@@ -94,7 +100,7 @@ def _ids(sample: dict[str, Any]) -> str:
 def test_each_error_is_classified_with_the_window_that_it_names(raised: Any) -> None:
     errors = [(raised or RAISED.get(each["server"], openai_error))(each) for each in SAMPLES]
 
-    found = [(classify_model_error(error), window_in(error)) for error in errors]
+    found = [(classify_model_error(error), window_in_error(error)) for error in errors]
 
     expected = [(each["kind"], each["window"]) for each in SAMPLES]
     wrong = [(_ids(a), b, c) for a, b, c in zip(SAMPLES, found, expected, strict=True) if b != c]
@@ -171,7 +177,7 @@ def test_an_error_inside_a_reply_with_status_200_is_read_by_its_body(
     request = httpx.Request("POST", _URL)
     errors = [ValueError(body), openai.APIError(body["message"], request, body=body)]
 
-    found = [(classify_model_error(error), window_in(error)) for error in errors]
+    found = [(classify_model_error(error), window_in_error(error)) for error in errors]
 
     assert found == [(kind, window)] * 2
     assert all(message in describe_model_error(error) for error in errors)

@@ -41,7 +41,7 @@ from graph_agent.models.errors import (
     classify_model_error,
     describe_model_error,
     is_used_up,
-    window_in,
+    window_in_error,
 )
 from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.models.parsing.calls import UNFINISHED
@@ -373,7 +373,7 @@ class RequestState:
 
     def _learn_window(self, error: Exception) -> None:
         """Record the context window that a refusal names, if the model's own is unknown."""
-        if self.window is None and self._patch is None and (window := window_in(error)) is not None:
+        if self.window is None and self._patch is None and (window := window_in_error(error)) is not None:
             self.model.learn_window(window)
 
     def fall_back(self, error: Exception) -> bool:
