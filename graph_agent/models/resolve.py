@@ -260,7 +260,7 @@ async def served_window(model: Any) -> int | None:
     for url in (f"{str(client.base_url).rstrip('/')}/models", f"{root}/props", f"{root}/api/v0/models"):
         try:
             answer = await client.get(url, cast_to=httpx.Response)
-            found = window_in(answer.json(), name)
+            found = window_in_listing(answer.json(), name)
         except Exception:  # noqa: BLE001 - a server may lack the page, and a client may raise anything
             continue
         if found is not None:
@@ -268,7 +268,7 @@ async def served_window(model: Any) -> int | None:
     return None
 
 
-def window_in(page: Any, name: str) -> int | None:
+def window_in_listing(page: Any, name: str) -> int | None:
     """Return the context window in a list of models or a server's properties; None if there is none.
 
     Args:
