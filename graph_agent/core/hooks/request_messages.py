@@ -230,14 +230,14 @@ def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
         texts: Message id → text.
     """
     return [
-        with_text(message, texts[message.id])
+        with_message_text(message, texts[message.id])
         if isinstance(message, ToolMessage) and message.id is not None and message.id in texts
         else message
         for message in messages
     ]
 
 
-def with_text(message: M, text: str) -> M:
+def with_message_text(message: M, text: str) -> M:
     """Replace the text of a message; its images and files follow the text."""
     content: Any = text
     if isinstance(message.content, list):

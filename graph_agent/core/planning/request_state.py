@@ -27,7 +27,7 @@ from graph_agent.base.types import Call
 from graph_agent.base.usage import TimedRequest, usage_of
 from graph_agent.core.deps import AgentDeps
 from graph_agent.core.hooks.protocol import HookAction, HookRequest
-from graph_agent.core.hooks.request_messages import with_text, with_texts
+from graph_agent.core.hooks.request_messages import with_message_text, with_texts
 from graph_agent.core.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.core.planning.kept_results import KeptResults, with_kept_results
 from graph_agent.core.planning.reply import REPLACED
@@ -134,9 +134,9 @@ def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
     Earlier versions stored a call without a name for a reply that was cut off; it is the text that it was.
     """
     if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs:
-        return with_text(message, prompts.render("steering", content=message.text))
+        return with_message_text(message, prompts.render("steering", content=message.text))
     if isinstance(message, AIMessage) and any(call["name"] == UNFINISHED for call in message.tool_calls):
-        message = without_calls(with_text(message, message.text or "A call that was cut off."))
+        message = without_calls(with_message_text(message, message.text or "A call that was cut off."))
     if isinstance(message, ToolMessage) and message.name == UNFINISHED:
         return HumanMessage(f"[Notice from the agent framework, not from the user: {message.text}]", id=message.id)
     return without_failure_report(message)
