@@ -35,7 +35,8 @@ class Terminal:
         """Print a text, which may have several lines; control characters except line feeds and tabs become escapes.
 
         Before a text on standard error, an unfinished line of standard output is ended if both are the same device.
-        Text on standard output that ends without a line feed delays log records until its line ends (see `TerminalLogStream`).
+        Text on standard output that ends without a line feed delays log records until its line ends (see
+        `TerminalLogStream`).
 
         Args:
             text: The text.
