@@ -26,7 +26,7 @@ from graph_agent.interfaces.server.responses.schemas import CompactResponse, enc
 from graph_agent.session.conversation import NoSummaryError, estimate_request, summarize_conversation
 
 
-async def compact(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
+async def compact_stored(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
     """Return the compaction of a stored conversation that is not empty."""
     server.check_body(body)
     host = server.chat.runs.host

@@ -29,7 +29,7 @@ from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequ
 from graph_agent.interfaces.server.responses import schemas
 from graph_agent.interfaces.server.responses.background import Background
 from graph_agent.interfaces.server.responses.chain import Chains, Key, items_of
-from graph_agent.interfaces.server.responses.compaction import compact
+from graph_agent.interfaces.server.responses.compaction import compact_stored
 from graph_agent.interfaces.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, item_page
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
@@ -308,7 +308,7 @@ async def compact_conversation(
     body: schemas.CompactResponse, sender: Sender, server: RequestServices
 ) -> models.CompactionObject:
     """Replace a conversation by its user messages and a summary."""
-    return models.CompactionObject(**await compact(server, sender, body))
+    return models.CompactionObject(**await compact_stored(server, sender, body))
 
 
 @router.post("/responses/input_tokens", responses=_COUNT_ERRORS)
