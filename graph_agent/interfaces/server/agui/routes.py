@@ -108,7 +108,9 @@ class ResolvedRun:
     """Ids of AG-UI interrupts that the request answers again, for which nothing is done."""
 
 
-async def resolve(host: Host, caller: Caller, body: AguiInput, credentials: Mapping[str, SecretStr]) -> ResolvedRun:
+async def resolve_agui(
+    host: Host, caller: Caller, body: AguiInput, credentials: Mapping[str, SecretStr]
+) -> ResolvedRun:
     """Return the run that a request starts, resumes or follows; nothing is started or stored yet.
 
     A new thread receives the whole conversation of the request, a known one the new messages or the answers. Without
@@ -359,7 +361,7 @@ async def run_agent(body: AguiInput, request: Request, sender: Sender, server: R
         credentials = host.credentials_of(request)
         resolved: ResolvedRun | ProblemError
         try:
-            resolved = await resolve(host, sender, body, credentials)
+            resolved = await resolve_agui(host, sender, body, credentials)
         except ProblemError as problem:
             resolved = problem
         owned = stack.pop_all()
