@@ -509,10 +509,10 @@ def title_of(first: CheckpointTuple | None) -> str:
     given = first.checkpoint["channel_values"].get("__start__") if first is not None else None
     messages = given.get("messages") if isinstance(given, dict) else None
     listed = messages if isinstance(messages, list) else [messages]
-    return shorten(next((text for message in listed if (text := _user_text(message))), ""))
+    return shortened_line(next((text for message in listed if (text := _user_text(message))), ""))
 
 
-def shorten(text: str, length: int = TITLE_LENGTH) -> str:
+def shortened_line(text: str, length: int = TITLE_LENGTH) -> str:
     """Return a text as one line of at most `length` characters, with `…` if it is cut."""
     line = " ".join(text[: 20 * length].split())
     return line if len(line) <= length else f"{line[: length - 1].rstrip()}…"

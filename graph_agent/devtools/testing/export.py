@@ -38,7 +38,7 @@ from graph_agent.devtools.testing.recording import (
 )
 from graph_agent.devtools.testing.script import script_of, stop_cause, stopped_requests, was_stopped
 from graph_agent.session.built_agent import builder_of
-from graph_agent.session.history import shorten
+from graph_agent.session.history import shortened_line
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
@@ -210,7 +210,7 @@ class _TestFile:
         first, total = self._inputs[0], len(self._recording.inputs)
         which = f"input {first.number} of " if not self._several and total > 1 else ""
         lines = [
-            f"Replays {which}session {self._recording.session_id!r}: {shorten(text_of(first.content), 50)}",
+            f"Replays {which}session {self._recording.session_id!r}: {shortened_line(text_of(first.content), 50)}",
             "",
             "The model's replies and the results of calls are those of the session. Nothing is",
             "contacted, and no tool runs. Edit any of it.",

@@ -19,7 +19,7 @@ from graph_agent.core.approvals.requests import HeldCall, calls_of_request, is_a
 from graph_agent.core.approvals.text import parse_answer, question_text
 from graph_agent.core.state.call_events import call_name, call_of
 from graph_agent.core.state.events import SUCCESSES, Event, StoredEvent
-from graph_agent.session.history import shorten
+from graph_agent.session.history import shortened_line
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, RunPart, Token
 
@@ -173,7 +173,7 @@ def thought(text: str) -> schema.AgentThoughtChunk:
 
 def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return a call as one line."""
-    return shorten(f"{visible(tool)} {visible_json(arguments)}", _TITLE_LENGTH)
+    return shortened_line(f"{visible(tool)} {visible_json(arguments)}", _TITLE_LENGTH)
 
 
 def agent_message(text: str, id_: str = "") -> schema.AgentMessageChunk:

@@ -15,7 +15,7 @@ from langgraph.types import interrupt
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, SessionStatus, create_graph_agent
 from graph_agent.interfaces.cli.sessions import age
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.session.history import EventReader, SessionSummary, shorten, summarize_sessions
+from graph_agent.session.history import EventReader, SessionSummary, shortened_line, summarize_sessions
 from graph_agent.storage.checkpoints.open import open_reader
 from tests.support.agents import asks, echo
 from tests.support.cli import run_cli
@@ -180,7 +180,7 @@ async def test_the_title_is_the_first_message_of_the_user(tmp_path: Path, messag
 
 
 def test_a_long_title_is_shortened() -> None:
-    assert (shorten("x" * 61), shorten("a " * 30), len(shorten("word " * 1000))) == (
+    assert (shortened_line("x" * 61), shortened_line("a " * 30), len(shortened_line("word " * 1000))) == (
         "x" * 59 + "…",
         ("a " * 30).strip(),
         60,
