@@ -118,7 +118,7 @@ def _collect_codes(body: Any, found: list[str], depth: int) -> None:
                 found.append(str(value)[:100])
 
 
-def text_of(exc: BaseException) -> str:
+def failure_text(exc: BaseException) -> str:
     """Return class names, messages, codes and bodies of an exception and its causes, one a line, for pattern matching.
 
     Each is cut to 20,000 characters.
@@ -213,7 +213,7 @@ def retry_after_s(exc: BaseException) -> float | None:
             return max(0.0, email.utils.parsedate_to_datetime(str(after)).timestamp() - time.time())
         except (ValueError, OverflowError):
             continue
-    found = _WAIT_IN_TEXT.search(text_of(exc))
+    found = _WAIT_IN_TEXT.search(failure_text(exc))
     if found is None or not any(found.groups()):
         return None
     hours, minutes, amount, unit, delay = found.groups()

@@ -23,11 +23,11 @@ from graph_agent.models.error_parts import (
     address_of,
     class_names,
     codes_of,
+    failure_text,
     header,
     is_wordless,
     provider_message,
     status_of,
-    text_of,
 )
 from graph_agent.models.error_parts import retry_after_s as retry_after_s
 from graph_agent.models.finish import CUT_OFF as CUT_OFF
@@ -104,7 +104,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
     if isinstance(exc, NotImplementedError):
         return "tools_rejected"
     # Words come first, because a status has several meanings: 429 is a quota or a rate limit.
-    status, text, classes = status_of(exc), text_of(exc), class_names(exc)
+    status, text, classes = status_of(exc), failure_text(exc), class_names(exc)
     by_words = classify_words(status, text, codes_of(exc))
     if by_words is not None:
         return by_words
@@ -128,19 +128,19 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 
 def window_in_error(exc: BaseException) -> int | None:
     """Return the context window in tokens that a `context_overflow` error names; None without one."""
-    return window_of(text_of(exc)) if classify_model_error(exc) == "context_overflow" else None
+    return window_of(failure_text(exc)) if classify_model_error(exc) == "context_overflow" else None
 
 
 def is_used_up(exc: BaseException) -> bool:
     """Whether the account's quota or balance is used up, so that only another account or provider can answer."""
     if classify_model_error(exc) != "permission":
         return False
-    return status_of(exc) == 402 or is_quota(status_of(exc), text_of(exc)) or bool(QUOTA_CODES & {*codes_of(exc)})
+    return status_of(exc) == 402 or is_quota(status_of(exc), failure_text(exc)) or bool(QUOTA_CODES & {*codes_of(exc)})
 
 
 def is_loading(exc: BaseException) -> bool:
     """Whether the error means that the server is still loading its model, and will answer after that."""
-    return classify_model_error(exc) == "transient" and has_words("loading", text_of(exc))
+    return classify_model_error(exc) == "transient" and has_words("loading", failure_text(exc))
 
 
 def is_unreachable(exc: BaseException) -> bool:
@@ -164,7 +164,7 @@ def hint_of(exc: BaseException) -> str:
         return "Start the server, or correct the model's address; `graph-agent doctor` tests it."
     if is_loading(exc):
         return "Wait until the server has loaded its model; `graph-agent doctor` tests it."
-    if has_words("damaged", text_of(exc)):
+    if has_words("damaged", failure_text(exc)):
         return "The server's reply does not have the form of its API; `graph-agent doctor --ask-model` tests it."
     if (asked_s := retry_after_s(exc)) is not None and asked_s > LONGEST_WAIT_S:
         return "Set `fallback_models`, so that another model answers meanwhile."

@@ -20,7 +20,7 @@ from graph_agent.base.settings.config import LoopConfig, StructuredOutput
 from graph_agent.base.tool_names import alias_of
 from graph_agent.base.usage import with_usage
 from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.error_parts import text_of
+from graph_agent.models.error_parts import failure_text
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
 from graph_agent.models.sanitize import SafeMessages, sanitized_all, with_traits
@@ -206,12 +206,12 @@ class StructuredPlanner:
             simpler = method != "text"
         elif classify_model_error(error) != "other":
             return False
-        elif zero_temperature and _TEMPERATURE.search(text_of(error)):
+        elif zero_temperature and _TEMPERATURE.search(failure_text(error)):
             self._zero_temperature = False
             return True
         else:
             about = {"schema": _ABOUT_SCHEMAS, "tool": _ABOUT_CHOICES}.get(method)
-            simpler = about is not None and about.search(text_of(error)) is not None
+            simpler = about is not None and about.search(failure_text(error)) is not None
         if simpler:
             logger.info("The model takes no plan by %s; a simpler method is used from now on", method)
             self._refused.add(method)
@@ -369,7 +369,9 @@ class SchemaMode:
 
     def refused(self, schema: dict[str, Any], form: WireFormat, error: Exception) -> bool:
         """Whether an error refuses the form of a schema; the form is then not used again, which is logged."""
-        if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(text_of(error)):
+        if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(
+            failure_text(error)
+        ):
             return False
         remaining = self._remaining(schema)
         # Another session may have removed it already.
