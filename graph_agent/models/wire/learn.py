@@ -21,7 +21,7 @@ from graph_agent.base._internal.media import Media
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.usage import record_warning
-from graph_agent.models.error_parts import failure_text as error_text
+from graph_agent.models.error_parts import failure_text
 from graph_agent.models.error_parts import status_of
 from graph_agent.models.wire.choose import base_url, model_name, rules_for
 from graph_agent.models.wire.rules import WireRules
@@ -308,7 +308,7 @@ class LearningRequest:
             return False
         if (status := status_of(error)) is not None and status not in _REFUSALS:
             return False
-        lesson = self._endpoint.lesson(error_text(error), self.rules, options, changes_request)
+        lesson = self._endpoint.lesson(failure_text(error), self.rules, options, changes_request)
         if lesson is None:
             return False
         self._lessons.append(lesson)
