@@ -20,20 +20,29 @@ from graph_agent.core.delegation import Delegate
 from graph_agent.core.tools.output import misfit_text
 
 _DELEGATE = ("name", "description", "run")
+"""Attributes that every delegate has."""
 _PLAIN_TYPES = (str, int, float, bool, type(None), Any, list, dict)
 """Types of parameters that certainly have a JSON schema."""
 _PLAIN_GENERICS = frozenset({list, dict, Union, UnionType})
+"""Generic types that have a JSON schema if their arguments have."""
 
 
 def checked_tools(given: object) -> list[BaseTool]:
-    """Convert a list of LangChain tools and callables to tools; raise `ConfigError` if that is not possible."""
+    """Return a list of LangChain tools, each callable among the items converted to a tool; None gives an empty list.
+    Args:
+        given: An iterable of tools and callables, or a LangGraph `ToolNode`.
+
+    Raises:
+        ConfigError: It is no such iterable, or an item cannot become a tool.
+    """
     if isinstance(by_name := getattr(given, "tools_by_name", None), Mapping):
         given = by_name.values()  # a `ToolNode`
     return [checked_tool(each, f"tools[{at}]") for at, each in enumerate(_listed(given, "tools"))]
 
 
 def checked_delegates(given: object) -> list[Delegate]:
-    """Return the delegates unchanged; raise `ConfigError` if the value is no list of delegates."""
+    """Return the delegates unchanged as a list (None gives an empty one); raise `ConfigError` if an item lacks a
+    delegate's attributes."""
     delegates = _listed(given, "delegates")
     for at, each in enumerate(delegates):
         if not all(hasattr(each, name) for name in _DELEGATE):
@@ -45,12 +54,20 @@ def checked_delegates(given: object) -> list[Delegate]:
 
 
 def checked_hooks(given: object, name: str = "hooks") -> list[Any]:
-    """Return the hooks, which are validated on registration, unchanged; raise `ConfigError` if they are no list."""
+    """Return the hooks unchanged as a list (None gives an empty one); raise `ConfigError` if they are no list.
+    Each hook is validated when it is registered.
+
+    Args:
+        name: Name of the parameter, for the error message.
+    """
     return _listed(given, name)
 
 
 def openai_schema(tool: BaseTool) -> dict[str, Any]:
-    """Return a tool's schema in OpenAI's function format; raise `ConfigError` if its arguments have no JSON schema."""
+    """Return a tool's schema in OpenAI's function format.
+    A JSON schema that LangChain cannot convert is passed on as it is. Raises `ConfigError` if the arguments of any
+    other tool have no JSON schema.
+    """
     try:
         return convert_to_openai_tool(tool)
     except Exception as error:
@@ -65,9 +82,11 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
 
 
 def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
-    """Check that a tool can be offered; by its parameters' types where they suffice, because a conversion is slow.
-
-    `hidden` parameters are injected. Raises `ConfigError` if the arguments have no JSON schema.
+    """Raise `ConfigError` if a tool cannot be offered because its arguments have no JSON schema.
+    Args:
+        tool: The tool; it is converted only if the types of its parameters do not suffice, because a conversion is
+            slow.
+        hidden: Names of injected parameters, which the model does not see.
     """
     schema: Any = tool.args_schema
     is_class = type(tool) is StructuredTool and isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -80,11 +99,12 @@ def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
 
 
 def _is_plain(field: FieldInfo) -> bool:
-    """Whether a field certainly has a JSON schema: a type of JSON, and no validator that may change its schema."""
+    """Whether a field certainly has a JSON schema: a type of JSON, and no metadata that may change the schema."""
     return not field.metadata and _is_plain_type(field.annotation)
 
 
 def _is_plain_type(annotation: Any) -> bool:
+    """Whether an annotation is a type of JSON, a `Literal`, or a list, dict or union of such types."""
     if any(annotation is plain for plain in _PLAIN_TYPES):
         return True
     # The arguments of a `Literal` are values.
@@ -93,16 +113,24 @@ def _is_plain_type(annotation: Any) -> bool:
 
 
 def _listed(given: object, name: str) -> list[Any]:
+    """Return an iterable as a list (None gives an empty one); raise `ConfigError` for a string, a mapping or a single
+    tool."""
     if given is None:
         return []
     # A single tool is a pydantic model, whose iterator yields its fields.
     if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | BaseModel):
+        # The items are read once, as they may come from a generator.
         return list(given)
     raise ConfigError(f"{name}={given!r}: give a list, e.g. {name}=[…].")
 
 
 def checked_tool(given: object, where: str) -> BaseTool:
-    """Convert a LangChain tool or a callable to a tool; raise `ConfigError` if it cannot become one."""
+    """Return a tool unchanged, or a callable converted to one; raise `ConfigError` for anything else.
+    A callable needs a name, a docstring and type hints.
+
+    Args:
+        where: What was given, such as `tools[2]`, for the error message.
+    """
     if isinstance(given, BaseTool):
         return given
     if not callable(given):
@@ -120,6 +148,7 @@ def checked_tool(given: object, where: str) -> BaseTool:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of an exception's text, with a period at its end."""
     text = str(error) if isinstance(error, ValueError) else exception_text(error)
     return f"{text.strip().splitlines()[0].rstrip('.')}."
 
@@ -129,10 +158,12 @@ ArgumentsCheck = Callable[[Mapping[str, Any]], str | None]
 
 
 def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | None:
-    """Return the check of a tool whose schema is no class of pydantic 2; None for any other tool.
+    """Return a check of a tool's arguments if LangChain does not make one; None if it does, or if any arguments fit.
+    LangChain passes arguments on unchecked if the schema is a JSON schema, as for a tool of an MCP server, or is
+    missing, as for a class whose `_run` declares the parameters.
 
-    LangChain passes arguments on unchecked if the schema is a JSON schema, as that of an MCP server's tool, or missing,
-    as that of a class of tools whose `_run` has the parameters. `hidden` parameters are injected.
+    Args:
+        hidden: Names of injected parameters, which the check skips.
     """
     schema: Any = tool.args_schema
     if isinstance(schema, dict):
@@ -147,6 +178,8 @@ def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | No
 
 
 class _JsonCheck:
+    """Checks arguments against a JSON schema. The schema is compiled at the first call, which may take seconds."""
+
     def __init__(self, tool: str, schema: dict[str, Any], hidden: Collection[str]) -> None:
         self._tool, self._hidden = tool, hidden
         required = schema.get("required")
@@ -174,7 +207,7 @@ class _JsonCheck:
 
 
 class _ClassCheck:
-    """Checks arguments against a tool's class of pydantic 1, or the class made from the signature of `_run`."""
+    """Checks arguments against a tool's class of pydantic 1, or against the class made from the signature of `_run`."""
 
     def __init__(self, tool: BaseTool, hidden: Collection[str]) -> None:
         self._tool, self._hidden = tool, hidden

@@ -1,4 +1,6 @@
-"""Interrupts the graph for each client tool, which the caller of a run executes; its result resumes the graph."""
+"""Interrupts the graph for each client tool, which the caller of a run executes; its result resumes the graph.
+A client tool is offered to the model by the caller of a run, as a schema without code in the agent.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,29 @@ from graph_agent.base.types import Call
 from graph_agent.core.state.call_events import CallResult
 
 CLIENT_CALL = "client_tool_call"
-"""The `type` of the interrupt's value, which also has the call's `id`, `name` and `arguments`."""
+"""The `type` of the interrupt's value, `{"type": …, "id": …, "name": …, "arguments": {…}}`."""
 
 _NOT_FIRST = (
     "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again "
     "if it is still wanted."
 )
+"""Text for the model for a client call after the first of a plan."""
 
 
 class ClientResult(TypedDict):
     """The value that resumes the interrupt of a client tool call."""
 
     content: str | list[Any]
-    """Text, or LangChain content blocks."""
+    """The output: text, or LangChain content blocks."""
     status: str
     """`success`, or `error` if the tool failed."""
 
 
 def call_client_tool(call: Call) -> CallResult:
-    """Interrupt the graph for a client tool call; on resume, return the client's result."""
+    """Interrupt the graph for a client tool call; when the run is resumed, return the client's result.
+    The first time, this raises LangGraph's `GraphInterrupt`. The value that resumes it is a `ClientResult`; any other
+    value is converted to text and counts as success.
+    """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:
         return CallResult(as_text(answer))
@@ -43,12 +49,19 @@ def call_client_tool(call: Call) -> CallResult:
 
 
 def fault_further_client_calls(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
-    """Return a plan's calls, in order, with a fault on each call of a client's tool after the first."""
+    """Return a plan's calls, with a fault on each client call after the first, because they run one at a time.
+    Calls that have a fault already do not count.
+
+    Args:
+        calls: The plan's calls; their order is kept.
+        names: Names of the client tools.
+    """
+    # A run has one pending interrupt of this kind, whose answer belongs to exactly one call.
     client_ids = [call["id"] for call in calls if call["name"] in names and "fault" not in call]
     further = {*client_ids[1:]}
     return [{**call, "fault": _NOT_FIRST, "skipped": True} if call["id"] in further else call for call in calls]
 
 
 def bare_schema(name: str) -> dict[str, Any]:
-    """Return an OpenAI function schema without parameters, for a tool known only by name."""
+    """Return an OpenAI function schema with no description and no parameters, for a tool known only by name."""
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

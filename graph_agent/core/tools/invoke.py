@@ -45,7 +45,7 @@ _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
 
 @dataclass(frozen=True, slots=True)
 class CommandScope:
-    """The effects that a call's commands may have."""
+    """The effects that the `Command`s of a call may have."""
 
     own: CustomState = NO_OWN_FIELDS
     nested: bool = False
@@ -72,11 +72,11 @@ class CommandEffects:
     parent_update: list[tuple[str, Any]] = field(default_factory=list)
     hands_off: bool = False
     refused: list[str] = field(default_factory=list)
-    """Requested changes that are not allowed."""
+    """Requested changes that are not allowed, each as a clause for the error message."""
 
     @classmethod
     def read(cls, returned: Any, call: Call, scope: CommandScope) -> CommandEffects:
-        """Read the messages and commands that a call returned."""
+        """Return the effects of the messages and commands that a call returned, as far as `scope` allows them."""
         effects = cls()
         for item in returned if isinstance(returned, list) else [returned]:
             if not isinstance(item, Command):
@@ -139,16 +139,17 @@ class CommandEffects:
 
     @property
     def handoff(self) -> Handoff | None:
-        """The command to the parent graph; None if there is none."""
+        """The command to the parent graph in plain types; None if there is none."""
         return {"goto": self.goto, "update": self.parent_update} if self.hands_off else None
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a `CallResult` that hold the effects."""
+        """Return the effects as fields of a `CallResult`: `writes`, `messages` and `handoff`."""
         return {"writes": tuple(self.writes), "messages": tuple(self.messages), "handoff": self.handoff}
 
 
 def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
-    """Return one command to the parent graph for the handoffs of a wave, in call order."""
+    """Return one command to the parent graph that has the targets and updates of all handoffs of a wave, in call
+    order."""
     goto = [
         Send(*target) if isinstance(target, list | tuple) else target for each in handoffs for target in each["goto"]
     ]
@@ -157,7 +158,8 @@ def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
 
 
 def as_command(message: ToolMessage, output: CallResult) -> ToolMessage | Command[Any]:
-    """Return a call's result as middleware receives it: a command if it has further effects than its message."""
+    """Return a call's result for middleware: the message, or a command if the call has further effects than its
+    message."""
     if output.handoff is not None:
         return parent_command([output.handoff])
     if not output.writes and not output.messages:
@@ -178,9 +180,8 @@ _LONGEST = 1_000
 
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
-    """Refuse text arguments that the schema, if it is a pydantic class, parses as NaN or an infinity.
-
-    Raises `ToolArgumentsError` with their names.
+    """Raise `ToolArgumentsError`, with their names, for text arguments that the schema parses as NaN or an infinity.
+    A tool whose schema is no pydantic class is not checked, nor are arguments that do not fit the schema.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:
@@ -225,11 +226,11 @@ def _is_not_finite(value: Any) -> bool:
 
 @dataclass(slots=True)
 class ReturnValue:
-    """The return value of one attempt to run a tool."""
+    """What one attempt to run a tool has returned, filled while it runs under `recorded_return_value`."""
 
     value: Any = None
     is_known: bool = False
-    """Whether the tool has returned."""
+    """Whether the tool has returned, so that `value` is set."""
     has_begun: bool = False
     """Whether the tool's own code has begun, so that its arguments were accepted."""
 
@@ -239,7 +240,7 @@ _current: ContextVar[ReturnValue | None] = ContextVar("graph_agent_returned", de
 
 @contextmanager
 def recorded_return_value(returned: ReturnValue) -> Iterator[None]:
-    """Record the return value of the tool that an `Invoker` runs inside the context."""
+    """Fill `returned` with the return value of the tool that an `Invoker` runs inside the `with` block."""
     reset = _current.set(returned)
     try:
         yield
@@ -260,15 +261,15 @@ class Invoker:
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
-        """Run the tool with the model's arguments and the injected ones.
-
-        Returns the text a tool returned, a `ToolMessage`, or the messages and commands that the tool created. Raises
-        the tool's exception, or pydantic's `ValidationError` for arguments that do not fit.
+        """Run the tool with the model's arguments and the injected ones, and return its output.
+        That is text, a `ToolMessage`, or a list of the messages and commands that the tool created. Raises the tool's
+        own exception, or pydantic's `ValidationError` for arguments that do not fit.
         """
         if self._direct is not None and not _has_callbacks(config):
             return await self._direct(arguments, call_id, config)
         tool = self._tool
         request = {"type": "tool_call", "id": call_id, "name": tool.name, "args": arguments}
+        # LangChain's executor would keep the process alive until a stopped call returns.
         if self._blocking:
             return await call_in_thread(tool.invoke, request)
         try:
@@ -324,8 +325,7 @@ _UNRUN = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 
 def _record(value: Any) -> None:
-    """Store the return value of the running tool, if it is being recorded.
-
+    """Store the return value of the running tool, if `recorded_return_value` is active.
     Raises `TypeError` for a coroutine or a generator: the code of the tool has not run, or not to its end.
     """
     if isinstance(value, _UNRUN):
@@ -340,7 +340,7 @@ def _record(value: Any) -> None:
 
 
 def _record_begin() -> None:
-    """Store that the code of the running tool begins, if its return value is being recorded."""
+    """Store that the code of the running tool has begun, if `recorded_return_value` is active."""
     if (returned := _current.get()) is not None:
         returned.has_begun = True
 
@@ -387,8 +387,7 @@ def _with_recording(tool: BaseTool) -> BaseTool:
 
 
 def _with_shallow_schema(tool: BaseTool, injected: InjectedArguments) -> BaseTool:
-    """Return the tool with a schema that does not serialize injected arguments; the same tool if it has none.
-
+    """Return a copy of the tool whose schema does not serialize injected arguments; the tool itself if it has none.
     LangChain dumps validated arguments only to get their names. The dump of a `ToolRuntime` warns about each value
     whose type differs from the declared one, and serializes the whole history in its state.
     """
@@ -443,7 +442,8 @@ def _has_callbacks(config: RunnableConfig) -> bool:
 def tool_runtime(
     call_id: str, state: Any, config: RunnableConfig, runtime: Runtime[Any], tools: Iterable[BaseTool]
 ) -> ToolRuntime[Any, Any]:
-    """Build the `ToolRuntime` of a call, with all tools of the agent, for the tool and for middleware."""
+    """Return a call's `ToolRuntime`, which LangGraph defines, for the tool and for middleware; it has all of the
+    agent's tools."""
     return ToolRuntime(
         state=state,
         tool_call_id=call_id,
@@ -513,10 +513,9 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
 
 
 def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
-    """Return middleware's output with the value of the call's own output, which a message does not hold.
-
+    """Return middleware's output with the value (`stored`) of the call's own output, which a message cannot hold.
     If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
-    from the content does not reappear through the artifact. The outputs of the call's runs are oldest first.
+    from the content does not reappear through the artifact. `outputs` are those of the call's attempts, oldest first.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):
@@ -533,7 +532,7 @@ def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResu
 
 
 def _content(content: str | list[Any]) -> str | list[Any]:
-    """Return a message's content, cleaned. A list of strings is a tool's own list and becomes its text form."""
+    """Return a message's content without characters that JSON cannot hold; a list of strings becomes text."""
     if isinstance(content, list) and any(isinstance(block, dict) for block in content):
         blocks: list[Any] = to_json_safe(content)
         return blocks
@@ -554,7 +553,7 @@ class ToolRetry(BaseModel):
     initial_interval: NonNegativeFloat = 0.5
     """Seconds before the second attempt."""
     backoff_factor: float = Field(default=2.0, ge=1)
-    """Factor applied to the wait after each further attempt."""
+    """Factor by which each further wait is longer than the one before."""
     max_interval: NonNegativeFloat = 128.0
     """Maximum wait in seconds."""
     jitter: bool = True
@@ -562,9 +561,8 @@ class ToolRetry(BaseModel):
 
     @classmethod
     def of(cls, tool: str, marks: Mapping[str, Any]) -> Self:
-        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; one attempt without it.
-
-        Raises `ConfigError` if the mark is not such a mapping.
+        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; one attempt without the mark.
+        Raises `ConfigError` if the mark is no mapping, or has an unknown field or an invalid value.
         """
         given = marks.get("retry")
         if given is None:
@@ -578,16 +576,15 @@ class ToolRetry(BaseModel):
             raise ConfigError(explain(error, where, cls)) from None
 
     def wait_s(self, attempt: int) -> float:
-        """Return the seconds to wait after an attempt, counted from 1."""
+        """Return the seconds to wait after attempt number `attempt`, counted from 1; random with `jitter`."""
         longest = min(self.initial_interval, self.max_interval)
         for _ in range(attempt - 1):
             longest = min(longest * self.backoff_factor, self.max_interval)
         return longest * random.uniform(0.5, 1) if self.jitter else longest
 
     def again(self, error: BaseException, attempt: int, *, cut_off: bool, marks: Mapping[str, Any]) -> bool:
-        """Whether to retry after a failed attempt, counted from 1.
-
-        One that was `cut_off`, at its time limit or with its server, may have taken effect.
+        """Whether to retry after failed attempt number `attempt`, counted from 1, which raised `error`.
+        An attempt that was `cut_off`, by its time limit or a lost server, may have taken effect: see the class.
         """
         if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):
             return False
@@ -595,5 +592,5 @@ class ToolRetry(BaseModel):
 
 
 def after_attempts(text: str, attempts: int) -> str:
-    """Return the text of the last failure, with the number of attempts if more than one."""
+    """Return the text of the last failure, with ` (after 3 attempts)` before its period if there were several."""
     return text if attempts == 1 else f"{text.removesuffix('.')} (after {attempts} attempts)."

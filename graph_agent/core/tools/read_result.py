@@ -1,4 +1,7 @@
-"""Implements the `read_result` tool, which returns parts of truncated outputs to the model."""
+"""Implements the `read_result` tool, by which the model reads the rest of a truncated output.
+
+Outputs are offloaded if the setting `offload_over_chars` is set: the model gets a part, and reads on as needed.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,12 @@ from graph_agent.core.state.events import StoredEvent
 from graph_agent.core.tools.output import fenced_text, source_of
 
 READ_RESULT = "read_result"
+"""Name of the tool."""
 MOST_RESULT_CHARS = 20_000
 """Maximum characters that one call of `read_result` returns."""
 
 _IDS_LISTED = 20
+"""Maximum ids that an error for an unknown id lists."""
 _DESCRIPTION = (
     "Read a part of an earlier call's output that was too long to be shown whole. "
     "The place of the cut names the call's id and the offset to go on from; offsets and lengths are in characters."
@@ -31,7 +36,10 @@ _Events = Annotated[Any, InjectedState("events")]
 
 
 def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
-    """Return the tools, with `read_result` if outputs are offloaded; raise `ConfigError` if another has that name."""
+    """Return the tools, followed by `read_result` if the configuration offloads outputs.
+
+    Raises `ConfigError` if outputs are offloaded and another tool has that name.
+    """
     if config.offload_over_chars is None:
         return tools
     for tool in tools:
@@ -55,19 +63,29 @@ def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[
 
 
 def read_on_hint(id_: str, offset: int) -> str:
-    """Return a truncation marker's hint: the `read_result` call for what is missing from a character on."""
+    """Return the hint in a truncation marker: the `read_result` call that returns the output from `offset` on.
+
+    E.g. `read on with read_result(id="c1", offset=2000)`.
+    """
     return f"read on with {READ_RESULT}(id={json.dumps(id_, ensure_ascii=False)}, offset={offset})"
 
 
 def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int) -> str:
-    """Return a part of a call's whole output, or concatenated text, preceded by a line with its range.
+    """Return a part of a call's whole output, after a line with its range; the text of an untrusted delegate is fenced.
 
-    Offset and maximum length are in characters. Of several calls with the id, the newest in the history counts. Raises
-    `ToolException` if none has a result, or its output ends before the offset.
+    Args:
+        events: The session's events, oldest first.
+        id_: Id of the call. Of several calls with the id, the newest in the history counts.
+        offset: Where the part begins, in characters.
+        length: Maximum characters of the part.
+
+    Raises:
+        ToolException: No call with the id has a result, or its output ends before `offset`.
     """
     results = (entry for entry in reversed(events) if entry["type"] in ("tool_result", "delegation_response"))
     ids: dict[str, None] = {}
     for entry in results:
+        # Its own results are parts of other outputs.
         if entry.get("name") == READ_RESULT:
             continue
         if entry["id"] == id_:
@@ -78,7 +96,17 @@ def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int)
 
 
 def part_of(text: str, source: str, offset: int, length: int) -> str:
-    """Return a part of a text, preceded by a line with its range; raise `ToolException` for an offset past its end."""
+    """Return a part of a text after a line such as `[Characters 0 to 500 of 1200; go on at offset 500]`.
+
+    Args:
+        text: The whole text.
+        source: What the text is, as the subject of the error message.
+        offset: Where the part begins, in characters.
+        length: Maximum characters of the part.
+
+    Raises:
+        ToolException: `offset` is at or past the end of a text that is not empty.
+    """
     size = len(text)
     if offset > max(0, size - 1):
         raise ToolException(f"{source} has {size} characters; an offset of {offset} is past its end.")
@@ -88,6 +116,7 @@ def part_of(text: str, source: str, offset: int, length: int) -> str:
 
 
 def _listed(newest_first: list[str]) -> str:
+    """Return the ids that can be read as a clause for an error message, the first `_IDS_LISTED` of them."""
     if not newest_first:
         return "there is no result to read."
     more = len(newest_first) - _IDS_LISTED
@@ -103,4 +132,5 @@ async def _read_result(
     ] = MOST_RESULT_CHARS,
     events: _Events = None,
 ) -> str:
+    """Return a part of an earlier output: the code of the tool."""
     return read_part(events or [], id, offset, min(length, MOST_RESULT_CHARS))

@@ -1,4 +1,7 @@
-"""Holds the tools and delegates of one agent by name, and validates the calls that a person decides on."""
+"""Holds the tools and delegates of one agent by name, and validates the calls that a person decides on.
+A delegate is another agent that this one hands tasks to. Marks are the entries of a tool's `metadata` that this package
+reads, such as `effect` (`read` or `write`) and `timeout_s`.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,17 @@ _WITHDRAWAL_S = 10.0
 
 
 _IN_BACKGROUND = "True to go on at once; the result follows as a notice."
+"""Description of a delegate's parameter `background`, for the model."""
 
 
 def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
-    """Return a delegate in OpenAI's function format."""
+    """Return the function schema, in OpenAI's format, by which a delegate is offered to the model.
+    It has the parameter `task`, and `background` if the delegate can go on while the agent continues.
+
+    Args:
+        call_name: Name of the function, `delegate_to_<name>`.
+        prompts: Renders the description with the delegate's name and description.
+    """
     properties = {"task": {"type": "string", "description": "The task, complete in itself."}}
     if getattr(delegate, "background", False):
         properties["background"] = {"type": "boolean", "description": _IN_BACKGROUND}
@@ -56,32 +66,31 @@ _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
 
 class ToolSource(Protocol):
-    """A list of tools that may change."""
+    """A list of tools that may change while the agent runs, such as those of an MCP server."""
 
     version: int
-    """Number of changes so far."""
+    """Number of changes of the list so far."""
     lists_change: bool
-    """Whether the source may announce changes."""
+    """Whether the source may announce changes of its list."""
 
     @property
     def pending(self) -> bool:
-        """Whether an announced change is not yet in the list."""
+        """Whether a change was announced that the list does not contain yet."""
         ...
 
     async def wait_for_changes(self) -> None:
-        """Wait for pending changes, a few seconds at most."""
+        """Wait until announced changes are in the list, for a few seconds at most; no error if they are not."""
         ...
 
     def __iter__(self) -> Iterator[BaseTool]:
-        """Iterate over the current tools."""
+        """Iterate over the tools that the list has now."""
         ...
 
 
 class LiveTools:
-    """The tools given to an agent, with unique names, with those of each source kept current.
-
-    New tools of a source are added only if all its tools were given. A list filtered by the user keeps its names; their
-    definitions are kept current.
+    """The tools given to an agent, kept current with the sources that some of them come from.
+    Tools that a source adds later are included only if all its present tools were given; of a selection, the names stay
+    fixed and only the definitions are kept current.
     """
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
@@ -94,7 +103,7 @@ class LiveTools:
             None if all(id(tool) in given for tool in source) else {tool.name for tool in source if id(tool) in given}
             for source in self._sources
         ]
-        """The names that were chosen of each source; None for all, those of later tools included."""
+        """For each source, the names of the tools given; None if all were given, so that later ones are included."""
         followed = {id(tool) for source in self._sources for tool in source}
         # A copy that the user has changed is none of its source's tools.
         self._fixed = [tool for tool in tools if id(tool) not in followed]
@@ -103,20 +112,22 @@ class LiveTools:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """The version of each source; a different value means a change."""
+        """The version of each source, in order; the tuple differs after any change."""
         return tuple(source.version for source in self._sources)
 
     @property
     def pending(self) -> bool:
-        """Whether an announced change of a source is not yet in its list."""
+        """Whether an announced change of a source is not yet in the source's list."""
         return any(source.pending for source in self._sources)
 
     async def wait_for_changes(self) -> None:
-        """Wait for pending changes, a few seconds at most."""
+        """Wait until the announced changes of all sources are in their lists, for a few seconds at most."""
         await asyncio.gather(*(source.wait_for_changes() for source in self._sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
-        """Return the current tools, those of sources last, without a source's tool whose name is taken."""
+        """Return the tools of now: those without a source first, then those of each source.
+        A source's tool whose name another tool or `taken` has is left out, with a warning in the log.
+        """
         tools = {tool.name: tool for tool in self._fixed}
         for source, chosen in zip(self._sources, self._chosen, strict=True):
             for tool in list(source):
@@ -130,16 +141,20 @@ class LiveTools:
 
 
 class Toolbox:
-    """The tools and delegates that the model may call.
+    """The tools and delegates that the model may call, by name.
+    Copies made by its methods share the underlying tools, so that a copy follows later changes.
 
     Args:
+        tools: The agent's tools.
         delegates: Agents to delegate tasks to, offered as `delegate_to_<name>`.
-        offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox;
-            a schema with the name of one of the agent's own tools is left out.
+        prompts: Renders the descriptions of delegates.
+        offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox; a
+            schema with the name of one of the agent's own tools is left out.
         own: The agent's own state fields, which tools may read and write.
 
     Raises:
-        ConfigError: For two tools of one name, a delegate named like a tool, an invalid name, or an invalid mark.
+        ConfigError: Two tools or two delegates have one name, a delegate is named like a tool, a name or a mark is
+            invalid, or a tool's arguments have no JSON schema.
     """
 
     def __init__(
@@ -157,9 +172,10 @@ class Toolbox:
         self._injected: dict[str, InjectedArguments] = {}
         self._invokers: dict[str, Invoker] = {}
         self.retries: dict[str, ToolRetry] = {}
-        """Tool name → its retry policy."""
+        """Tool name → how often and when a failed call is repeated."""
         self.schema_checks: dict[str, ArgumentsCheck] = {}
-        """Tool name → the check of its arguments, for tools without a class of pydantic 2; it may take seconds."""
+        """Tool name → the check of its arguments, for tools that LangChain itself does not check; a check may take
+        seconds."""
         for tool in tools:
             if tool.name in self.tools:
                 raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
@@ -182,15 +198,17 @@ class Toolbox:
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
         self.return_direct = {name for name, tool in self.tools.items() if tool.return_direct}
-        """Tools whose result is the answer."""
+        """Names of the tools whose result is the agent's answer."""
         self.client_tools: set[str] = set()
+        """Names of the tools that the caller of a run executes."""
         self.withdrawn: set[str] = set()
-        """Client tools that are no longer offered; only their earlier calls are answered."""
+        """Names of client tools that earlier calls used and the caller no longer offers; only those calls are
+        answered."""
         self._made_before: frozenset[str] = frozenset()
         self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
         self.may_write = bool(self.delegates) or not reading or self._live.lists_change
-        """Whether any call may change something; a tool without a mark counts as writing, as in MCP."""
+        """Whether any call may change something; a tool without the mark `effect` counts as writing, as in MCP."""
         self._prompts = prompts
         self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
         self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
@@ -198,21 +216,21 @@ class Toolbox:
         self.names += self._offered
         self._own_tools = self._checked(self.tools.values())
         self.schemas = self._schemas()
-        """The tools and delegates in OpenAI's function format."""
+        """The schemas offered to the model, in OpenAI's function format."""
 
     def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
-        """Return a copy that offers these schemas; it can run the same calls."""
+        """Return a copy that offers these schemas to the model instead; it can still run the same calls."""
         other = copy.copy(self)
         other.names = [schema["function"]["name"] for schema in schemas]
         other.schemas = ToolSchemas.of(schemas)
         return other
 
     def without(self, names: Collection[str]) -> Toolbox:
-        """Return a copy that does not offer these names; it can run the same calls."""
+        """Return a copy that does not offer these names to the model; it can still run the same calls."""
         return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
 
     def with_tool(self, name: str, tool: BaseTool) -> Toolbox:
-        """Return a copy that runs calls of a name with a tool of a middleware's own; the offer is unchanged."""
+        """Return a copy that runs calls of `name` with another tool, given by middleware; the offer is unchanged."""
         other = copy.copy(self)
         other._injected, other._invokers, other.retries = {**self._injected}, {**self._invokers}, {**self.retries}
         other.tools, other.schema_checks = {**self.tools}, {**self.schema_checks}
@@ -221,7 +239,11 @@ class Toolbox:
         return other
 
     def replace_tools(self, replace: Callable[[BaseTool], BaseTool]) -> None:
-        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed."""
+        """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed.
+        Args:
+            replace: Returns the tool to run in place of the given one, with the same name; also called for tools added
+                later.
+        """
         self._replace = replace
         for tool in list(self.tools.values()):
             self._add(tool)
@@ -232,9 +254,11 @@ class Toolbox:
         return bool(self.names)
 
     def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
-        """Return a copy that also offers client tools, as OpenAI functions with names that are free.
-
-        `called` has the tool's name of earlier calls, by id, whose client tools may be withdrawn by now.
+        """Return a copy that also offers client tools, which the caller of a run executes.
+        Args:
+            schemas: The tools as OpenAI function schemas, with names that no tool of the agent has.
+            called: Call id → tool name of the earlier client calls. Tools among them that `schemas` lacks are offered
+                by name only, because some providers refuse a history with calls if the request has no tools.
         """
         both = copy.copy(self)
         names = [schema["function"]["name"] for schema in schemas]
@@ -249,21 +273,23 @@ class Toolbox:
 
     @property
     def lists_change(self) -> bool:
-        """Whether a source may add tools later."""
+        """Whether a source of tools may add tools later."""
         return self._live.lists_change
 
     @property
     def outdated(self) -> bool:
-        """Whether a source of tools has changed since the last `refresh`."""
+        """Whether a source of tools has changed, or announced a change, since the last `refresh`."""
         return self._live.pending or self._live.versions != self._versions
 
     @property
     def needs_refresh(self) -> bool:
-        """Whether `refresh` may change the offer."""
+        """Whether `refresh` may change the offer: a source is outdated, or a delegate's description is fetched late."""
         return bool(self._late) or self.outdated
 
     async def refresh(self) -> bool:
-        """Update the descriptions of delegates and the tools of sources; return whether `schemas` changed."""
+        """Take over changes of the sources and the current descriptions of delegates; return whether `schemas` changed.
+        Waits a few seconds at most for announced changes. Raises `ConfigError` if a new tool cannot be offered.
+        """
         if not self.needs_refresh:
             return False
         await asyncio.gather(self._live.wait_for_changes(), *(delegate.prepare() for delegate in self._late))
@@ -275,6 +301,7 @@ class Toolbox:
         return self.schemas != before
 
     def _take_changes(self) -> None:
+        """Replace the tools by the current ones of the sources, if a source has changed; `schemas` is not updated."""
         if self._live.versions == self._versions:
             return
         self._versions = self._live.versions
@@ -290,12 +317,15 @@ class Toolbox:
         self.names = [*current, *self.delegates, *self._offered, *client]
 
     def _checked(self, tools: Iterable[BaseTool]) -> list[BaseTool]:
+        """Return the tools as a list; raise `ConfigError` for one whose arguments have no JSON schema."""
         given = list(tools)
         for tool in given:
             check_schema(tool, self._injected[tool.name].hidden)
         return given
 
     def _add(self, tool: BaseTool) -> None:
+        """Register a tool under its name, in place of an earlier one; raise `ConfigError` for an invalid `retry`
+        mark."""
         tool = self._replace(tool)
         self._injected[tool.name] = InjectedArguments(tool)
         self._invokers.pop(tool.name, None)
@@ -306,16 +336,23 @@ class Toolbox:
         self.tools[tool.name] = tool
 
     def invoker(self, name: str) -> Invoker:
-        """Return what calls the code of a tool; made at its first call."""
+        """Return the object that runs a tool's code, created at the first call. `name` must be a tool of the agent."""
         if name not in self._invokers:
             self._invokers[name] = Invoker(self.tools[name], self._injected[name])
         return self._invokers[name]
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """Cancel remote tasks, by call id, that wait for a person, as no answer will come."""
+        """Ask delegates to cancel tasks that wait for a person, because no answer will come; wait 10 s at most.
+        A delegate that takes longer is logged. Tasks of unknown delegates, and of those that cannot ask, are skipped.
+        Raises what a delegate raises.
+
+        Args:
+            tasks: Call id → the task.
+        """
         withdrawn = []
         for task in tasks.values():
             delegate: Any = self.delegates.get(delegation_name(task["delegate"]))
+            # Only such a delegate can have a task that waits for a person.
             if isinstance(delegate, AskingDelegate):
                 withdrawn.append(delegate.withdraw(task))
         try:
@@ -325,6 +362,7 @@ class Toolbox:
             logger.warning("A delegate did not withdraw a task that waits for a person within %g s.", _WITHDRAWAL_S)
 
     def _schemas(self) -> ToolSchemas:
+        """Return the schemas of all that is offered; the tools' own are converted when they are first read."""
         tools = self._own_tools
         delegates = [delegate_schema(name, each, self._prompts) for name, each in self.delegates.items()]
         others = [*delegates, *self._offered_schemas, *self._client_schemas]
@@ -332,19 +370,18 @@ class Toolbox:
         return ToolSchemas(names, lambda: [*map(openai_schema, tools), *others])
 
     def marks(self, name: str) -> dict[str, Any]:
-        """Return the marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
+        """Return a tool's marks, e.g. `{"effect": "read", "timeout_s": 5}`; empty for a delegate or an unknown name."""
         if name in self.client_tools:
             return {"effect": "read"}  # the call is only an interrupt; the client runs the tool
         tool = self.tools.get(name)
         return (tool.metadata or {}) if tool else {}
 
     def writes(self, name: str) -> bool:
-        """Whether a call may change something; False only for tools marked as reading."""
+        """Whether a call of this name may change something; False only for tools with the mark `effect` `read`."""
         return self.marks(name).get("effect") != "read"
 
     def repeatable(self, name: str) -> bool:
-        """Whether a call that may write can run again after a crash without writing twice.
-
+        """Whether a call that may write can run again after a crash without a second effect.
         True for a tool with the mark `idempotent`, and for a delegate that resumes its own work (`resumes`).
         """
         if name in self.delegates:
@@ -352,7 +389,9 @@ class Toolbox:
         return self.marks(name).get("idempotent") is True
 
     def checked(self, call: Call) -> Call:
-        """Return a call, with a `fault` if it is known that it cannot run; the tool checks its arguments again."""
+        """Return the call, with the reason as its `fault` if it cannot run: unknown name, no task, or unfit arguments.
+        A call with a `fault` is returned unchanged. The tool checks its arguments again when it runs.
+        """
         if "fault" in call:
             return call
         if (refused := self.refused(call)) is not None:
@@ -361,7 +400,10 @@ class Toolbox:
         return call if text is None else {**call, "fault": text}
 
     def arguments_fault(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Return why arguments do not fit a tool, for the model; None if they may."""
+        """Return why arguments do not fit a tool, as text for the model; None if they fit or cannot be checked here.
+        Injected arguments are not checked. A tool that handles its own validation errors is not checked. `name` must be
+        a tool of the agent.
+        """
         tool = self.tools[name]
         if (check := self.schema_checks.get(name)) is not None:
             return check(arguments)
@@ -382,8 +424,12 @@ class Toolbox:
         return None
 
     def refused(self, call: Call) -> Call | None:
-        """Return the call with a `fault` if its name is unknown, or it delegates no task; None otherwise."""
+        """Return the call with a `fault` if it cannot run whatever its arguments; None if it may run.
+        It cannot if its name is unknown or withdrawn, if no hook executed a tool that only hooks execute (with
+        `skipped`), or if a delegation has no task.
+        """
         name = call["name"]
+        # A model may repeat a call that it finds in the history.
         if name in self.withdrawn and call["id"] not in self._made_before:
             return {**call, "fault": f"{name} did not run: it is no longer offered. Answer without it."}
         if name in self.client_tools or name in self.tools:
@@ -401,7 +447,13 @@ class Toolbox:
         return {**call, "fault": str(UnknownToolError(f"Unknown tool {name!r}; {known}"))}
 
     def inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Return the call's arguments with injected ones added, by the rules of LangGraph's `ToolNode`."""
+        """Return the call's arguments with the injected ones added, by the rules of LangGraph's `ToolNode`.
+        These are state fields, the Store and the `ToolRuntime` that the tool's parameters are annotated with; values of
+        the model for them are discarded.
+
+        Raises:
+            ToolArgumentsError: A required state field has no value, or the agent has no Store.
+        """
         injected = self._injected[tool.name]
         if not injected:
             return call["arguments"]
@@ -428,7 +480,7 @@ class Toolbox:
 
 
 def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return why a call cannot be run; None if it can."""
+    """Return why a call that a person wants to run is invalid, as text for the person; None if it can run."""
     if name in toolbox.delegates:
         task = arguments.get("task")
         if set(arguments) == {"task"} and isinstance(task, str) and task.strip():
@@ -441,14 +493,16 @@ def edit_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | 
 
 
 def planned_fault(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> str | None:
-    """Return why a planned call fails at its arguments, for the model; None if it may run."""
+    """Return why a planned call would fail at its arguments, as text for the model; None if it may run."""
     if name in toolbox.delegates:
+        # The model's task may be of any type; the delegate gets it as text.
         return None if arguments.get("task") else edit_fault(toolbox, name, arguments)
     # Middleware may have a tool of another name.
     return toolbox.arguments_fault(name, arguments) if name in toolbox.tools else None
 
 
 def _arguments_fault(toolbox: Toolbox, tool: BaseTool, arguments: dict[str, Any]) -> str | None:
+    """Return why a person's arguments do not fit a tool, unknown names included; None if they fit."""
     # The schema without injected arguments.
     schema = tool.tool_call_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):

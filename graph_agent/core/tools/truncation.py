@@ -1,4 +1,6 @@
-"""Truncates tool output, characters first, then lines, with a visible marker; reads limits by tool and run."""
+"""Truncates tool output, characters first, then lines, with a visible marker; reads limits by tool and run.
+The history keeps each output whole; only the messages for the model are truncated.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from graph_agent.base.types import Call
 from graph_agent.core.tools.read_result import READ_RESULT, read_on_hint
 
 TruncateMode = Literal["head_tail", "tail"]
+"""`head_tail` keeps both ends of a text, `tail` only the end."""
 
 
 LEAST_CHARS = 200
@@ -21,14 +24,18 @@ LEAST_CHARS = 200
 _WORTH_CUTTING = 100
 """Minimum characters that a cut must remove; its marker is nearly as long."""
 _MOST_LINES = 1_000_000
+"""A line limit that no output reaches."""
 _LEFT_OUT = "[… content of another kind left out here; the history keeps it …]"
+"""Text in place of a content block that is no text, such as an image, in a result that is truncated further."""
 
 
 class TruncatedText(NamedTuple):
     """A text after truncation, and whether anything was removed."""
 
     text: str
+    """The text to show, with a marker at the place of the cut."""
     truncated: bool
+    """Whether anything was removed."""
 
 
 class _Cut(NamedTuple):
@@ -50,7 +57,14 @@ def truncate(
     mode: TruncateMode = "head_tail",
     hint: Callable[[int], str] | None = None,
 ) -> TruncatedText:
-    """Truncate one text; see `truncate_texts`."""
+    """Truncate one text; an unchanged text is returned if it is within both limits.
+    Args:
+        text: The whole output.
+        max_chars: Maximum characters kept, not counting the marker's line.
+        max_lines: Maximum lines kept, not counting the marker's line.
+        mode: `head_tail` keeps half of the limits at each end, `tail` only the end.
+        hint: Returns the marker's hint for the offset of the cut, in characters; None for no hint.
+    """
     kept = truncate_texts([text], max_chars=max_chars, max_lines=max_lines, mode=mode, hint=hint)
     return TruncatedText(text, truncated=False) if kept is None else TruncatedText(kept[0] or "", truncated=True)
 
@@ -63,20 +77,23 @@ def truncate_texts(
     mode: TruncateMode = "head_tail",
     hint: Callable[[int], str] | None = None,
 ) -> list[str | None] | None:
-    """Truncate an output to `max_chars` characters and `max_lines` lines, not counting the marker's line.
-
-    Text is cut between code points. The work is linear in the limits and the number of texts, not in the output's size.
-    Therefore the marker's line count is exact only if the character limit is not exceeded; otherwise it is a minimum.
+    """Truncate an output in pieces to `max_chars` characters and `max_lines` lines, not counting the marker's line.
+    The marker is a line such as `[… 1,200 characters in 40 lines left out here; the history keeps the whole output …]`.
+    Text is cut between code points. The work is linear in the limits and the number of pieces, not in the output's
+    size; therefore the marker's line count is exact only if the character limit is not exceeded, and a minimum
+    otherwise.
 
     Args:
         texts: The whole output, in one or more pieces. A newline at the end of a piece does not start another line.
         max_chars: Maximum characters kept.
         max_lines: Maximum lines kept, including partial lines at a cut.
         mode: `head_tail` keeps half of the limits at each end, `tail` only the end.
-        hint: Returns the marker's hint for an offset, in characters from the start of the first piece.
+        hint: Returns the marker's hint for an offset, in characters from the start of the first piece; None for no
+            hint.
 
     Returns:
-        The rest of each piece, None for a piece without any; None instead of the list if nothing is cut.
+        The remaining text of each piece, None for a piece of which nothing remains; None in place of the list if the
+        output is within the limits.
     """
     size = sum(map(len, texts))
     too_long = size > max_chars
@@ -107,6 +124,13 @@ def truncate_texts(
 
 
 def _marker(characters: int, lines: int, hint: str, *, exact: bool) -> str:
+    """Return the marker's line for a cut.
+    Args:
+        characters: Number of characters removed.
+        lines: Number of lines removed; 0 to leave it out.
+        hint: Advice on how to read the rest; empty to leave it out.
+        exact: Whether `lines` is exact, as opposed to a minimum.
+    """
     missing = f"{characters:,} character{'s' * (characters != 1)}"
     if lines:
         missing += f" in {'' if exact else 'at least '}{lines:,} line{'s' * (lines != 1)}"
@@ -114,10 +138,12 @@ def _marker(characters: int, lines: int, hint: str, *, exact: bool) -> str:
 
 
 def _lines(text: str) -> int:
+    """Return the number of lines of a text; a newline at its end does not start another line."""
     return text.count("\n") + (not text.endswith("\n")) if text else 0
 
 
 def _end_of_head(texts: Sequence[str], chars: int, lines: int) -> _Cut:
+    """Return where the kept head ends: after at most `chars` characters and `lines` lines of the output."""
     index = 0
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index + 1
@@ -128,6 +154,7 @@ def _end_of_head(texts: Sequence[str], chars: int, lines: int) -> _Cut:
 
 
 def _start_of_tail(texts: Sequence[str], chars: int, lines: int) -> _Cut:
+    """Return where the kept tail starts: before at most `chars` characters and `lines` lines of the output."""
     index = len(texts) - 1
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index - 1
@@ -138,7 +165,7 @@ def _start_of_tail(texts: Sequence[str], chars: int, lines: int) -> _Cut:
 
 
 def _end_of_first_lines(text: str, lines: int, limit: int) -> int:
-    """Return the offset at which the first `lines` lines end; at most `limit`."""
+    """Return the offset after the first `lines` lines of a text, or `limit` if that is smaller."""
     end = 0
     for _ in range(lines):
         newline = text.find("\n", end, limit)
@@ -149,7 +176,7 @@ def _end_of_first_lines(text: str, lines: int, limit: int) -> int:
 
 
 def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
-    """Return the offset at which the last `lines` lines start; at least `limit`."""
+    """Return the offset of the last `lines` lines of a text, or `limit` if that is larger."""
     if lines == 0:
         return len(text)
     start = len(text) - text.endswith("\n")
@@ -162,14 +189,16 @@ def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
 
 
 def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
-    """Choose cuts that remove at least `excess` characters: the longest results first, all to the same length.
+    """Choose by how much to truncate tool results so that at least `excess` characters are removed, if possible.
+    The longest results are cut first, all to the same length, of at least `LEAST_CHARS`.
 
-    Returns message id → characters to keep; empty if no result is worth cutting.
+    Returns id of a result's message → characters to keep; empty if no result is worth cutting.
     """
     sizes = {message.id: _size(message) for message in messages if isinstance(message, ToolMessage) and message.id}
     if not sizes:
         return {}
     longest = sorted(sizes.values(), reverse=True)
+    # The level sinks until all results above it, cut to it, remove enough.
     total, level = 0, 0
     for count, size in enumerate(longest, 1):
         total += size
@@ -182,11 +211,13 @@ def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
 
 
 def with_cuts(messages: Sequence[AnyMessage], cuts: Mapping[str, int]) -> list[AnyMessage]:
-    """Return the messages, each with as many characters as `cuts` keeps of its id."""
+    """Return the messages, with those whose id is in `cuts` truncated to that many characters."""
     return [_cut(message, keep) if (keep := cuts.get(message.id or "")) else message for message in messages]
 
 
 def _cut(message: AnyMessage, chars: int) -> AnyMessage:
+    """Return a message truncated to `chars` characters; blocks that are no text, such as images, are replaced by a
+    note."""
     content: Any = message.content
     if isinstance(content, list):
         content = [block if _is_text(block) else {"type": "text", "text": _LEFT_OUT} for block in content]
@@ -195,6 +226,7 @@ def _cut(message: AnyMessage, chars: int) -> AnyMessage:
 
 
 def _size(message: AnyMessage) -> int:
+    """Return the characters of a message's content; a block that is no text counts by its `repr`."""
     content: Any = message.content
     if isinstance(content, str):
         return len(content)
@@ -202,6 +234,7 @@ def _size(message: AnyMessage) -> int:
 
 
 def _is_text(block: Any) -> bool:
+    """Whether a content block is text."""
     return isinstance(block, str) or "text" in block
 
 
@@ -214,9 +247,8 @@ def truncated_content(
     hint: Callable[[int], str] | None = None,
 ) -> str | list[Any] | None:
     """Truncate text or content blocks; None if the content is within the limits.
-
-    The limits apply to the text of all blocks together; a block whose whole text is cut is dropped, and blocks without
-    text stay.
+    The limits apply to the text of all blocks together. A block whose text is removed completely is dropped, and blocks
+    without text stay. The other arguments are those of `truncate_texts`.
     """
     blocks = [content] if isinstance(content, str) else content
     texts = [text_of([block]) for block in blocks]
@@ -232,6 +264,7 @@ def truncated_content(
 
 
 def _with_text(block: Any, text: str | None) -> Any:
+    """Return a content block with another text; unchanged without one."""
     if not text:
         return block
     return text if isinstance(block, str) else {**block, "text": text}
@@ -240,10 +273,15 @@ def _with_text(block: Any, text: str | None) -> Any:
 def truncate_output(
     content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
-    """Truncate an output to `output_limits`; return the content to show, and whether it was truncated.
+    """Truncate a call's output to the limits of `output_limits`; return what to show, and whether it was truncated.
+    If outputs are offloaded (the model can read the rest by `read_result`), `offload_over_chars` is an upper bound,
+    too, and the marker names the call for the rest.
 
-    If outputs are offloaded, `offload_over_chars` is an upper bound too, and every marker names the `read_result` call
-    for the rest. Blocks are cut as by `truncated_content`. `marks` are the tool's; empty for a delegate.
+    Args:
+        content: The whole output, text or content blocks.
+        settings: The configuration of the run.
+        marks: The tool's marks (entries of its metadata that this package reads); empty for a delegate.
+        call: The call, whose name and id are used.
     """
     limits = output_limits(call["name"], marks, settings)
     threshold = settings.offload_over_chars if call["name"] != READ_RESULT else None
@@ -258,7 +296,7 @@ def truncate_output(
 
 
 class OutputLimits(NamedTuple):
-    """Arguments of `truncate`."""
+    """The limits for one output: arguments of `truncate` by the same names."""
 
     max_chars: int
     max_lines: int
@@ -266,9 +304,11 @@ class OutputLimits(NamedTuple):
 
 
 class _Kind(NamedTuple):
+    """A kind of tools with similar outputs, and its default limits."""
+
     limits: OutputLimits
     names: frozenset[str]
-    """Tools that have this kind without a mark."""
+    """Names of tools that have this kind without a mark, in lower case."""
 
 
 _KINDS = {
@@ -296,11 +336,11 @@ _KINDS = {
 """Default limits by kind. The mark `kind` sets a tool's kind; tools with a well-known name need no mark."""
 
 _KIND_OF_NAME = {name: kind for kind, (_, names) in _KINDS.items() for name in names}
+"""Well-known tool name → its kind."""
 
 
 def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> OutputLimits:
     """Return the limits for one tool's output. Each limit comes from the first of these sources that defines it:
-
     1. The tool's mark: `max_output_chars`, `max_output_lines`, `truncate`.
     2. The default of its kind, or the run's limit if that is set to a smaller value. A run's limit equal to
        `LoopConfig`'s default counts as not set. To raise a kind's default, mark the tool.
@@ -308,7 +348,8 @@ def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> 
 
     Args:
         name: The call's name; the kind is looked up by the part after the last dot, as in `files.read_file`.
-        marks: The tool's marks; empty for a delegate.
+        marks: The tool's marks (entries of its metadata that this package reads); empty for a delegate.
+        settings: The configuration of the run, which has the run's limits.
     """
     own = OutputLimits(settings.max_output_chars, settings.max_output_lines)
     if kind := _kind(name, marks):
@@ -326,6 +367,7 @@ def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> 
 
 
 def _kind(name: str, marks: Mapping[str, Any]) -> str | None:
+    """Return a tool's kind, a key of `_KINDS`, from its mark `kind` or its name; None if it has none."""
     marked = marks.get("kind")
     if isinstance(marked, str) and marked in _KINDS:
         return marked
@@ -335,5 +377,6 @@ def _kind(name: str, marks: Mapping[str, Any]) -> str | None:
 
 
 def _lowered(default: int, run_limit: int, field: str) -> int:
+    """Return the smaller of a kind's default and the run's limit, if the latter differs from the default of `field`."""
     is_set = run_limit != LoopConfig.model_fields[field].default
     return min(default, run_limit) if is_set else default
