@@ -1,4 +1,7 @@
-"""Selects the calls that a person must approve before they run, and relays the approvals of delegates."""
+"""Selects the calls that a person must approve before they run, and relays the approvals of delegates.
+A delegate is another agent that this one hands tasks to; its calls may need approval, too. A held call waits for a
+decision.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,14 @@ from graph_agent.core.tools.read_result import READ_RESULT
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """A person's approval of one call with exactly these arguments."""
+    """A person's approval of one call, which holds for exactly these arguments."""
 
     call: Call
     edited: str | None = None
-    """Name of the call that a person replaced by this one; None if it was approved as planned."""
+    """Name of the call that the person replaced by this one; None if the call was approved as planned."""
 
     def covers(self, call: Call, review: Review) -> bool:
-        """Whether a call needs no further decision.
-
+        """Whether a call, with its review (the decisions that its policy allows), needs no further decision.
         An edit approves the new call only if its own policy allows edits, and only for the same tool: another tool's
         call was reviewed by the rules of the first.
         """
@@ -49,23 +51,28 @@ class _Grant:
 async def held_calls(
     calls: Sequence[Call], wave: Sequence[StoredEvent], deps: AgentDeps, settings: LoopConfig
 ) -> list[HeldCall]:
-    """Return the calls that a person must decide on before they may run.
-
-    A call that a person was asked about stays in the list until it is decided, even if the policy has changed.
+    """Return the calls that a person must decide on before they may run; empty if the agent has no approval policy.
+    A call that a person was asked about stays in the list until it is decided, even if the policy has changed. Raises
+    what a policy function raises.
 
     Args:
-        calls: Calls that could run, references resolved.
+        calls: Calls that could run, references resolved. Calls with a fault and client calls are left out.
+        wave: Events since the newest plan, which show the requests and decisions so far.
+        deps: The agent's parts.
+        settings: The configuration of the run, with the approval rules.
     """
     if settings.approve is None:
         return []
     requested, grants = _history(wave)
     held: list[HeldCall] = []
+    # Policies may depend on the other calls of the wave.
     reviewed_together.set(calls)  # until the end of this node's task
     for call in calls:
         if "fault" in call or not _may_run(call["name"], deps):
             continue
         review = await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), settings.approval_rules)
         grant, before = grants.get(call["id"]), requested.get(call["id"])
+        # Otherwise a change of the policy would run a call that a person is still looking at.
         if review is None and before is not None and grant is None and _equal(call, _call_of(before)):
             held.append(before)
         elif review is not None and not (grant is not None and grant.covers(call, review)):
@@ -74,11 +81,13 @@ async def held_calls(
 
 
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
-    """Return why middleware may not run a call in the place of the planned one; None if it may.
-
-    A replacement that needs approval runs only if the planned call, of the same tool, needed it and so was approved.
+    """Return why middleware may not run another call in place of the planned one, for the model; None if it may.
+    A replacement that needs approval may run only if the planned call is of the same tool and needed approval, too, so
+    that a person has approved it.
 
     Args:
+        task: The task of the planned call.
+        planned: The call as planned.
         replacement: The call that middleware wants to run.
     """
     rules = task.settings.approval_rules
@@ -98,7 +107,7 @@ async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str
 
 
 def _may_run(name: str, deps: AgentDeps) -> bool:
-    """Whether the agent itself runs calls of this name; calls of client tools are executed by the caller."""
+    """Whether the agent itself runs calls of this name; the caller of the run executes client tools."""
     toolbox = deps.toolbox
     if name in toolbox.client_tools or name == READ_RESULT:
         return False
@@ -107,7 +116,10 @@ def _may_run(name: str, deps: AgentDeps) -> bool:
 
 
 def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
-    """Return a wave's calls as last requested, and the approvals since, by call id."""
+    """Return a wave's calls as last requested, and the approvals given since, each by call id.
+    Args:
+        wave: Events since the newest plan.
+    """
     requested: dict[str, HeldCall] = {}
     grants: dict[str, _Grant] = {}
     for entry in wave:
@@ -125,10 +137,12 @@ def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str
 
 
 def _call_of(held: HeldCall) -> Call:
+    """Return the call that a request is about."""
     return {"id": held["id"], "name": held["name"], "arguments": held["arguments"]}
 
 
 def _held(call: Call, review: Review) -> HeldCall:
+    """Return a call as it appears in an approval request."""
     held: HeldCall = {
         "id": call["id"],
         "name": call["name"],
@@ -139,6 +153,7 @@ def _held(call: Call, review: Review) -> HeldCall:
 
 
 def _equal(one: Call, other: Call) -> bool:
+    """Whether two calls have the same name and equal arguments as JSON; ids are not compared."""
     if one["name"] != other["name"]:
         return False
     # As JSON: in Python 1, 1.0 and True are equal.
@@ -147,8 +162,12 @@ def _equal(one: Call, other: Call) -> bool:
 
 def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
     """Return the value of the interrupt that asks a delegate's question.
+    For a question in words: `{"type": "delegation_input", "id": …, "question": …, "delegate": …}`. An approval request
+    keeps its form; the descriptions of its actions name the delegate, for interfaces that show nothing else.
 
-    An approval request keeps its shape; its descriptions name the delegate, for interfaces that show nothing else.
+    Args:
+        call: The delegation's call.
+        task: The delegate's task with the question.
     """
     delegate = delegate_name(call["name"])
     value: dict[str, Any] = {}
@@ -164,11 +183,16 @@ def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
 def approval_events(
     call: Call, task: RemoteTask | None, answer: Any, result: DelegationResult, step: int
 ) -> list[StoredEvent]:
-    """Return the approval events that one run of a delegation adds to the history.
+    """Return the approval events that one run of a delegation adds to the history: first those of the delegate.
+    A request that the delegate itself does not record is recorded here, and so are the decisions in the answer to it. A
+    question that is asked again gets no second request.
 
     Args:
-        task: The task that the run continued; None for the first run.
+        call: The delegation's call.
+        task: The waiting task that the run continued; None for the first run.
         answer: The person's answer to it; None if there is none.
+        result: The result of the run.
+        step: Number of the plan for the events.
     """
     delegate = delegate_name(call["name"])
     events = [_of_delegate(entry, call, step) for entry in result.approvals]
@@ -188,9 +212,9 @@ def approval_events(
 
 
 def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
-    """Whether a delegate asks its last question again, because the answer did not fit.
-
+    """Whether a delegate asks its last question again, because the answer could not be used.
     Args:
+        waiting: The task with the question.
         before: The task that the answer was for; None if there is none.
     """
     request = waiting.get("request", {})
@@ -203,35 +227,47 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
 
 
 def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
-    """Whether a delegate's own events lack an approval request, because a middleware of it asks."""
+    """Whether an approval request is missing in the delegate's own events, because its middleware asks.
+    Args:
+        entries: The delegate's approval events of this input.
+        request: The approval request that it asks.
+    """
     ids = [call["id"] for call in calls_of_request(request)]
     recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
     return "call_ids" not in request and (not recorded or recorded[-1] != ids)
 
 
 def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:
+    """Return a delegate's event for the history of the delegating session, with the delegate's name and the call's
+    id."""
     path = _path(delegate_name(call["name"]), entry)
     return {**entry, "step": step, "delegate": path, "delegation": call["id"]}
 
 
 def _path(delegate: str, inner: Mapping[str, Any]) -> str:
+    """Return the delegate's name, followed by that of the delegate inside it that asks: `outer/inner`.
+    Args:
+        inner: An event or request, with `delegate` if it comes from a nested delegate.
+    """
     nested = inner.get("delegate")
     return f"{delegate}/{nested}" if isinstance(nested, str) else delegate
 
 
 def _with_delegate(action: Mapping[str, Any], delegate: str) -> dict[str, Any]:
+    """Return an action of an approval request whose description begins with the delegate's name."""
     described = action.get("description")
     return {**action, "description": f"Delegate {delegate}: {described}" if described else f"Delegate {delegate}"}
 
 
 async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware: str) -> list[StoredEvent]:
-    """Return the events of the request that a task has asked, and of the decisions that answered it.
-
-    Call it when the middleware has accepted the answer. Of several requests of one task, only the newest has events.
+    """Return the events of a request that middleware asked in a task, and of the decisions that answered it.
+    Empty if the task was not resumed with an answer, the session stores nothing, or the answer has no decisions. Call
+    it once the middleware has accepted the answer. Of several requests of one task, only the newest has events.
 
     Args:
+        task: The task, of a call or of the hooks after a model's reply.
         planned: The calls that the request may be about, as planned; LangChain's requests have no ids.
-        middleware: Name of the middleware.
+        middleware: Name of the middleware for the events.
     """
     saver, at = checkpoint_of(task)
     if not count_resume_values(task.config) or saver is None or at is None:
@@ -255,7 +291,7 @@ async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware
 
 
 def _with_ids(calls: Sequence[HeldCall], planned: Sequence[ToolCall]) -> list[HeldCall]:
-    """Return the calls with the ids of the planned calls of equal name and arguments, in order."""
+    """Return the calls with the ids of planned calls of equal name and arguments; each planned call is used once."""
     left = [*planned]
     found: list[HeldCall] = []
     for call in calls:

@@ -1,4 +1,7 @@
-"""Implements parts of the `delegate` node: progress events, state updates, and middleware."""
+"""Implements parts of the `delegate` node: progress events, state updates, and middleware.
+
+A delegation is a call `delegate_to_<name>`, which hands a task to another agent (the delegate) and returns its answer.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,19 @@ from graph_agent.core.tools.output import fenced, shown_address, source_of, text
 from graph_agent.core.tools.truncation import truncate_output
 
 _TOO_DEEP = "This agent may not delegate further: the delegation depth is used up. Do the task yourself."
+"""Result of a delegation beyond the allowed depth, for the model."""
 MOST_PROGRESS_LINES = 200
 """Maximum progress lines of one delegation in the history; the custom stream has all of them."""
 
 
 class ProgressReporter:
-    """Emits a delegate's progress on the custom stream and collects it as events."""
+    """Emits a delegate's progress on the custom stream, and collects it as `delegation_progress` events.
+
+    Args:
+        call: The delegation's call.
+        step: Number of the plan.
+        runtime: LangGraph's runtime of the node, which has the stream.
+    """
 
     def __init__(self, call: Call, step: int, runtime: Runtime[Any]) -> None:
         self._call = call
@@ -47,30 +57,30 @@ class ProgressReporter:
         self.events: list[StoredEvent] = []
 
     def __call__(self, text: str) -> None:
-        """Emit one line of progress."""
+        """Emit one line of progress; from line `MOST_LINES` + 1 on, no event is collected."""
         fields = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **fields})
         if len(self.events) < MOST_PROGRESS_LINES:
             self.events.append(event("delegation_progress", self._step, **fields))
 
     def pass_on(self, part: Any) -> None:
-        """Emit a stream part of the delegate's run on the custom stream."""
+        """Emit a part of the delegate's own stream on the custom stream of this run."""
         self._context.run(self._runtime.stream_writer, part)
 
 
 class UsageTally:
-    """Accumulates the usage of a delegation, including attempts that raise or are cancelled."""
+    """Sums the usage of a delegation, including attempts that raise or are cancelled."""
 
     def __init__(self) -> None:
         self.usage: Usage = NO_USAGE
 
     def __call__(self, usage: Usage) -> None:
-        """Add usage."""
+        """Add the usage of one attempt."""
         self.usage = add_usage(self.usage, usage)
 
 
 def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
-    """Return the remote task of a call that waits for a person; None if there is none."""
+    """Return the delegate's task of this call that waits for a person; None if there is none."""
     return remote["open"].get(call["id"]) if remote else None
 
 
@@ -85,13 +95,17 @@ def delegation_update(
     answer: Any,
     times: Mapping[str, float],
 ) -> list[tuple[str, Any]]:
-    """Return the state update of a delegation: its result's message and events, or its task that waits for a person.
+    """Return the state update of a delegation: the message and events of its result, or its task that waits.
 
     Args:
-        settings: The run's limits for output shown to the model.
-        waited: The call's task that was waiting for a person; None if there is none.
+        call: The delegation's call.
+        result: The result of the delegation.
+        settings: The configuration of the run, which limits the output shown to the model.
+        step: Number of the plan.
+        progress: The progress events so far.
+        waited: The call's task that was waiting for a person; None if there was none.
         answer: The person's answer; None if there is none.
-        times: The fields of `CallTimer`.
+        times: Durations for the event, as `CallTimer.fields` returns them.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
     progress = [*progress, *approval_events(call, waited, answer, result, step)]
@@ -131,7 +145,7 @@ def delegation_update(
 
 
 class _WaitingError(GraphBubbleUp):
-    """The delegate waits for a person and has no result yet. Middleware lets it pass like an interrupt."""
+    """Raised through middleware when the delegate waits for a person; middleware lets it pass like an interrupt."""
 
 
 async def run_through_middleware(
@@ -143,12 +157,18 @@ async def run_through_middleware(
 ) -> DelegationResult:
     """Run a delegation through tool-call middleware, which may run it again or answer in its place.
 
+    If the delegate waits for a person, that result is returned past the middleware.
+
     Args:
-        run: Runs the delegation; the middleware receives the delegate's exceptions.
+        task: The task of the call.
+        around: The agent's combined tool-call middleware.
+        call: The delegation's call.
+        run: Runs the delegation once; an exception becomes a result that middleware sees as an exception.
         failed: Converts a delegate's exception to a result.
 
     Raises:
-        GraphBubbleUp: If the delegate or the middleware interrupts the graph to ask a person.
+        GraphBubbleUp: The delegate or the middleware interrupts the graph to ask a person.
+        Exception: Middleware raised it.
     """
     results: list[DelegationResult] = []
 
@@ -163,6 +183,7 @@ async def run_through_middleware(
             result = replace(failed(error), raised=error)
         results.append(result)
         if result.waiting is not None:
+            # Middleware must not take a question for the delegate's answer.
             raise _WaitingError
         return result
 
@@ -174,11 +195,14 @@ async def run_through_middleware(
 
 
 def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> DelegationResult:
-    """Return what middleware returned as a result of the delegation.
+    """Return the middleware's output as a result of the delegation.
+
+    An unchanged output is the delegate's own result. A changed output keeps the facts that a message lacks: the value
+    of equal content, the conversation, the history, and that the delegate is untrusted.
 
     Args:
-        output: The output of the middleware, which a message does not hold completely.
-        results: The results of the delegation's runs, oldest first.
+        output: The output of the middleware.
+        results: The results of the delegation's runs, oldest first; empty if middleware answered in its place.
     """
     for result in reversed(results):
         same = (output.status in SUCCESSES) == (result.status in SUCCESSES)
@@ -200,11 +224,12 @@ def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> Deleg
 
 
 def checked_result(returned: object) -> DelegationResult:
-    """Return a delegate's result as plain JSON.
+    """Return a delegate's result with its values as plain JSON.
 
     Raises:
-        TypeError: If it is not a `DelegationResult`, or a field is of another type.
-        ValueError: If a value is nested too deeply.
+        TypeError: It is no `DelegationResult`, a field has another type or an unknown status, or an object in it has no
+            text of its own.
+        ValueError: A value is nested too deeply.
     """
     if not isinstance(returned, DelegationResult):
         raise TypeError(f"run() returned {type(returned).__name__}; return a DelegationResult")
@@ -225,7 +250,18 @@ def checked_result(returned: object) -> DelegationResult:
 async def run_delegate(
     task: Task, call: Call, answer: Any, progress: ProgressReporter, tally: UsageTally
 ) -> DelegationResult:
-    """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
+    """Run one attempt of a delegation, or resume the delegate's task that waits for a person, and return the result.
+
+    The call is not run (status `invalid` or `skipped`) if its task is missing or the delegation depth is used up. An
+    exception of the delegate is raised.
+
+    Args:
+        task: The task of the call.
+        call: The delegation's call.
+        answer: The person's answer to the delegate's question; None if it asked none.
+        progress: Receives the delegate's progress.
+        tally: Receives the delegate's usage.
+    """
     deps, settings, configurable = task.deps, task.settings, task.config["configurable"]
     handle = handle_of(configurable)
     remote: RemoteState | None = task.state.get("remote")
@@ -257,12 +293,17 @@ async def run_delegate(
     if (waiting := waiting_task(remote, call)) is None:
         return await delegate.run(delegation)
     if not isinstance(delegate, AskingDelegate):
+        # The program may have replaced the delegate since it asked.
         return failed_delegation(f"The delegate {delegate.name!r} cannot resume a task.")
     return await delegate.resume(delegation, waiting, answer)
 
 
 def _share(task: Task, attempts: Usage) -> RemainingBudget:
-    """One delegation's share of the remaining budget, after its earlier attempts; equal for all of the wave."""
+    """Return one delegation's share of the remaining budget; it is equal for all delegations of the wave.
+
+    Args:
+        attempts: Usage of the earlier attempts of this delegation.
+    """
     if not has_budget(task.settings):
         return RemainingBudget()
     usage = add_usage(task.state["usage"], attempts)
@@ -272,7 +313,10 @@ def _share(task: Task, attempts: Usage) -> RemainingBudget:
 
 
 def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
-    """The last messages with text; calls and results are omitted, as they have no meaning outside this run."""
+    """Return the last `count` messages with text, oldest first, to give to a delegate.
+
+    Tool calls, results and hidden messages are left out, as they have no meaning outside this run.
+    """
     context: list[AnyMessage] = []
     for message in reversed(messages):
         if len(context) == count:
@@ -286,5 +330,5 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
 
 
 def failed_delegation(content: str) -> DelegationResult:
-    """Return the result of a delegation that failed, with a text for the model."""
+    """Return the result of a delegation that failed; `content` is text for the model."""
     return DelegationResult(content, "error")

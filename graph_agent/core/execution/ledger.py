@@ -43,8 +43,9 @@ from graph_agent.core.runs.run import AgentHandle, Run, with_handle
 from graph_agent.core.state.schema import INITIAL_LOOP, PlanState
 
 Write = tuple[str, Any]
-"""A state field, and the value written to it."""
+"""A state field and the value written to it."""
 _RESULT_FIELDS = ("messages", "events", "usage", "wave_finished")
+"""State fields that the task of a call writes when the call has finished."""
 _INTERNAL = ("__", "branch:", "graph_agent_")
 """Prefixes of the channels of LangGraph and of this ledger."""
 
@@ -60,32 +61,33 @@ REFUSED_CHANNEL = "graph_agent_refused"
 
 @dataclass(frozen=True, slots=True)
 class WaveRecovery:
-    """The state in which earlier runs left a wave."""
+    """The state in which earlier runs left a wave (the calls of one plan), read from the wave's checkpoint."""
 
     noted: frozenset[str] = frozenset()
-    """Ids of the calls that the ledger contains as started."""
+    """Ids of the calls that have a note that they started."""
     asking: frozenset[str] = frozenset()
-    """Ids of the tasks that wait for a person."""
+    """Ids of the tasks (of LangGraph) that wait for a person."""
     answer_counts: dict[str, int] = field(default_factory=dict)
-    """Task id → number of answers at its last question; absent if it has asked once."""
+    """Task id → number of answers that the task had when it asked its last question; absent if it has asked only
+    once."""
     answered: frozenset[str] = frozenset()
     """`<task id>:<number of answers>` of the tasks that a run continued with an answer."""
     undecided: frozenset[str] = frozenset()
-    """Ids of the calls that a person has not decided on, and that middleware asks about before it runs them."""
+    """Ids of the calls that middleware asks about before it runs them, and that a person has not decided on."""
     untouched: frozenset[str] = frozenset()
     """Ids of the calls that a run had not started when it stopped at the end of a superstep."""
     possibly_started: frozenset[str] | None = None
-    """Ids of the calls that may have started without a note; None if any call may have."""
+    """Ids of the only calls that may have started without a note; None if any call may have."""
     awaiting_first_answer: frozenset[str] = frozenset()
     """Ids of the calls that waited for a person's first answer when the checkpoint was edited."""
     finished: Mapping[str, list[Write]] = field(default_factory=dict)
-    """Writes of the calls that had finished before the checkpoint was edited, by call id."""
+    """Call id → writes of the call, for calls that had finished before the checkpoint was edited."""
 
     def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
-        """Whether a call has certainly not started.
-
+        """Whether a call has certainly not started in an earlier run.
         Args:
-            ledger: Whether the ledger records the call before it runs.
+            id_: Id of the call.
+            ledger: Whether the ledger records a note of this call before it runs.
         """
         if id_ in self.noted:
             return False
@@ -95,7 +97,10 @@ class WaveRecovery:
 
 
 async def may_start(task: Task, call: Call) -> bool:
-    """Whether a writing call, planned in this run or an earlier one, can run now; False if one may have started it."""
+    """Whether a call that may write can run now; False if an earlier run may have started it.
+    A call that continues with a person's answer stores a note of the answer, and can run once for each answer.
+    """
+    # No earlier run can have started a call that this run has planned.
     if call["id"] in task.run.calls.planned:
         return True
     recovery = await _wave_recovery(task)
@@ -113,7 +118,10 @@ async def finished_before(task: Task, call: Call) -> list[Write] | None:
 
 
 async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
-    """Whether a call that asked a person can run; without a further answer it only repeats its question."""
+    """Whether a call that asked a person can run; without a further answer, running it only repeats its question.
+    Stores a note that this run continues with the answer. False if an earlier run did so, since its progress is
+    unknown.
+    """
     answers = count_resume_values(task.config)
     if answers <= recovery.answer_counts.get(task.id, 0):
         return True
@@ -126,12 +134,19 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
 
 
 async def note_refused(task: Task) -> None:
-    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given."""
+    """Store a note that the newest answer of a task was refused before its call ran, so that another may be given.
+    Does nothing if this run did not continue the task with an answer.
+    """
     if (answers := task.run.calls.answered_tasks.get(task.id)) is not None:
         await _note_answer(task, REFUSED_CHANNEL, answers)
 
 
 async def _note_answer(task: Task, kind: str, answers: int) -> None:
+    """Store a note about an answer with the task's checkpoint; nothing in a run without checkpoints.
+    Args:
+        kind: `ANSWERED` or `REFUSED`.
+        answers: Number of answers that the task has.
+    """
     saver, at = checkpoint_of(task)
     if saver is not None and at is not None:
         note = f"{task.id}:{answers}:{task.run.identity.id}"
@@ -140,10 +155,10 @@ async def _note_answer(task: Task, kind: str, answers: int) -> None:
 
 async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
     """Whether an earlier run may have started a call. Call this before `note_started`.
-
     Args:
+        task: The call's task.
         call: The call, planned in this run or an earlier one.
-        writes: Whether the call may write; there are no notes of reading calls.
+        writes: Whether the call may write; there are no notes of other calls.
     """
     if call["id"] in task.run.calls.planned:
         return False
@@ -152,7 +167,9 @@ async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
 
 
 async def note_started(task: Task, call: Call) -> None:
-    """Store a note that a call has started, and wait for the write. Calls that start together share one write."""
+    """Store a note that a call has started, and wait until it is committed; nothing in a run without checkpoints.
+    Calls that start together share one write.
+    """
     saver, at = checkpoint_of(task)
     if saver is None or at is None:
         return
@@ -161,7 +178,7 @@ async def note_started(task: Task, call: Call) -> None:
 
 
 class _StartedCalls:
-    """Batches the notes of one wave's started calls."""
+    """Collects the notes of one wave's started calls, so that notes of the same moment are one write."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], at: RunnableConfig) -> None:
         self._saver = saver
@@ -171,6 +188,7 @@ class _StartedCalls:
         self._writing = asyncio.Lock()
 
     async def note(self, id_: str) -> None:
+        """Store the note of a call and wait until it is committed; an error of the write is raised to all its calls."""
         self._ids.append(id_)
         if self._next is None:
             self._next = asyncio.create_task(self._write())
@@ -178,6 +196,7 @@ class _StartedCalls:
         await asyncio.shield(self._next)
 
     async def _write(self) -> None:
+        """Write the notes collected so far, after any earlier write."""
         async with self._writing:
             # The wave's other tasks add their notes in the same iteration of the event loop.
             await asyncio.sleep(0)
@@ -187,15 +206,17 @@ class _StartedCalls:
 
 
 def checkpoint_of(task: Task) -> tuple[BaseCheckpointSaver[Any] | None, RunnableConfig | None]:
-    """Return the saver of a task, and the config of the checkpoint that it runs from; None in a run without any."""
+    """Return a task's checkpointer, and the config of the checkpoint that it runs from; each None if it has none."""
     return checkpointer_of(task.config), running_checkpoint(task.config, task.runtime)
 
 
 async def _wave_recovery(task: Task) -> WaveRecovery:
+    """Return the state in which earlier runs left the task's wave; read once in a run."""
     return await task.run.once(f"recovery:{task.wave}", lambda: _load_recovery(task))
 
 
 async def _load_recovery(task: Task) -> WaveRecovery:
+    """Read the state in which earlier runs left the task's wave from the checkpointer."""
     saver, at = checkpoint_of(task)
     if saver is None or at is None:
         return WaveRecovery()
@@ -205,10 +226,14 @@ async def _load_recovery(task: Task) -> WaveRecovery:
 
 async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
     """Store a note of the ready calls that a run has not started, after it stopped at the end of a superstep.
+    Nothing is stored without a checkpointer or a checkpoint.
 
     Args:
-        checkpointer: The graph's checkpointer; a subgraph's run uses its parent's.
+        run: The run that stopped.
+        config: The config of the run.
+        checkpointer: The graph's checkpointer; a subgraph's run uses that of its parent.
     """
+    # For a subgraph, the value is True or None.
     saver = checkpointer if isinstance(checkpointer, BaseCheckpointSaver) else checkpointer_of(config)
     if saver is None:
         return
@@ -220,10 +245,10 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
 
 
 def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:
-    """Read the state of a wave from its checkpoint; the empty state for None.
-
+    """Return the state of a wave from its checkpoint and that checkpoint's pending writes.
     Args:
-        before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
+        stopped: The checkpoint; None gives the empty state.
+        before: The checkpoints that it was edited or copied from, newest first, as `edit_ancestors` returns them.
     """
     if stopped is None:
         return WaveRecovery()
@@ -249,11 +274,12 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 
 
 def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
-    """Return the ids of the calls of a wave that a person went back to; the branch before may have run them.
+    """Return the ids of a wave's calls if a person went back in time to it; otherwise an empty set.
+    The branch that the person left may have run these calls.
 
     Args:
         stopped: The checkpoint of the wave; None if there is none.
-        before: The checkpoints that it was edited or copied from, newest first (`edit_ancestors`).
+        before: The checkpoints that it was edited or copied from, newest first, as `edit_ancestors` returns them.
     """
     origin = before[-1] if before else stopped
     if origin is None or origin.metadata.get("source") not in BY_A_PERSON:
@@ -263,12 +289,15 @@ def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[Checkpo
 
 
 def is_own_field(channel: str) -> bool:
-    """Whether a channel of a task's writes is an own state field of the agent (see `state_schema`)."""
+    """Whether a channel is one of the agent's own state fields, which its `state_schema` declares."""
     return channel not in PlanState.__annotations__ and not channel.startswith(_INTERNAL)
 
 
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
-    """Return the writes of the tasks that had finished a call when a run stopped, by call id."""
+    """Return call id → writes of the tasks that had finished a call when a run stopped.
+    Args:
+        pending: Pending writes of a checkpoint.
+    """
     tasks: dict[str, list[Write]] = {}
     for task, channel, value in pending:
         if channel in _RESULT_FIELDS or is_own_field(channel):
@@ -286,11 +315,12 @@ def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
 
 
 def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
+    """Return the ids in all notes of one kind, which is a channel's name."""
     return frozenset(id_ for _, channel, ids in notes if channel == kind for id_ in ids)
 
 
 def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
-    """Return the calls of tasks whose first question is that of LangChain's approvals for single calls."""
+    """Return the ids of calls whose tasks wait for the first answer to LangChain's approval of a single call."""
     answered = {task for task, channel, _ in writes if channel == RESUME}
     answered |= {note.partition(":")[0] for note in _ids(ANSWER_NOTES, writes) - _ids(REFUSED_CHANNEL, writes)}
     return frozenset(
@@ -303,6 +333,7 @@ def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
 
 
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
+    """Return the ids of the only calls that may have started without a note; None if any call may have."""
     origin = before[-1] if before else stopped
     if origin.metadata.get("source") in BY_A_PERSON:
         # Every run from here is a resume, and stores notes of the calls it starts.
@@ -312,7 +343,6 @@ def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple
 
 def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
     """Return a checkpoint's unfinished calls if each waits for a person's first answer; otherwise an empty set.
-
     Interrupts carry task ids, not call ids; which call waits is known only if all do.
     """
     recovery = wave_recovery(edited)
@@ -321,4 +351,5 @@ def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
 
 
 def _dispatched(at: CheckpointTuple) -> frozenset[str]:
+    """Return the ids of the calls that the superstep after a checkpoint runs."""
     return frozenset(call["id"] for call in at.checkpoint["channel_values"].get("ready") or [])

@@ -48,28 +48,27 @@ FIELDS = ("messages", "events", "ready", "loop")
 
 @dataclass(frozen=True, slots=True)
 class CurrentWave:
-    """The calls of the newest plan that are not finished."""
+    """The calls of the newest plan that are not finished, after edits by a person."""
 
     message: AIMessage | None
-    """The message with the calls; None without one."""
+    """The model's message with the calls; None if there is none."""
     order: list[str]
-    """Distinct, nonempty call ids, in the message's order."""
+    """The ids of the message's calls, in order, without repeats and empty ids."""
     open: list[Call]
-    """The calls without a result, references not resolved."""
+    """The calls without a result; their references are not resolved."""
     ready: dict[str, Call]
-    """Open calls that can run now, references resolved, by id."""
+    """Id → open call that can run now, with references resolved."""
     answered: dict[str, tuple[Call, ToolMessage]]
-    """Calls answered by a person without a recorded event, by id."""
+    """Id → call and result, for calls that a person answered and that have no event of it yet."""
     removed: list[Call]
-    """Planned calls missing from the message without a recorded event; their arguments are empty."""
+    """Planned calls that a person took out of the message and that have no result event; without arguments."""
     edited: bool
-    """Whether the message's calls differ from the planned ones."""
+    """Whether the calls of the message differ from those planned."""
 
     def next_calls(self, waiting: Collection[str]) -> list[Call]:
         """Return the calls that get a task after an edit: those that can run, and those with an answer to record.
-
         Args:
-            waiting: Ids of the calls that `plan` holds back until others finish.
+            waiting: Ids of calls that `plan` holds back until others finish or a person decides.
         """
         found = {id_: call for id_, (call, _) in self.answered.items()}
         found |= {id_: call for id_, call in self.ready.items() if id_ not in waiting}
@@ -77,10 +76,9 @@ class CurrentWave:
 
 
 def current_wave(state: Mapping[str, Any]) -> CurrentWave:
-    """Compare the newest plan with the messages; older history is not read.
-
+    """Return the unfinished calls of the newest plan, by comparing it with the messages; older history is not read.
     Args:
-        state: The `FIELDS`; each may be missing.
+        state: The fields of `FIELDS`; each may be missing.
     """
     message, results = newest_calls(state.get("messages", ()))
     events = since_plan(state.get("events", ()))
@@ -139,7 +137,8 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
 
 
 def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict[str, ToolMessage]]:
-    """Return the model's newest message (None if there is none) and the results after it, by call id."""
+    """Return the model's newest message and the results after it by call id; None and an empty dict without a
+    message."""
     results: dict[str, ToolMessage] = {}
     for message in reversed(messages):
         if isinstance(message, AIMessage):
@@ -150,7 +149,13 @@ def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict
 
 
 def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> bool:
-    """Whether a call equals its plan; `values` are the results that its references may have resolved to."""
+    """Whether a call of the message equals the planned one.
+    Args:
+        call: The call as the message has it.
+        known: The planned call.
+        values: Results that references in the call may have been resolved to, by plan id; None if there are no
+            references.
+    """
     if call["name"] != known["name"] or "fault" in call:
         return False
     if call["arguments"] == known["arguments"]:
@@ -162,9 +167,10 @@ def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> 
 
 
 def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
-    """Return the needs of an edited call: the calls in its references, and its planned needs that still exist.
-
+    """Return the plan ids that an edited call needs: those in its references, and planned ones that still exist.
     Args:
+        call: The edited call; of a malformed reference, the planned needs remain.
+        known: The call as planned; None for an added one.
         calls: Plan ids of the calls that exist.
     """
     kept = [need for need in known.get("needs", ()) if need in calls] if known is not None else []
@@ -175,6 +181,7 @@ def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
 
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
+"""Result of a call that waited for others when its run was interrupted."""
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
 UNDECIDED = "Not run: the run was interrupted while this call waited for a person's approval."
 NOT_STARTED = "Not run: the run was interrupted before this call had started."
@@ -191,14 +198,15 @@ SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN_OUT
 async def settle(
     task: Task, messages: list[AnyMessage], loop: LoopState, *, runs_again: Callable[[str], bool] | None = None
 ) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
-    """Add a result for each open call, and place every result right after its call.
-
+    """Add a result for each open call (a call without a result), and place every result right after its call.
     A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
     run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
     call that never started is *skipped*. Any other call may have run and is *unknown*, and so is one of a wave that a
     person went back to, as the branch before may have run it.
 
     Args:
+        task: The task of the node `plan`.
+        messages: The conversation; not changed in place.
         loop: The loop state as of the stopped run.
         runs_again: Whether a call may run twice, by name. Calls of the newest message then stay open if they never
             started or may run twice, because their input continues after an edit. None for new input.
@@ -259,7 +267,7 @@ async def settle(
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Return the conversation ordered by `order_results`, and a warning event if results were dropped."""
+    """Return the conversation ordered by `order_results`, and a `warning` event if results were dropped."""
     ordered = order_results(messages)
     dropped = len(messages) - len(ordered)
     if not dropped:
@@ -269,13 +277,20 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
 
 
 def result_without_output(id_: str, name: str, status: str, text: str, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the message and the event of a call that has no output; `text` states why."""
+    """Return the message and the event of a call that has no output.
+    Args:
+        id_: Id of the call.
+        name: Name of the call.
+        status: A `ResultStatus`; the message's own status is always `error`.
+        text: Why there is no output, for the model.
+        step: Number of the plan.
+    """
     message = ToolMessage(text, tool_call_id=id_, name=name, status="error")
     return message, result_event(id_, name, status, text, step)
 
 
 def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
-    """Return the results and events of calls that had finished when a run stopped, by call id."""
+    """Return the result message and the events of each call that had finished when a run stopped, by call id."""
     messages: dict[str, ToolMessage] = {}
     events: dict[str, list[StoredEvent]] = {}
     for id_, writes in finished.items():
@@ -288,7 +303,7 @@ def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMe
 
 
 def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
-    """Return the decisions that a person had taken when the run stopped, and that no plan has read."""
+    """Return the decisions that a person had taken when the run stopped, and that no plan has processed."""
     writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
     return [entry for value in writes for entry in value if is_own(entry, "approval_decision")]
 
@@ -296,11 +311,14 @@ def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
 async def removed_events(
     task: Task, calls: Sequence[Call], loop: LoopState, *, wave_finished: bool
 ) -> list[StoredEvent]:
-    """Return the events of planned calls that a person has removed; the conversation has no result for them.
+    """Return the events of planned calls that a person has removed from the messages.
+    A call that had finished keeps its events; any other gets a result event, `unknown` if it may have started.
 
     Args:
+        task: The task of the node `plan`.
+        calls: The removed calls; empty gives no events.
         loop: The loop state as of the stopped run.
-        wave_finished: Whether the rest of their wave has run since.
+        wave_finished: Whether the other calls of the wave have run since.
     """
     if not calls:
         return []
@@ -321,8 +339,7 @@ async def removed_events(
 async def _stopped_at(
     task: Task, *, wave_finished: bool = False
 ) -> tuple[CheckpointTuple | None, list[CheckpointTuple]]:
-    """Return the checkpoint of the newest wave, and the checkpoints it was edited from, newest first.
-
+    """Return the checkpoint at which the newest wave stopped, and those it was edited from, newest first.
     Args:
         wave_finished: Whether this run has run the wave; otherwise an earlier run has.
     """
@@ -332,7 +349,8 @@ async def _stopped_at(
 
 
 async def _before_input(task: Task, *, wave_finished: bool) -> CheckpointTuple | None:
-    """Return the checkpoint at which the session stopped before this input; None without one or without a saver."""
+    """Return the checkpoint at which the session stopped before this input; None without one, or without a
+    checkpointer."""
     saver, running = checkpoint_of(task)
     if saver is None or running is None:
         return None

@@ -1,4 +1,7 @@
-"""Executes one call of a wave: at most once if it may write, within slots and deadline, through the middleware."""
+"""Executes one call of a wave: at most once if it may write, within slots and deadline, through the middleware.
+
+A wave is the calls of one plan, which run in parallel. A slot is the right to run, of `max_parallel_calls` in a wave.
+"""
 
 from __future__ import annotations
 
@@ -59,27 +62,31 @@ from graph_agent.models.sampling import current_sampler
 T = TypeVar("T")
 logger = get_logger("graph_agent.execution.run_call")
 _FIELDS = frozenset({"id", "name", "arguments"})
+"""Keys that every call has."""
 UpdatePairs = list[tuple[str, Any]]
 """A node's update, as pairs of field and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallToRun:
-    """A call after edits by a person, and the events that its task adds to the history."""
+    """A call after edits by a person, and the events that the call's task adds to the history."""
 
     call: Call
     events: list[StoredEvent]
-    """The call's event if the history has none, or one with other arguments; else empty."""
+    """The event that announces the call, if the history has none or one with other arguments; empty otherwise."""
 
 
 async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
+    Marks the call's task as started in this run, and adds the call's id to the fields of log records.
+
     Returns:
-        The call; or the task's update if there is nothing to run, because the call has a result or was removed.
+        The call; or the task's update if there is nothing to run, because the call has a result, was removed, waits for
+        a decision, or may have run before.
 
     Raises:
-        InputError: If the task was created by another graph, whose thread this agent continues.
+        InputError: The task was created by another graph, whose thread this agent continues.
     """
     if not isinstance(call, dict) or not call.keys() >= _FIELDS:
         raise InputError(
@@ -114,7 +121,8 @@ async def call_to_run(task: Task, call: Call) -> CallToRun | UpdatePairs:
 
 
 async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
-    """Whether a call of an earlier run must wait for a person, or for a policy that the run's stop has ended."""
+    """Whether a call of an earlier run must wait for a person's decision; True also if the run stops during the
+    policy."""
     if task.deps.config.approve is None:
         return False
     try:
@@ -125,7 +133,7 @@ async def _is_held(task: Task, call: Call, events: list[StoredEvent]) -> bool:
 
 
 class CallTimer:
-    """Measures a call on the monotonic clock, from the start of its task; its block ends an observed call once."""
+    """Measures a call on the monotonic clock, from the start of its task; leaving the `with` block ends its span."""
 
     def __init__(self) -> None:
         self._created = time.monotonic()
@@ -141,7 +149,13 @@ class CallTimer:
         self._end_observed("interrupted")
 
     def report(self, name: str, status: str, content: Any) -> None:
-        """Report the end of the call to the log and to the observer."""
+        """Report the end of the call to the log, and to this process's observer unless its end was reported before.
+
+        Args:
+            name: Name of the call.
+            status: A `ResultStatus`.
+            content: The output, for the observer.
+        """
         self._end_observed(status, content)
         if self._started is None or self._ended is None:
             logger.info("The call of %s did not run: %s", name, status)
@@ -150,7 +164,8 @@ class CallTimer:
 
     @contextmanager
     def running(self, call: Call) -> Iterator[None]:
-        """Measure the call, which runs inside the block; the time until now was its wait."""
+        """Measure the call, which runs inside the `with` block; the time since the timer's creation counts as its
+        wait."""
         self._started = time.monotonic()
         observer, observed = telemetry.observer, None
         if observer is not None:
@@ -164,12 +179,16 @@ class CallTimer:
                 observer.leave_call(observed)
 
     def _end_observed(self, status: str, content: Any = None) -> None:
+        """Report the end of the call to the observer, unless it was reported or the call has not begun."""
         end, self._end = self._end, None
         if end is not None:
             end(status, content)
 
     def fields(self, task: Task, call: Call, status: ResultStatus) -> dict[str, float]:
-        """Return the fields that the event of its result has; empty for a call that did not run."""
+        """Return the durations in seconds for the event of the call's result; empty for a call that did not run.
+
+        E.g. `{"queued_s": 0.01, "duration_s": 1.5}`, with `waited_s` if a person has answered the call's question.
+        """
         # Middleware and checks of arguments take place within the time of a call that is then prevented.
         if self._started is None or status in NOT_RUN:
             return {}
@@ -185,15 +204,25 @@ class CallTimer:
 
 
 async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult, list[StoredEvent]]:
-    """Run a tool call through the middleware, or refuse it; an error is a result too.
+    """Run a tool call through the middleware, or refuse it; an error of the tool is a result, too.
+
+    Args:
+        task: The call's task.
+        call: The call; one with a `fault` does not run, and gets the fault as result.
+        timer: Measures the call.
 
     Returns:
-        The result, and the events of the decisions that middleware asked a person for.
+        The result, and the events of approvals that middleware asked a person for.
+
+    Raises:
+        GraphBubbleUp: The tool or the middleware interrupts the graph to ask a person.
+        Exception: Middleware raised it.
     """
     if "fault" in call:
         return await _with_accepted_writes(task, call, fault_result(call)), []
     approvals: list[StoredEvent] = []
     contained = task.deps.wrap_tool_call is None and not task.records and _timeout_s(task, task.deps.toolbox, call)
+    # A time limit inside ends the call, so that no task of its own is needed.
     output = await run_in_slot(
         task, call, timer, lambda: _through_middleware(task, call, approvals), contained=bool(contained)
     )
@@ -201,7 +230,14 @@ async def run_call(task: Task, call: Call, timer: CallTimer) -> tuple[CallResult
 
 
 async def _through_middleware(task: Task, call: Call, approvals: list[StoredEvent]) -> CallResult:
-    """Run a call through the middleware; `approvals` receives the events of the decisions that it asked for."""
+    """Run a call through the agent's tool-call middleware, and return the output of the outermost.
+
+    A call that middleware changed, or runs with a tool of its own, is refused (`denied`) if it needs an approval that
+    it does not have. Exceptions of middleware are raised.
+
+    Args:
+        approvals: Receives the events of decisions that middleware asked for.
+    """
     deps, ran = task.deps, False
     if deps.wrap_tool_call is None:
         return await run_tool(task, deps.toolbox, call)
@@ -232,13 +268,18 @@ async def _through_middleware(task: Task, call: Call, approvals: list[StoredEven
 
 
 async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
-    """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
+    """Run one tool call, with the tool's retries and time limit; a failure becomes an error output.
+
+    The other calls of the wave so continue. Arguments that do not fit give the status `invalid`. A failure is logged.
 
     Args:
-        toolbox: The tools, with one of a middleware's own if it runs the call.
+        task: The call's task.
+        toolbox: The agent's tools, with a tool of middleware if that runs the call.
+        call: The call to run.
 
     Raises:
-        GraphBubbleUp: If the tool interrupts the graph to ask a person.
+        GraphBubbleUp: The tool interrupts the graph to ask a person.
+        CancelledError: The task was cancelled.
     """
     if (refused := toolbox.refused(call)) is not None:
         return fault_result(refused)
@@ -291,16 +332,18 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
 
 
 def _timeout_s(task: Task, toolbox: Toolbox, call: Call) -> float | None:
+    """Return the seconds that one attempt of a tool may take: its mark `timeout_s`, else the run's limit; None for no
+    limit."""
     return toolbox.marks(call["name"]).get("timeout_s", task.settings.tool_timeout_s)
 
 
 class TaskSampler:
-    """The current model of a task's run; see `Sampler`."""
+    """Lets a running tool send requests to the agent's model, as MCP's sampling does; implements `Sampler`."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self.usage: Usage = NO_USAGE
-        """Usage of the requests so far."""
+        """Usage of the requests so far; the call's task adds it to the state."""
 
     async def sample(
         self,
@@ -310,7 +353,18 @@ class TaskSampler:
         temperature: float | None = None,
         stop: Sequence[str] | None = None,
     ) -> AIMessage:
-        """Send one request; see `Sampler`."""
+        """Send one request to the first model of the run's chain, and return the complete reply.
+
+        Args:
+            request: The messages.
+            max_tokens: Maximum tokens of the reply; the run's limit applies, too.
+            temperature: Sampling temperature; None for that of the configuration.
+            stop: Texts at which the model stops generating; None if there are none.
+
+        Raises:
+            LimitMetError: The budget of the input is used up.
+            Exception: The model's error.
+        """
         task, settings = self._task, self._task.settings
         if has_budget(settings):
             state = read_state(task.config, ["usage", "messages"])
@@ -335,7 +389,8 @@ class TaskSampler:
 
 @contextmanager
 def sampling(task: Task) -> Iterator[TaskSampler]:
-    """Offer the agent's model to the tool call that runs in the context."""
+    """Offer the agent's model to the tool call that runs inside the `with` block; yields the sampler, which has the
+    usage."""
     sampler = TaskSampler(task)
     token = current_sampler.set(sampler)
     try:
@@ -347,14 +402,25 @@ def sampling(task: Task) -> Iterator[TaskSampler]:
 async def run_in_slot(
     task: Task, call: Call, timer: CallTimer, work: Callable[[], Awaitable[T]], *, contained: bool = False
 ) -> T | CallResult:
-    """Run a call when a slot is free, unless an earlier run may have started it.
+    """Run a call when a slot is free, unless an earlier run may have started it and it may not run twice.
+
+    Before a call that may write, its start is recorded where the ledger requires it, and the session's lock is
+    verified.
 
     Args:
-        timer: Started when `work` begins.
-        contained: Same as for `RunStop.stoppable`.
+        task: The call's task.
+        call: The call.
+        timer: Starts when `work` begins.
+        work: Runs the call; called at most once.
+        contained: Whether `work` ends by itself on a cancellation, so that it needs no asyncio task of its own.
 
     Returns:
-        The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
+        The result of `work`; or a `CallResult` if the call was not run (`unknown`), or an abort or the deadline stopped
+        it.
+
+    Raises:
+        SessionLostError: This process has lost the session's lock.
+        Exception: Exceptions of `work`.
     """
     run, toolbox = task.run, task.deps.toolbox
     writes = toolbox.writes(call["name"])
@@ -371,6 +437,7 @@ async def run_in_slot(
                     return CallResult(UNKNOWN_OUTCOME, "unknown")
                 if task.records or call["id"] not in run.calls.planned:
                     await note_started(task, call)
+            # Another process may have taken over the session while the call waited for its slot.
             await run.stop.confirm_held()
             started = True
             run.calls.started.add(call["id"])
@@ -385,13 +452,17 @@ async def run_in_slot(
 
 
 def _wave(task: Task) -> str:
-    """Return an id of a call's wave: unique within the session, and stable across resumes."""
+    """Return the id of a call's wave, `<namespace>/<input id>/<turn>/<step>`; unique in a session, equal after a
+    resume."""
     graph, loop = task.config["configurable"].get("checkpoint_ns", "").rpartition("|")[0], task.loop
     return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"
 
 
 async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> CallResult:
-    """Return a call's result, or an error if its writes do not fit those of the wave's earlier calls."""
+    """Return a call's result; an error if its writes to own state fields do not fit those of the wave's earlier calls.
+
+    Accepted writes are recorded, so that later calls of the wave are compared with them.
+    """
     own, run = task.deps.toolbox.own, task.run
     if not any(name in own.reduced for name, _ in output.writes):
         return output
@@ -413,12 +484,13 @@ async def _with_accepted_writes(task: Task, call: Call, output: CallResult) -> C
 
 
 def _fault(writes: Sequence[tuple[str, Any]], accepted: dict[str, list[Any]], own: CustomState) -> str | None:
+    """Return why a field's reducer refuses one of the writes after the accepted ones; None if it accepts all."""
     faults = (own.fault(name, value, accepted[name]) for name, value in writes if accepted.get(name))
     return next((fault for fault in faults if fault is not None), None)
 
 
 async def _stored_writes(task: Task) -> dict[str, list[Any]]:
-    """Return the writes of the wave's calls that had finished in an earlier run, by field."""
+    """Return field → writes of the wave's calls that had finished in an earlier run."""
     saver, at = checkpoint_of(task)
     found = await load(saver, at) if saver is not None and at is not None else None
     ended = finished_writes(found.pending_writes or []) if found is not None else {}

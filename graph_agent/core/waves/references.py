@@ -1,4 +1,6 @@
-"""Resolves references in a call's arguments to the results of other calls: `${id.path.to[0].field}`."""
+"""Resolves references in a call's arguments to the results of other calls: `${id.path.to[0].field}`.
+`id` is the id of a call in a structured plan; the path leads into the call's result. `$${` stands for a literal `${`.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 class BadReferenceError(CallError):
-    """A malformed reference, or one that resolves to nothing; the text is for the model."""
+    """A reference that is malformed, or that leads to nothing in the results; the text is for the model."""
 
 
 def referenced_ids(arguments: Any) -> Iterator[str]:
-    """Yield the call ids in a value's references, in order, with repeats; `BadReferenceError` for a bad reference."""
+    """Yield the call ids in the references of a value's texts, in order, with repeats; dict keys are not read.
+    Raises `BadReferenceError` for a malformed reference.
+    """
     for text in _strings(arguments):
         for found in _REFERENCE.finditer(text):
             if found[1] is not None:
@@ -29,17 +33,23 @@ def referenced_ids(arguments: Any) -> Iterator[str]:
 
 
 def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Return plain JSON with its references resolved to results, plain JSON by call id.
-
+    """Return plain JSON with each reference in its texts replaced by a result; dict keys are not read.
     A string that consists of one reference becomes the referenced value, with its type; within a longer string a
-    reference becomes text. A path may also lead into a text that contains JSON. Raises `BadReferenceError` if a
-    reference resolves to nothing.
+    reference becomes text. A path may also lead into a text that contains JSON. Each `$${` becomes `${`.
+
+    Args:
+        arguments: Plain JSON; not changed.
+        results: Results as plain JSON by call id.
+
+    Raises:
+        BadReferenceError: A reference is malformed, its call has no result, or the result has no such path.
     """
 
     def replace(found: re.Match[str]) -> str:
         return "${" if found[1] is None else as_text(_find(found[1], results))
 
     def resolved(text: str) -> Any:
+        # A whole reference keeps the type of its value: a number stays a number.
         whole = _REFERENCE.fullmatch(text)
         return _REFERENCE.sub(replace, text) if whole is None or whole[1] is None else _find(whole[1], results)
 
@@ -47,7 +57,16 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """Behaves like `resolve`, for the references to these results only; `resolve` can resolve the others later."""
+    """Return plain JSON with the references to these results replaced; other references stay for a later `resolve`.
+    A `${` in an inserted result is escaped, so that `resolve` does not take it for a reference.
+
+    Args:
+        arguments: Plain JSON; not changed.
+        results: Results as plain JSON by call id.
+
+    Raises:
+        BadReferenceError: A reference is malformed, or one of these results has no such path.
+    """
 
     def is_known(found: re.Match[str] | None) -> bool:
         return found is not None and found[1] is not None and _parse(found[1])[0] in results
@@ -63,12 +82,15 @@ def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 
 def escaped(arguments: Any) -> Any:
-    """Return plain JSON with each `${` escaped, so that `resolve` returns the given value."""
+    """Return plain JSON with each `${` in its texts written as `$${`, so that `resolve` returns the given value."""
     return _map_texts(arguments, lambda text: text.replace("${", "$${"))
 
 
 def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
-    """Return plain JSON with the ids in its references replaced by new `names`; other ids stay."""
+    """Return plain JSON with the ids in its references replaced; unknown ids and malformed references stay.
+    Args:
+        names: Id in a reference → its new id.
+    """
 
     def rename(found: re.Match[str]) -> str:
         id_ = _PATH.fullmatch((found[1] or "").strip())
@@ -80,7 +102,7 @@ def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
 
 
 def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
-    """Return plain JSON with each text changed that may hold a reference."""
+    """Return plain JSON with `change` applied to each text that contains `${`; dict keys are not changed."""
     if isinstance(value, dict):
         return {key: _map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list):
@@ -89,11 +111,16 @@ def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
 
 
 def _find(reference: str, results: Mapping[str, Any]) -> Any:
+    """Return the value that a reference leads to; `BadReferenceError` if it is malformed or leads to nothing.
+    Args:
+        reference: The text between `${` and `}`.
+    """
     id_, steps = _parse(reference)
     if id_ not in results:
         raise BadReferenceError(f"${{{reference[:80]}}}: the call {id_!r} has no result.")
     value, walked = results[id_], id_
     for step in steps:
+        # Only at a step: a result that is referred to as a whole stays text.
         value = _parse_json_text(value)
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             value, walked = value[step], f"{walked}[{step}]"
@@ -106,7 +133,7 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
 
 
 def _parse_json_text(value: Any) -> Any:
-    """Return the object or list in a JSON text, which many tools return; any other value unchanged."""
+    """Return the object or list in a JSON text, as many tools return their value so; any other value unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     decoded = decode(value)
@@ -114,20 +141,24 @@ def _parse_json_text(value: Any) -> Any:
 
 
 def _parse(reference: str) -> tuple[str, list[str | int]]:
+    """Split a reference into the call's id and the steps of the path; `BadReferenceError` if it is malformed."""
     parsed = _PATH.fullmatch(reference.strip())
     if parsed is None:
         shown = f"${{{reference[:80]}}}"
         raise BadReferenceError(f"{shown} is no reference; write ${{id.field[0]}}, or $${{ for a plain ${{.")
+    # A step is a field's name or an index, never both.
     return parsed[1], [name or int(index) for name, index in _STEP.findall(parsed[2])]
 
 
 def _shape(value: Any) -> str:
+    """Return what a value is as a phrase for an error message, such as `a list of 3` or `an object with id, name`."""
     if isinstance(value, dict):
         return f"an object with {', '.join(name[:40] for name in list(value)[:20]) or 'no fields'}"
     return f"a list of {len(value)}" if isinstance(value, list) else f"the {type(value).__name__} {as_text(value)[:80]}"
 
 
 def _strings(value: Any) -> Iterator[str]:
+    """Yield all texts in plain JSON, except for the keys of dicts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

@@ -1,4 +1,6 @@
-"""Parses structured plans from model replies: a plan tool call, native calls, or JSON text."""
+"""Parses structured plans from model replies: a plan tool call, native calls, or JSON text.
+In structured planning the model replies with a JSON object that has all calls of a wave; see `PlanningResult`.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,34 @@ from graph_agent.models.finish import cause_of, cut_off, text_cut_off
 from graph_agent.models.parsing.calls import read_text_calls
 
 _STATUS = ("continue", "done")
+"""Values of a plan's `status`."""
 _KEYS = {"status", "tools", "action", "slots", "reasoning", "answer"}
+"""Fields of a plan."""
 _BEGINS_LIKE_A_PLAN = re.compile(r"""\{\s*["']?(?:status|tools|action|slots|reasoning)["']?\s*:""")
 _HOLDS_A_PLAN = re.compile(
     r"""(?:(?<=["'])|(?<=[{,\s]))(?:status["']?\s*:\s*["'](?:continue|done)["']|tools["']?\s*:\s*\[)"""
 )
 """Matches a field that a plan has, also in a damaged one."""
 _NAMES_A_FIELD = re.compile(r'"(?:status|tools)"\s*:')
+"""Matches the name of a plan's field in JSON."""
 _FENCE = re.compile(r"\A(?:`{3,}|~{3,})[\w-]*+\s*+(?=\{)")
 _FENCE_END = re.compile(r"\A(?:`{3,}|~{3,})\s*+")
 _HALF_ESCAPE = re.compile(r"(?<!\\)((?>(?:\\\\)*))\\(?:u[0-9a-fA-F]{0,3})?\Z")
+"""Matches an incomplete escape at the end of a JSON string that was cut off."""
 _HALF_PAIR = re.compile(r"(?<!\\)((?>(?:\\\\)*))\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+"""Matches the first half of an escaped surrogate pair at the end of a JSON string that was cut off."""
 _MOST_PLANS = 20
+"""Maximum plans that are removed from the begin of one text."""
 _decoder = json.JSONDecoder(strict=False)
 
 
 def answer_of_plans(text: str) -> str | None:
-    """Return the answer of a text, without reasoning, that begins with a plan, also fenced, damaged or cut off.
+    """Return the answer in a text that begins with one or more plans; None if it does not.
+    The answer is each plan's `answer` and the text after the plans, as paragraphs; empty if there is neither. The plans
+    may be fenced (in a Markdown code block), damaged or cut off.
 
-    It is the plan's `answer` and the prose after the plan; empty without both. None if the text begins with no plan.
+    Args:
+        text: A reply without its reasoning.
     """
     parts, rest = list[str](), text.strip()
     for count in range(_MOST_PLANS):
@@ -49,6 +60,7 @@ def answer_of_plans(text: str) -> str | None:
             break
         plan, end = found
         answer = plan.get("answer") or ""
+        # The user may have asked for JSON with these names.
         if not isinstance(answer, str):
             return None
         parts.append(answer.strip())
@@ -58,9 +70,9 @@ def answer_of_plans(text: str) -> str | None:
 
 
 def partial_answer(text: str) -> str | None:
-    """Return the answer that a cut-off plan without calls has begun; None if it has begun none.
-
-    The text has no reasoning. Its list of calls must be closed: the end of an open one is unknown.
+    """Return the answer that a cut-off plan without calls has begun; None if it has begun none, or may have calls.
+    Args:
+        text: A reply without its reasoning. Its list of calls must be closed, as the end of an open list is unknown.
     """
     plan = _completed(_FENCE.sub("", text.strip()))
     if plan is None or plan.get("status") not in _STATUS or plan.get("tools") != []:
@@ -70,7 +82,9 @@ def partial_answer(text: str) -> str | None:
 
 
 def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
-    """Return the plan at the start of a text, and the index after it."""
+    """Return the plan at the start of a text and the index after it; None if the text does not start with a plan.
+    A damaged plan that cannot be repaired is returned as an empty one that extends to the end of the text.
+    """
     if not text.startswith("{"):
         return None
     try:
@@ -83,7 +97,7 @@ def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
 
 
 def _repaired_start(text: str) -> tuple[dict[str, Any], int]:
-    """Return the damaged plan at the start of a text, and the index after it; empty if it cannot be repaired."""
+    """Return the damaged plan at the start of a text and the index after it; an empty plan if it cannot be repaired."""
     try:
         value = parse_lenient_json(text)
     except ValueError:
@@ -92,8 +106,9 @@ def _repaired_start(text: str) -> tuple[dict[str, Any], int]:
 
 
 def _completed(text: str) -> dict[str, Any] | None:
-    """Parse a JSON object that is truncated inside or after a string; None if the text is no such object."""
+    """Return a JSON object that is complete, or was cut off inside or after a string; None for any other text."""
     whole = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", text))
+    # Cut off between tokens, after a complete string, or inside one.
     for candidate in (text, text + "}", whole + '"}'):
         try:
             value, _ = _decoder.raw_decode(candidate)
@@ -104,7 +119,7 @@ def _completed(text: str) -> dict[str, Any] | None:
 
 
 def _is_plan(value: Any) -> bool:
-    """Whether a value is a plan, not a JSON object that the user asked for."""
+    """Whether a JSON value is a plan, as opposed to an object that the user asked for."""
     if not isinstance(value, dict):
         return False
     tools, has_status = value.get("tools"), value.get("status") in _STATUS
@@ -116,17 +131,24 @@ def _is_plan(value: Any) -> bool:
 
 
 PLAN_TOOL = "make_plan"
-"""The tool by which a model returns its plan, if the model supports tools but no schema mode."""
+"""Name of the tool by which a model returns its plan, if the model supports tools but no JSON schema mode."""
 
 _MOST_TRIES = 200
+"""Maximum places in a text at which a JSON object is searched."""
 _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
 
 
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """Return the plan in a reply: a call of `PLAN_TOOL`, calls of the tools themselves, or JSON in the text.
+    Prose without a plan becomes a plan with status `done`, without calls, and with the prose as answer. A plan without
+    calls whose answer was cut off at the token limit keeps the partial answer. Reasoning up to `</think>` is ignored.
 
-    Prose becomes a plan with status `done`, without calls, and with the prose as answer. A plan without calls whose
-    answer was cut off by the length keeps the partial answer. JSON that is not a plan is a `PlanError`, for the model.
+    Args:
+        reply: The complete reply of the model.
+        schema: Class of the plan, which may declare the type of `slots`.
+
+    Raises:
+        PlanError: The plan was cut off, is no valid JSON, or does not fit `schema`; the text is for the model.
     """
     if (cut := cut_off(reply)) is not None:
         if cut == "length" and (partial := partial_answer(reply.text.rpartition("</think>")[2])) is not None:
@@ -140,6 +162,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     if reply.tool_calls:
         native_calls = [(call["id"] or "", call["name"], call["args"]) for call in reply.tool_calls]
         return _plan_of_calls(native_calls, reply.text, schema)
+    # Some servers leave the reasoning in the text.
     text = reply.text.rpartition("</think>")[2]
     if (found := _plan_in(text)) is not None:
         return _validate(found, schema)
@@ -156,6 +179,11 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
 
 
 def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
+    """Return the error for a plan that was cut off.
+    Args:
+        cut: Why the reply ended early.
+        reply: The reply, whose metadata adds details.
+    """
     fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
     return PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run.", f" {fix}")
 
@@ -163,7 +191,13 @@ def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
 def _plan_of_calls(
     calls: list[tuple[str, str, dict[str, Any]]], reasoning: str, schema: type[PlanningResult]
 ) -> PlanningResult:
-    """Return a plan of calls made outside a plan; provider ids that are invalid or repeated are replaced."""
+    """Return a plan of calls that the model made outside of a plan; ids that are invalid or repeated are replaced.
+    Raises `PlanError` if the arguments of a call cannot be represented in JSON.
+
+    Args:
+        calls: Id, tool name and arguments of each call.
+        reasoning: The text of the reply.
+    """
     wave_calls: list[WaveCall] = []
     taken: set[str] = set()
     for id_, name, arguments in calls:
@@ -180,6 +214,9 @@ def _plan_of_calls(
 
 
 def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
+    """Return a value as a plan; raise `PlanError`, with the first ten faults, if it does not fit the schema.
+    A call whose arguments contain a number that is not finite is marked faulty, and the plan stays valid.
+    """
     try:
         plan = schema.model_validate(to_json_safe(value))
     except ValidationError as error:
@@ -195,7 +232,7 @@ def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
 
 
 def _check_numbers(call: WaveCall, arguments: Any) -> None:
-    """Mark a call whose arguments contain a number that is not finite; the other calls of its plan can run."""
+    """Mark a call as faulty if its given arguments contain NaN or an infinity; the plan's other calls can still run."""
     try:
         to_json_safe(arguments, finite=True)
     except NotFiniteError as error:
@@ -203,7 +240,8 @@ def _check_numbers(call: WaveCall, arguments: Any) -> None:
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:
-    """Return the last JSON object in a text that has a plan's keys; None if there is none or it cannot be parsed."""
+    """Return the last JSON object in a text that has a field of a plan; None if there is none, or if a plan is
+    broken."""
     found: dict[str, Any] | None = None
     decoder = json.JSONDecoder()
     at = text.find("{")
@@ -225,7 +263,8 @@ def _plan_in(text: str) -> dict[str, Any] | None:
 
 
 def _repaired(text: str) -> dict[str, Any] | None:
-    """Return a plan with repaired JSON; None for a plan that was cut off, whose last calls are unknown."""
+    """Return a plan from broken JSON; None for a plan that was cut off, whose last calls are unknown, or beyond
+    repair."""
     broken = text[: max(text.rfind("}"), text.rfind("]")) + 1]
     if not broken or broken.count("[") != broken.count("]") or ends_inside_value(broken):
         return None

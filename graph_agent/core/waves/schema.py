@@ -1,4 +1,6 @@
-"""Defines one wave of a structured plan, validates it, and selects the calls that can run."""
+"""Defines one wave of a structured plan, validates it, and selects the calls that can run.
+A wave is the calls of one plan. They run in parallel, except that a call waits for the calls that it needs.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from graph_agent.core.waves.references import BadReferenceError, referenced_ids,
 CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of a call id in a plan."""
 _MOST_FAULTS = 10
+"""Maximum faults of a plan that are described to the model."""
 _OF_EARLIER_INPUT = "A reference is to a call of the same input: make the call again, or write the value itself."
 _FAILED_NEED = "Not run: it needs {}, which failed or was not run."
+"""Reason of a call that did not run; `{}` takes the quoted ids of the calls that it needs."""
 
 
 class WaveCall(BaseModel):
@@ -34,11 +38,11 @@ class WaveCall(BaseModel):
     _fault: str = PrivateAttr(default="")
 
     def mark_faulty(self, why: str) -> None:
-        """Answer the call with an error instead of running it, and drop its arguments."""
+        """Give the call a fault, so that it gets an error as its result instead of running, and drop its arguments."""
         self.args, self._fault = {}, why
 
     def as_call(self) -> Call:
-        """Return the call, without its `needs`."""
+        """Return the call for execution, with its `fault` if it has one; `needs` are left out."""
         made = Call(id=self.id, name=self.tool, arguments=self.args)
         return {**made, "fault": self._fault} if self._fault else made
 
@@ -64,10 +68,10 @@ class PlanningResult(BaseModel):
 
 
 class PlanError(CallError):
-    """An invalid plan; the text is for the model.
-
+    """A plan that is invalid; the text is for the model.
     Args:
-        fix: What the model is to send instead; the text after the faults.
+        faults: What is wrong, one fault a line.
+        fix: What the model is to send instead; appended to the faults as it is.
     """
 
     def __init__(self, faults: str, fix: str = "") -> None:
@@ -76,13 +80,15 @@ class PlanError(CallError):
 
 
 class _Faults:
-    """Faults of a plan: the text of the first ones, and the number of the others."""
+    """The faults of a plan: the texts of the first `_MOST_FAULTS`, one a line, and the number of the others."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._more = 0
 
     def add(self, fault: str) -> None:
+        # A model repairs a short list better, and each fault costs tokens.
+        """Add the text of a fault; beyond `_MOST_FAULTS` it is only counted."""
         if len(self._texts) < _MOST_FAULTS:
             self._texts.append(fault)
         else:
@@ -100,28 +106,29 @@ class Selection:
     """The next state of each waiting call of a wave."""
 
     ready: list[Call]
-    """Calls whose needs have results, references resolved."""
+    """Calls whose needs all have results, with references resolved."""
     skipped: list[tuple[Call, str]]
-    """Calls that will never run, each with the reason for the model."""
+    """Calls that will never run, each with the reason as text for the model."""
     waiting: list[Call]
-    """Calls that still wait for others."""
+    """Calls that still wait for others, unchanged."""
 
 
 def check_wave(
     plan: PlanningResult, max_calls: int, answered: Container[str] = (), ended: Container[str] = ()
 ) -> list[Call]:
-    """Return a plan's calls as a wave, each after the calls it needs; `fill_in_earlier` fills in earlier results.
-
-    A reference adds the referenced call to the needs. An unknown tool is not a fault of the wave: its call is answered
-    with the known tools.
+    """Return a plan's calls for execution, each after the calls it needs, which are in its `needs`.
+    A reference in the arguments adds the referenced call to the needs. An unknown tool is no fault of the wave: its
+    call gets an error as result, with the known tools. Results of earlier waves are filled in by `fill_in_earlier`.
 
     Args:
+        plan: The model's plan.
         max_calls: Maximum calls in one wave.
-        answered: Plan ids of the calls of the input's earlier waves, which this one may need, too.
+        answered: Plan ids of the calls of the input's earlier waves, which this wave may need, too.
         ended: Plan ids of the calls of earlier inputs, which it may not need.
 
     Raises:
-        PlanError: For too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed references.
+        PlanError: There are too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed
+            references.
     """
     if len(plan.tools) > max_calls:
         fault = f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one."
@@ -139,6 +146,7 @@ def check_wave(
             wanted = dict.fromkeys([*call.needs, *referenced_ids(call.args)])
         except BadReferenceError as fault:
             faults.add(f"Call {name}: {fault}")
+            # The other faults of the call are reported as well, so that the model can repair all at once.
             wanted = dict.fromkeys(call.needs)
         for need in wanted:
             if need in ids or need in answered:
@@ -170,12 +178,16 @@ def check_wave(
 
 
 def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]]) -> list[Call]:
-    """Return the calls of a wave with the results of earlier waves filled in, and needs within the wave only.
+    """Return the calls of a wave with results of earlier waves filled in, so that needs remain within the wave only.
+    A call that needs an earlier call without a result, or has a reference that leads to nothing, gets a fault and no
+    arguments.
 
-    A call that needs an earlier call without a result gets a fault. Earlier results, by plan id, are read only if
-    needed.
+    Args:
+        calls: The calls as `check_wave` returned them.
+        earlier_results: Returns the results of the input's earlier waves by plan id; called only if one is needed.
     """
     ids = {plan_id_of(call) for call in calls}
+    # Reading earlier results is costly in a long session.
     if all(need in ids for call in calls for need in call.get("needs", ())):
         return [*calls]
     results = earlier_results()
@@ -202,10 +214,12 @@ def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping
 
 def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collection[str]) -> Selection:
     """Divide waiting calls into those that can run now, those that never can, and those that still wait.
+    A call never runs if a call that it needs failed or never runs, or if a reference leads to nothing or to a number
+    that is not finite.
 
     Args:
-        waiting: Calls not yet run, each after the calls it needs.
-        results: Results of the wave's finished calls, by plan id.
+        waiting: Calls that have not run, each after the calls it needs.
+        results: Results of the wave's finished calls as plain JSON, by plan id.
         failed: Plan ids of the wave's calls that failed or were skipped.
     """
     ready: list[Call] = []
@@ -218,6 +232,7 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
         if missing:
             reason = _FAILED_NEED.format(", ".join(map(repr, missing)))
             skipped.append((call, reason))
+            # Calls after it in the list may need it.
             lost.add(plan_id_of(call))
         elif all(need in results for need in needs):
             try:
