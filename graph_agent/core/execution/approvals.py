@@ -1,4 +1,5 @@
 """Selects the calls that a person must approve before they run, and relays the approvals of delegates.
+
 A delegate is another agent that this one hands tasks to; its calls may need approval, too. A held call waits for a
 decision.
 """
@@ -40,6 +41,7 @@ class _Grant:
 
     def covers(self, call: Call, review: Review) -> bool:
         """Whether a call, with its review (the decisions that its policy allows), needs no further decision.
+
         An edit approves the new call only if its own policy allows edits, and only for the same tool: another tool's
         call was reviewed by the rules of the first.
         """
@@ -52,6 +54,7 @@ async def held_calls(
     calls: Sequence[Call], wave: Sequence[StoredEvent], deps: AgentDeps, settings: LoopConfig
 ) -> list[HeldCall]:
     """Return the calls that a person must decide on before they may run; empty if the agent has no approval policy.
+
     A call that a person was asked about stays in the list until it is decided, even if the policy has changed. Raises
     what a policy function raises.
 
@@ -82,6 +85,7 @@ async def held_calls(
 
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
     """Return why middleware may not run another call in place of the planned one, for the model; None if it may.
+
     A replacement that needs approval may run only if the planned call is of the same tool and needed approval, too, so
     that a person has approved it.
 
@@ -117,6 +121,7 @@ def _may_run(name: str, deps: AgentDeps) -> bool:
 
 def _history(wave: Sequence[StoredEvent]) -> tuple[dict[str, HeldCall], dict[str, _Grant]]:
     """Return a wave's calls as last requested, and the approvals given since, each by call id.
+
     Args:
         wave: Events since the newest plan.
     """
@@ -162,6 +167,7 @@ def _equal(one: Call, other: Call) -> bool:
 
 def question_value(call: Call, task: RemoteTask) -> dict[str, Any]:
     """Return the value of the interrupt that asks a delegate's question.
+
     For a question in words: `{"type": "delegation_input", "id": …, "question": …, "delegate": …}`. An approval request
     keeps its form; the descriptions of its actions name the delegate, for interfaces that show nothing else.
 
@@ -184,6 +190,7 @@ def approval_events(
     call: Call, task: RemoteTask | None, answer: Any, result: DelegationResult, step: int
 ) -> list[StoredEvent]:
     """Return the approval events that one run of a delegation adds to the history: first those of the delegate.
+
     A request that the delegate itself does not record is recorded here, and so are the decisions in the answer to it. A
     question that is asked again gets no second request.
 
@@ -213,6 +220,7 @@ def approval_events(
 
 def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
     """Whether a delegate asks its last question again, because the answer could not be used.
+
     Args:
         waiting: The task with the question.
         before: The task that the answer was for; None if there is none.
@@ -228,6 +236,7 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
 
 def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
     """Whether an approval request is missing in the delegate's own events, because its middleware asks.
+
     Args:
         entries: The delegate's approval events of this input.
         request: The approval request that it asks.
@@ -246,6 +255,7 @@ def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:
 
 def _path(delegate: str, inner: Mapping[str, Any]) -> str:
     """Return the delegate's name, followed by that of the delegate inside it that asks: `outer/inner`.
+
     Args:
         inner: An event or request, with `delegate` if it comes from a nested delegate.
     """
@@ -261,6 +271,7 @@ def _with_delegate(action: Mapping[str, Any], delegate: str) -> dict[str, Any]:
 
 async def answered_approvals(task: Task, planned: Sequence[ToolCall], middleware: str) -> list[StoredEvent]:
     """Return the events of a request that middleware asked in a task, and of the decisions that answered it.
+
     Empty if the task was not resumed with an answer, the session stores nothing, or the answer has no decisions. Call
     it once the middleware has accepted the answer. Of several requests of one task, only the newest has events.
 

@@ -85,6 +85,7 @@ class WaveRecovery:
 
     def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
         """Whether a call has certainly not started in an earlier run.
+
         Args:
             id_: Id of the call.
             ledger: Whether the ledger records a note of this call before it runs.
@@ -98,6 +99,7 @@ class WaveRecovery:
 
 async def may_start(task: Task, call: Call) -> bool:
     """Whether a call that may write can run now; False if an earlier run may have started it.
+
     A call that continues with a person's answer stores a note of the answer, and can run once for each answer.
     """
     # No earlier run can have started a call that this run has planned.
@@ -119,6 +121,7 @@ async def finished_before(task: Task, call: Call) -> list[Write] | None:
 
 async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
     """Whether a call that asked a person can run; without a further answer, running it only repeats its question.
+
     Stores a note that this run continues with the answer. False if an earlier run did so, since its progress is
     unknown.
     """
@@ -135,6 +138,7 @@ async def _may_continue(task: Task, recovery: WaveRecovery) -> bool:
 
 async def note_refused(task: Task) -> None:
     """Store a note that the newest answer of a task was refused before its call ran, so that another may be given.
+
     Does nothing if this run did not continue the task with an answer.
     """
     if (answers := task.run.calls.answered_tasks.get(task.id)) is not None:
@@ -143,6 +147,7 @@ async def note_refused(task: Task) -> None:
 
 async def _note_answer(task: Task, kind: str, answers: int) -> None:
     """Store a note about an answer with the task's checkpoint; nothing in a run without checkpoints.
+
     Args:
         kind: `ANSWERED` or `REFUSED`.
         answers: Number of answers that the task has.
@@ -155,6 +160,7 @@ async def _note_answer(task: Task, kind: str, answers: int) -> None:
 
 async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
     """Whether an earlier run may have started a call. Call this before `note_started`.
+
     Args:
         task: The call's task.
         call: The call, planned in this run or an earlier one.
@@ -168,6 +174,7 @@ async def may_have_started(task: Task, call: Call, *, writes: bool) -> bool:
 
 async def note_started(task: Task, call: Call) -> None:
     """Store a note that a call has started, and wait until it is committed; nothing in a run without checkpoints.
+
     Calls that start together share one write.
     """
     saver, at = checkpoint_of(task)
@@ -226,6 +233,7 @@ async def _load_recovery(task: Task) -> WaveRecovery:
 
 async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
     """Store a note of the ready calls that a run has not started, after it stopped at the end of a superstep.
+
     Nothing is stored without a checkpointer or a checkpoint.
 
     Args:
@@ -246,6 +254,7 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
 
 def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:
     """Return the state of a wave from its checkpoint and that checkpoint's pending writes.
+
     Args:
         stopped: The checkpoint; None gives the empty state.
         before: The checkpoints that it was edited or copied from, newest first, as `edit_ancestors` returns them.
@@ -275,6 +284,7 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
 
 def calls_gone_back_to(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple]) -> frozenset[str]:
     """Return the ids of a wave's calls if a person went back in time to it; otherwise an empty set.
+
     The branch that the person left may have run these calls.
 
     Args:
@@ -295,6 +305,7 @@ def is_own_field(channel: str) -> bool:
 
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
     """Return call id → writes of the tasks that had finished a call when a run stopped.
+
     Args:
         pending: Pending writes of a checkpoint.
     """
@@ -343,6 +354,7 @@ def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple
 
 def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
     """Return a checkpoint's unfinished calls if each waits for a person's first answer; otherwise an empty set.
+
     Interrupts carry task ids, not call ids; which call waits is known only if all do.
     """
     recovery = wave_recovery(edited)

@@ -67,6 +67,7 @@ class CurrentWave:
 
     def next_calls(self, waiting: Collection[str]) -> list[Call]:
         """Return the calls that get a task after an edit: those that can run, and those with an answer to record.
+
         Args:
             waiting: Ids of calls that `plan` holds back until others finish or a person decides.
         """
@@ -77,6 +78,7 @@ class CurrentWave:
 
 def current_wave(state: Mapping[str, Any]) -> CurrentWave:
     """Return the unfinished calls of the newest plan, by comparing it with the messages; older history is not read.
+
     Args:
         state: The fields of `FIELDS`; each may be missing.
     """
@@ -150,6 +152,7 @@ def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict
 
 def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> bool:
     """Whether a call of the message equals the planned one.
+
     Args:
         call: The call as the message has it.
         known: The planned call.
@@ -168,6 +171,7 @@ def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> 
 
 def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
     """Return the plan ids that an edited call needs: those in its references, and planned ones that still exist.
+
     Args:
         call: The edited call; of a malformed reference, the planned needs remain.
         known: The call as planned; None for an added one.
@@ -199,6 +203,7 @@ async def settle(
     task: Task, messages: list[AnyMessage], loop: LoopState, *, runs_again: Callable[[str], bool] | None = None
 ) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
     """Add a result for each open call (a call without a result), and place every result right after its call.
+
     A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
     run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
     call that never started is *skipped*. Any other call may have run and is *unknown*, and so is one of a wave that a
@@ -278,6 +283,7 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
 
 def result_without_output(id_: str, name: str, status: str, text: str, step: int) -> tuple[ToolMessage, StoredEvent]:
     """Return the message and the event of a call that has no output.
+
     Args:
         id_: Id of the call.
         name: Name of the call.
@@ -312,6 +318,7 @@ async def removed_events(
     task: Task, calls: Sequence[Call], loop: LoopState, *, wave_finished: bool
 ) -> list[StoredEvent]:
     """Return the events of planned calls that a person has removed from the messages.
+
     A call that had finished keeps its events; any other gets a result event, `unknown` if it may have started.
 
     Args:
@@ -340,6 +347,7 @@ async def _stopped_at(
     task: Task, *, wave_finished: bool = False
 ) -> tuple[CheckpointTuple | None, list[CheckpointTuple]]:
     """Return the checkpoint at which the newest wave stopped, and those it was edited from, newest first.
+
     Args:
         wave_finished: Whether this run has run the wave; otherwise an earlier run has.
     """

@@ -50,6 +50,7 @@ class _Branch:
 
 class CheckpointFence:
     """Detects that another run has written to the thread of this run. Thread-safe.
+
     A saver calls it with what the database shows: `load` when the run reads its checkpoint, then `admit` (or the
     cheaper `own_newest`) in the transaction of each write, and `store` after a commit.
 
@@ -68,6 +69,7 @@ class CheckpointFence:
 
     def close(self, why: str) -> None:
         """Refuse all further writes of the run, because its process lost the session.
+
         Args:
             why: Message of the `SessionLostError` for each refused write; the sender of the input reads it.
         """
@@ -85,6 +87,7 @@ class CheckpointFence:
     def expect(self, thread_id: str, newest: str | None) -> None:
         """Require that `newest` is still the newest checkpoint of a thread's root namespace when the run loads its
         base.
+
         Call it when a decision, such as "this input is new", was based on that checkpoint before the run loads it: a
         process may be paused in between and lose its lock. `load` then raises `SessionLostError` if another checkpoint
         is newest.
@@ -96,6 +99,7 @@ class CheckpointFence:
 
     def load(self, thread_id: str, namespace: str, newest: str | None, owner: str, writes: int | None) -> None:
         """Record the newest checkpoint of a namespace as the run's base; calls after the first have no effect.
+
         Args:
             newest: Id of that checkpoint; None if the namespace has none.
             owner: Id of the run recorded as continuing it; empty if there is none.
@@ -118,6 +122,7 @@ class CheckpointFence:
         self, thread_id: str, namespace: str, newest: str | None, owner: str, new_ids: Sequence[str] = ()
     ) -> bool:
         """Check, in the transaction of a write, that this run may write to the namespace; record the new checkpoints.
+
         Args:
             newest: Id of the newest checkpoint in the database; None if there is none.
             owner: Id of the run recorded as continuing it; empty if there is none.
@@ -154,6 +159,7 @@ class CheckpointFence:
 
     def own_newest(self, thread_id: str, namespace: str, new_ids: Sequence[str] = ()) -> list[str]:
         """Return ids, one of which is the newest checkpoint's in the database unless another run has continued it.
+
         A saver may compare them in the statement of the write, which saves a query, and calls `admit` if they do not
         match. The ids are the newest committed checkpoint of this run, and the highest one that the run has tried to
         store. The new ids are recorded as the run's own.
@@ -183,6 +189,7 @@ class CheckpointFence:
 
     def check_untouched(self, thread_id: str, namespace: str, writes: int) -> None:
         """Compare the number of stored writes of the base with the number when the run loaded it.
+
         Args:
             writes: The number now. Ignored if the number was not counted at the loading.
 
@@ -200,6 +207,7 @@ class CheckpointFence:
 
     def holds(self, thread_id: str, newest: str | None, owner: str) -> bool:
         """Whether the newest checkpoint of a thread's root namespace belongs to this run: stored by it, or its base.
+
         False if the run has loaded nothing there, and if another run is the checkpoint's owner.
 
         Args:
@@ -215,6 +223,7 @@ class CheckpointFence:
 
     def end_before(self, thread_id: str, newest: str | None) -> str | None:
         """Return the id of this run's newest committed checkpoint in the root namespace, if other runs stored later.
+
         None if the newest checkpoint is the run's own or its base, or if the saver does not use the fence.
 
         Args:
@@ -233,6 +242,7 @@ class CheckpointFence:
     @staticmethod
     def lost(thread_id: str, why: str) -> SessionLostError:
         """Create the error for a run whose thread another run has continued.
+
         Args:
             why: Clause that follows "was continued by another run:" in the message.
         """
@@ -262,6 +272,7 @@ def defers_writes(saver: object) -> bool:
 @dataclass(eq=False)
 class DeferredWrites:
     """The queued checkpoint writes of one run: counts them, holds their first error, and waits for them.
+
     The checkpointer calls `queue`, `finish` and `fail`; the SQLite one from its own thread.
     """
 
@@ -280,6 +291,7 @@ class DeferredWrites:
 
     def queue(self, commit: Callable[[], Awaitable[None]]) -> None:
         """Count a queued write; raise the error of an earlier write of the run instead, if there is one.
+
         Args:
             commit: Commits all queued writes of the run; `flush` awaits the newest one given.
         """
@@ -290,6 +302,7 @@ class DeferredWrites:
 
     def waits(self, source: str | None) -> bool:
         """Whether a checkpoint must be committed before the checkpointer returns; this resets `must_commit`.
+
         Args:
             source: LangGraph's `source` of the checkpoint's metadata. One of `input` never waits, since it is committed
                 together with the next checkpoint, before the first plan.
@@ -319,6 +332,7 @@ class DeferredWrites:
     @asynccontextmanager
     async def flushed(self) -> AsyncIterator[None]:
         """Flush at the end of an `async with` block, and raise the error of a failed write.
+
         If the block raises or is cancelled, its own exception is raised; the flush then takes at most `_FLUSH_S`
         seconds, and its errors are ignored.
         """

@@ -1,4 +1,5 @@
 """Stores notes (steering, follow-ups, aborts, configuration changes) for a session until a run processes them.
+
 Each note is processed once, in the order of sending, also across a crash: the state holds the keys of processed notes,
 which are removed from the inbox only after a later run has read that state back, which proves that it was stored.
 """
@@ -98,6 +99,7 @@ class MemoryInbox:
 
 def new_note(kind: NoteKind, content: Any = "") -> ControlMessage:
     """Create a note for the current time; its key sorts after every key that this process has made before.
+
     Args:
         content: See `ControlMessage.content`; empty for an abort.
     """
@@ -106,6 +108,7 @@ def new_note(kind: NoteKind, content: Any = "") -> ControlMessage:
 
 def note_from(key: str, value: Mapping[str, Any]) -> ControlMessage | None:
     """Return a note read from a Store; None if the kind is unknown or the key does not begin with a time.
+
     Args:
         key: The Store item's key, which becomes the key of the note.
         value: The Store item's value, `{"kind": …, "content": …}`; a missing content is empty text.
@@ -134,6 +137,7 @@ _clock = _Clock()
 
 def inbox_namespace(session_id: str) -> tuple[str, ...]:
     """Return the Store namespace of one session's notes, `("graph_agent", "inbox", <session id>)` with periods escaped.
+
     Any client of the Store may put a note there: the key is `<20-digit time in ns>-<anything unique>`, the value
     `{"kind": "steer" | "follow_up" | "abort" | "configure", "content": …}`.
     """
@@ -147,6 +151,7 @@ def _namespace(kind: str, session_id: str) -> tuple[str, ...]:
 
 class StoreInbox:
     """An `Inbox` in a LangGraph Store. A Store with only blocking methods, or of another loop, is called in a thread.
+
     Errors of the Store are raised to the caller.
 
     Args:
@@ -170,6 +175,7 @@ class StoreInbox:
 
     async def read(self, session_id: str) -> list[ControlMessage]:
         """Return all valid notes of a session in the order they were sent; empty if there are none.
+
         Reads pages of `_PAGE` notes. Items that are no valid note are skipped and stay in the Store.
         """
         from langgraph.store.base import SearchOp
@@ -218,6 +224,7 @@ class StoreInbox:
 
     async def _answer(self, operation: Coroutine[Any, Any, T]) -> T:
         """Await an operation of the Store without passing a cancellation on to it.
+
         On a cancellation, wait for the operation for a bounded time, then leave it running, set `is_silent`, and raise
         the cancellation. All operations of one stopped run share that time; after a silent one, the next is not waited
         for.

@@ -1,4 +1,5 @@
 """Processes the notes of an inbox: steering and follow-ups become messages, changes of the configuration apply.
+
 A note is a message to a session from outside its run; see `runs.inbox`. Steering adds a user message to a running
 input, a follow-up begins the next input.
 """
@@ -44,6 +45,7 @@ async def listen(
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None = None,
 ) -> ReceivedNotes:
     """Process the session's new notes of some kinds, and record them as processed in `loop`, which is changed in place.
+
     Aborts are always processed: they abort the run. Notes of other kinds stay in the inbox. If the run is stopped while
     the Store or `check` is awaited, the remaining notes stay, too.
 
@@ -109,6 +111,7 @@ async def _new_notes(run: Run, loop: LoopState) -> list[ControlMessage]:
 
 async def _read_notes(run: Run, inbox: Inbox, loop: LoopState) -> list[ControlMessage]:
     """Read the inbox, process its aborts, and return the notes that are still to be processed.
+
     Removes aborts from the inbox; the first reading of a run also removes the notes that the stored state has
     processed, and clears `consumed_notes` of `loop`.
     """
@@ -144,6 +147,7 @@ async def _reconfigure(
     check: Callable[[LoopState], Coroutine[Any, Any, None]] | None,
 ) -> list[StoredEvent]:
     """Apply a `configure` note to `config_overrides` of `loop`; return a `warning` event if the change is invalid.
+
     Raises `WorkStoppedError` if the run is stopped during `check`.
     """
     try:
@@ -158,6 +162,7 @@ async def _reconfigure(
 
 def checked_fields(fields: Any) -> dict[str, Any]:
     """Return changes of a session's configuration as plain JSON, without fields that are None.
+
     Args:
         fields: Mapping of a field of `AgentContext` → its value.
 

@@ -22,6 +22,7 @@ checkpoint."""
 
 def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
     """Return a config that addresses the checkpoint that a node runs from; None in a run without checkpoints.
+
     The config contains the run's handle, so that writes with it are refused once another run has continued the session.
     """
     info = runtime.execution_info
@@ -45,6 +46,7 @@ _TRIES, _PAUSE_S = 200, 0.005
 
 async def load_running(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
     """Return the checkpoint that a node runs from, waiting for up to one second until it is stored; None if it is not.
+
     LangGraph starts the first nodes of a run, also of a replay, while their checkpoint is being stored.
     """
     for _ in range(_TRIES):
@@ -65,6 +67,7 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
 
 async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
     """Return the checkpoints that `update_state` edited or copied into `found`, newest first; empty if there are none.
+
     People edit or copy a stopped session in LangGraph Studio; with these checkpoints, finished calls keep their
     results, and calls held by a breakpoint still run. Other copies of the same original are included. The search ends
     at a checkpoint with newer ones of another kind after it (that edit goes back in time, to repeat the work from
@@ -117,6 +120,7 @@ async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:
     """Store pending writes of a checkpoint and wait until they are committed, also in a run that defers its writes.
+
     Args:
         writes: Pairs of channel and value.
         task_id: Id under which the writes are stored; a second call with it replaces them, as the saver's rules allow.

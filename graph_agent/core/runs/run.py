@@ -1,4 +1,5 @@
 """Represents a run in progress: its cancellation, its working time, and the data its `configurable` passes on.
+
 A run is one pass of an agent's graph from its entry point to its end; an input (a user's message) takes several runs if
 it is resumed. Waiting between two runs is not working time.
 """
@@ -51,8 +52,9 @@ _HANDLE = "__graph_agent_run"
 
 
 class AgentHandle:
-    """The data that this package passes in `configurable` to an agent's run, and on to the runs nested in it.
-    The object is immutable: `handle_of` reads it, and `with_handle` writes a changed copy.
+    """The immutable data that this package passes in `configurable` to an agent's run and to the runs nested in it.
+
+    `handle_of` reads it, and `with_handle` writes a changed copy.
     """
 
     # No dataclass: pydantic copies one field by field when a tool's runtime is dumped, down to the locks of a run.
@@ -93,6 +95,7 @@ def handle_of(configurable: Mapping[str, Any]) -> AgentHandle:
 
 def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = None, **fields: Any) -> dict[str, Any]:
     """Return a copy of a `configurable` with another handle; the given mapping and its handle stay unchanged.
+
     Args:
         handle: The new handle; None to keep that of `configurable`, or an empty one if it has none.
         fields: Attributes of `AgentHandle` by name, which replace those of the handle. Unknown names are ignored.
@@ -105,6 +108,7 @@ def with_handle(configurable: Mapping[str, Any], handle: AgentHandle | None = No
 
 def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merged `configurable` of a run that starts inside another run.
+
     If both have a handle, the result has a new one. Its `parent` is the nearest known outer run; `run`, `readership`
     and `hides_nodes` are those of `given`; the other flags are set if either handle sets them.
 
@@ -140,12 +144,12 @@ class WorkStoppedError(Exception):
 @dataclass(eq=False, repr=False)
 class RunStop:
     """The conditions that stop one run: an abort, its deadline, a lost session lock, or a stream that its reader left.
+
     Thread-safe, except for the methods that await or return a cancel scope, which run on the run's loop.
     """
 
     parent: RunStop | None = None
-    """The stop of the run that contains this one as a delegate or a subgraph, and stops it too; None if there is
-    none."""
+    """The stop of the run that contains this one as a delegate or a subgraph, and stops it too; None without one."""
     fence: CheckpointFence | None = None
     """Refuses checkpoint writes once another run has continued the session; None if the run is not of this process."""
     readership: ConsumerTracker | None = None
@@ -159,8 +163,7 @@ class RunStop:
     at_consumer: bool = False
     """Whether the reader of the stream holds the newest part, and the run waits until the reader asks for another."""
     confirm_lock: Callable[[], Future[None]] | None = None
-    """Starts a check that this process still holds the session's lock; None if the lock cannot be lost. The returned
-    future fails with `SessionLostError` if the lock is lost."""
+    """Starts a check of the session's lock; the future fails if it is lost. None if it cannot be lost."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _stopped_at: float | None = None
@@ -188,6 +191,7 @@ class RunStop:
 
     def stopped_for_s(self) -> float:
         """Return the monotonic seconds since this run or an outer one was first found stopped; 0.0 if none is.
+
         A run counts as stopped if it is ending or has passed its deadline. The first call that finds it so starts the
         count. Nested runs share the time in which stopped work may end, so that each level does not add a wait of its
         own.
@@ -216,6 +220,7 @@ class RunStop:
 
     def end_lost(self, why: str) -> None:
         """Abort the run and refuse its further checkpoint writes, because this process lost the session's lock.
+
         Args:
             why: Message of the `SessionLostError` that refused writes and `check_held` raise; the sender of the input
                 reads it.
@@ -232,9 +237,8 @@ class RunStop:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
-        """Verify the locks of this run and the outer ones, where the last check is outdated, and wait for the result.
-        Raises `SessionLostError` if a lock is lost, or if its loss was recorded before.
-        """
+        """Verify the locks of this run and the outer ones, if the last check is outdated; raise `SessionLostError` for
+        a lost one, also if the loss was recorded before."""
         stop: RunStop | None = self
         while stop is not None:
             if stop.confirm_lock is not None:
@@ -244,6 +248,7 @@ class RunStop:
 
     def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
         """Abort the run if one of the notes (messages to the session from outside, see `runs.inbox`) requests it.
+
         The first call ignores aborts sent before the run's start, which were meant for an earlier run. An abort that
         appears later always counts, whatever the clock of its sender shows. Notes of other kinds are ignored.
 
@@ -259,6 +264,7 @@ class RunStop:
 
     def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
         """Return a cancel scope for a `with` block that an abort cancels, and a timeout of `seconds` if given.
+
         The scope suppresses that cancellation: code after the block runs on, and `cancelled_caught` is true if the work
         inside was cancelled. In a run that is aborted already, the block is cancelled at its first await. If the
         session's lock was lost, leaving a cancelled block raises `SessionLostError`.
@@ -269,6 +275,7 @@ class RunStop:
         self, work: Coroutine[Any, Any, T], what: str, seconds: float | None = None, *, contained: bool = False
     ) -> T:
         """Await work that calls a user's code: a tool, hook, middleware, policy, delegate, cache, model or Store.
+
         An abort, the timeout, or a cancellation of the caller ends the wait, even if the code suppresses cancellations;
         the work is then left to itself after a grace time (see `end_or_abandon`).
 
@@ -322,6 +329,7 @@ class RunStop:
 
     def worked_s(self, before_s: float) -> float:
         """Return the working seconds of this input on the monotonic clock, without the time between its runs.
+
         `before_s` is the working time of the input's earlier runs; only the first call adds it, later ones ignore it.
         """
         if self._worked_s is None:
@@ -368,8 +376,8 @@ class RunIdentity:
     agent_name: str | None = None
     """Name that the agent's messages carry; None for an agent that was given no name."""
     mark: InputId | None = None
-    """Id by which a sender marks an input, so that a repeated delivery runs once; checkpoints store it. None
-    without."""
+    """Id by which a sender marks an input, so that a repeated delivery runs once; checkpoints store it. None if
+    absent."""
     warnings: tuple[str, ...] = ()
     """Faults of the request that started the run; when an input begins, a `warning` event reports each."""
     inputs_before: Mapping[str, str] | str | None = None
@@ -401,8 +409,8 @@ class RunCalls:
         return sorted(self.planned - self.started_tasks)
 
     def plan(self, ids: Iterable[str]) -> None:
-        """Record calls as made ready and not started. An id may repeat that of an earlier call, whose record it
-        replaces."""
+        """Record calls as made ready and not started. An id may repeat that of an earlier call; its record is
+        replaced."""
         new = set(ids)
         self.planned |= new
         self.started_tasks -= new
@@ -412,6 +420,7 @@ class RunCalls:
 @dataclass(eq=False, repr=False)
 class Run:
     """One run of an agent's graph, from its entry point to its end.
+
     `identity`, `stop` and `calls` are groups of their own, so that a function takes only the group it needs.
     """
 
@@ -455,6 +464,7 @@ class Run:
 
     async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
         """Return a value that several tasks of this run need: the first call with a key computes it, others wait.
+
         A cancelled caller stops waiting and does not cancel the computation. An exception of `make` is raised to every
         caller with the key, later ones included.
 
@@ -476,9 +486,8 @@ class Run:
         return held
 
     def release(self) -> None:
-        """Drop the objects that tasks of the ended run share, so that memory is freed.
-        Cancelled timers, such as the one of a model's timeout, keep the context of a run alive until they are due.
-        """
+        """Drop the objects that tasks of the ended run share; cancelled timers keep the run's context until they are
+        due."""
         self._held.clear()
         self._shared.clear()
         self.stored_lists = None
@@ -492,6 +501,7 @@ class Run:
 @dataclass(eq=False, repr=False)
 class RunHandle(RunStop):
     """A program's handle of a run that it starts, to abort the run and to be called at its begin and end.
+
     It is the `parent` in the run's `AgentHandle`. Nested runs, such as a delegate's, do not inherit the callbacks.
     """
 
@@ -504,14 +514,13 @@ class RunHandle(RunStop):
     brought: tuple[ControlMessage, ...] = ()
     """Notes to add to the session's inbox once the run holds the session's lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
-    """Awaited when the run holds its session's lock, before it begins; if it raises, the run ends with that
+    """Awaited when the run holds its session's lock, before it begins; an exception ends the run with that
     exception."""
     begun: Callable[[int, Sequence[StoredEvent]], None] | None = None
     """Called before a model is asked for a plan, with the index of the superstep's first event and its events so far,
     which are not stored yet; None if no reader needs them."""
     forwarder: Forwarder | None = None
-    """Creates the object that forwards a model's reply to a reader outside the graph's stream; None without a
-    reader."""
+    """Creates the object that forwards a model's reply to a reader outside the graph's stream; None without one."""
     after: Callable[[Run], Awaitable[None]] | None = None
     """Awaited with the run after its end, while the session's lock still keeps other runs of the session out."""
     continues_at: str | None = None
@@ -521,6 +530,7 @@ class RunHandle(RunStop):
 @asynccontextmanager
 async def observed(run: Run, name: str) -> AsyncIterator[None]:
     """Report a run to the observer of this process during an `async with` block; without an observer, do nothing.
+
     Args:
         name: Name of the agent, for the run's span.
     """
@@ -539,6 +549,7 @@ def fence_of(config: RunnableConfig) -> CheckpointFence | None:
 
 def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
     """Return the queue of writes of the run that a request to the checkpointer belongs to.
+
     None if the request must be committed at once: of no agent's run, of a run that defers nothing, or of a graph inside
     the run that inherits `durability="sync"`.
     """
@@ -563,6 +574,7 @@ def run_of(config: RunnableConfig) -> Run:
 
 class AnsweringControl(RunControl):
     """Wraps a caller's `RunControl`, so that a drain does not stop a run whose calls are done and `finalize` is next.
+
     Otherwise a run whose answer has been streamed would be stopped before the answer is stored.
     """
 

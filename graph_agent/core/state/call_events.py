@@ -1,4 +1,5 @@
 """Creates events of calls and their results, records their progress, and queries the newest wave.
+
 A wave is the calls of one plan, which run in parallel. A call of a structured plan has two ids: a stored `id`, unique
 in the session, and the model's own `plan_id`, which other calls of the plan refer to.
 """
@@ -70,6 +71,7 @@ class CallResult:
 
 def fault_result(call: Call) -> CallResult:
     """Return the result of a call with a `fault` (the reason why it cannot run), which is the content.
+
     The status is `denied` if a person or middleware refused the call, `skipped` if a limit or an abort did, else
     `invalid`.
     """
@@ -82,6 +84,7 @@ def announce(
     calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
 ) -> list[StoredEvent]:
     """Return the events of calls whose turn has come, and write a progress record of each call that runs.
+
     A call is left out if the wave already has an event of it with the same name and arguments, as after a resume. A
     call that was refused gets an event and no progress record.
 
@@ -104,6 +107,7 @@ def announce(
 
 def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = "user") -> StoredEvent:
     """Return the event of a result that a person or a hook supplied in place of running the call.
+
     The status is `denied` if the message is an error, else `answered`.
 
     Args:
@@ -148,6 +152,7 @@ def call_name(entry: StoredEvent) -> str | None:
 
 def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
     """Return the `tool_result` or `delegation_response` event of a call.
+
     Args:
         id_: Id of the call.
         name: Name of the call, `delegate_to_<name>` for a delegation.
@@ -164,6 +169,7 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
 
 def progress_of(call: Call, step: int) -> dict[str, Any]:
     """Return the record that the custom stream gets when a call starts.
+
     `{"type": "progress", "step": 1, "action": "tool_call", "target": "search"}`; `action` is `delegate` for a
     delegation. Other programs rely on exactly these keys.
     """
@@ -185,6 +191,7 @@ _PROGRESS = {"type", "step", "action", "target"}
 
 def is_progress(payload: Any) -> bool:
     """Whether an object of the custom stream is a progress record of this package, by its keys and types.
+
     A tool may write any object to that stream.
     """
     return (
@@ -209,6 +216,7 @@ def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 def is_structured(wave: Sequence[StoredEvent]) -> bool:
     """Whether arguments of a wave's calls may contain references to results, which only structured planning allows.
+
     Args:
         wave: The wave's events, beginning with its plan.
     """
@@ -222,6 +230,7 @@ def plan_ids(events: Iterable[StoredEvent]) -> dict[str, str]:
 
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
     """Return the successful results of the newest wave as plain JSON, by plan id.
+
     `RunResult.results` has these values. Content blocks that include other types than text are reduced to their text.
     Failed, skipped and denied calls are left out.
     """
@@ -275,6 +284,7 @@ class _Calls:
 
 class EarlierCalls:
     """The calls of a session, which determine what ids a new plan may use: stored ids are taken, plan ids are known.
+
     One object serves a run, so that each event and message is read once, and none for plans without calls.
     """
 
@@ -288,6 +298,7 @@ class EarlierCalls:
 
     def follow(self, stored: Sequence[StoredEvent], new: Sequence[StoredEvent], *, begun: bool) -> None:
         """Set the events of the session up to the next plan; they are read at the first query.
+
         Args:
             stored: The stored events, oldest first.
             new: Events that the running superstep has added.
@@ -316,6 +327,7 @@ class EarlierCalls:
 
     def ids_with(self, messages: Sequence[AnyMessage]) -> Container[str]:
         """Return the ids of all calls in the session's events and in messages; a message's calls may have no events.
+
         Args:
             messages: The history. Only messages after those of the previous call are read, if it still begins with
                 them.
@@ -386,6 +398,7 @@ def _value(entry: StoredEvent) -> Any:
 
 def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
     """Return the names of the newest input's calls by outcome, in the order of their results in the history.
+
     Args:
         events: The session's events, oldest first.
 

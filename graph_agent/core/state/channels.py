@@ -1,4 +1,5 @@
 """Defines the channels of the state: the status with its transitions, and growing lists stored as deltas.
+
 A delta channel stores each superstep's writes, and only now and then a full copy of the list; reading a session replays
 the writes since the newest copy. `remote` holds tasks of delegates: agents that this one hands tasks to.
 """
@@ -51,6 +52,7 @@ _ID = attrgetter("id")
 
 def status_event(before: str, after: str, step: int) -> StoredEvent:
     """Return the `status` event of a transition; raise `InvalidUpdateError` if the transition is not allowed.
+
     Args:
         step: Number of the plan for the event; 0 before the first plan.
     """
@@ -76,6 +78,7 @@ class StatusChannel(LastValue[str]):
 
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes in order, and return whether there were any.
+
         Raises `InvalidUpdateError` if a transition is not allowed. The status before the first write is `CREATED`.
         """
         before = self.value if self.is_available() else SessionStatus.CREATED
@@ -89,6 +92,7 @@ class StatusChannel(LastValue[str]):
 
 class GrowingDelta(DeltaChannel[list[Any]]):
     """A delta channel of a list that writes a full copy once the list has doubled, or after `_MOST_STEPS` supersteps.
+
     LangGraph's own rule is a fixed number of updates, with which the copies soon take more space than the updates.
     """
 
@@ -126,6 +130,7 @@ class GrowingDelta(DeltaChannel[list[Any]]):
 
     def is_copy_due(self, updates: int, supersteps: int) -> bool:
         """Whether to write a full copy now. The answer changes nothing, as LangGraph asks several times about one copy.
+
         Args:
             updates: Updates since the last full copy; 0 right after one.
             supersteps: Supersteps since the last full copy.
@@ -138,6 +143,7 @@ class GrowingDelta(DeltaChannel[list[Any]]):
 
 class MessagesChannel(GrowingDelta):
     """The delta channel of ``messages``: appends messages, replaces and removes them by id, and removes all.
+
     LangGraph's delta reducer ignores ``REMOVE_ALL_MESSAGES`` and indexes the whole history at each write; this channel
     replaces both where it can. It keeps that reducer because LangGraph assigns message ids only if it is set (see
     ``_compat``).
@@ -171,6 +177,7 @@ class MessagesChannel(GrowingDelta):
 
     def _only_new(self, state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
         """Return the written messages as one list if each can just be appended; None if the reducer must apply them.
+
         The reducer is needed for removals, message chunks, values that are no messages, and ids that are missing or
         taken.
         """
@@ -208,6 +215,7 @@ class MessagesChannel(GrowingDelta):
 def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
     """Replace each "remove all" in writes by an `Overwrite` with the messages after it, which the base channel
     supports.
+
     Args:
         live: Whether the writes are of one superstep; False for stored writes, which are replayed one by one.
     """
@@ -264,6 +272,7 @@ def write_field(name: str, value: Any) -> None:
 
 def take_extras(writes: list[tuple[str, Any]], mark: str) -> ResponseExtras:
     """Remove the writes of `messages` and `structured_response` from `writes`, in place, and return them.
+
     Args:
         mark: Key set to True in the `additional_kwargs` of each user message, which shows that it is no input of the
             user.
@@ -371,6 +380,7 @@ NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
 
 def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
     """Reducer of `remote`: return the current value merged with a change; None or an empty change changes nothing.
+
     A task of None removes the entry of its call id, and `after` of None removes all effects.
     """
     if not change:

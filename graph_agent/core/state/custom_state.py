@@ -1,4 +1,5 @@
 """Handles the own state fields of an agent, declared by its `state_schema` or middleware: schemas, checks and access.
+
 Values in checkpoints must be plain: JSON types, dates, messages, and others that LangGraph's strict serializer
 restores. A reducer is the function in a field's annotation that combines the present value and a write.
 """
@@ -52,12 +53,14 @@ class LastWrite(LastValue[Any]):
 
 class ReducedWrites(BinaryOperatorAggregate[Any]):
     """A channel that combines writes by a reducer; of several `Overwrite`s of a superstep, the last in plan order wins.
+
     LangGraph stores the writes of parallel calls before it combines them. If the reducer raises for one of several
     writes, that write is logged and left out, as no run could load the session otherwise.
     """
 
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes, and return whether the value changed.
+
         Raises `InputError` if there is only one write and the reducer raises for it.
         """
         # LangGraph's channel raises for a second overwrite in one superstep.
@@ -108,6 +111,7 @@ class CustomState:
 
     def fault(self, name: str, value: Any, earlier: Sequence[Any] = ()) -> str | None:
         """Return what is wrong with a write to a field, as a clause for an error message; None if the write is allowed.
+
         Args:
             name: Name of the field, known or not.
             value: The written value.
@@ -125,6 +129,7 @@ class CustomState:
         self, name: str, values: Sequence[Any], current: Mapping[str, Any] | None = None
     ) -> Exception | None:
         """Return the exception that a field's reducer raises for values, applied in order; None if it accepts them.
+
         LangGraph stores a write before it calls the reducer, so the session could not be read after a failure. The
         exception of a user's reducer is logged.
 
@@ -156,6 +161,7 @@ class CustomState:
 
     def check(self, update: Mapping[str, Any], current: Mapping[str, Any] | None = None) -> None:
         """Raise `InputError` for the first value of an input that is not plain, or that its field's reducer cannot use.
+
         Fields that are not the agent's own are skipped; fields that are not stored are checked, too.
 
         Args:
@@ -178,6 +184,7 @@ class CustomState:
 
     def current(self, *, messages: bool = True) -> dict[str, Any]:
         """Return the values of the running node's state: messages, structured response and own fields, as far as set.
+
         Args:
             messages: Whether to include the messages.
         """
@@ -214,6 +221,7 @@ def _fault(name: str, value: Any) -> str | None:
 
 def custom_state(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> CustomState:
     """Return the own fields declared by an agent's `state_schema` and by the schemas of its middleware.
+
     A field in several schemas has the annotation of the last of them, which is that of `state_schema`.
 
     Args:
@@ -306,6 +314,7 @@ class _Field:
 
 def _custom_state(fields: Mapping[str, _Field], *, jumps: bool) -> CustomState:
     """Build the state schemas of an agent with own fields.
+
     Args:
         fields: Name → field.
         jumps: Whether hooks of middleware may set `jump_to`.

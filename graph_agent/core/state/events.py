@@ -454,9 +454,8 @@ Event: TypeAlias = (
 
 
 def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
-    """Return a new event with the current time, and report it to this process's observer, if there is one.
-    `type_` is a type of `Event`, `step` the number of the plan (0 before the first), `fields` those of the type.
-    """
+    """Return a new event of a type of `Event`, and report it to this process's observer; step 0 is before the first
+    plan."""
     made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
     # Observers see each event when it happens; a checkpoint has it at the end of the superstep.
     if telemetry.observer is not None:
@@ -475,7 +474,7 @@ def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]])
 
 
 def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:
-    """Return stored events with ``seq`` and ``session_id`` added; `first` is the index of the first of them in the
+    """Return stored events with ``seq`` and ``session_id`` added; `first` is the index of the first one in the
     history."""
     return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
 
@@ -489,6 +488,7 @@ def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
 
 def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
     """Return the result event's fields that store the structured content in an MCP tool's artifact; empty without any.
+
     MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
     then stored.
     """
@@ -539,16 +539,14 @@ _SOURCES = ("delegation", "middleware")
 
 
 def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
-    """Return the `approval_request` event of calls that wait for a person.
-    `source` has `delegate` and `delegation`, or `middleware`, if they ask (see `_Approval`); empty for the agent's
-    policy.
-    """
+    """Return the `approval_request` event of calls that wait for a person; `source` has `delegate` and `delegation`, or
+    `middleware`, if they ask (see `_Approval`), and is empty for the agent's own policy."""
     return event("approval_request", step, calls=list(calls), **source)
 
 
 def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
-    """Return the `approval_decision` event of a decision; `waited_s` is counted from `asked_at`, the request's `ts`, if
-    given."""
+    """Return the `approval_decision` event of a decision; `waited_s` counts from `asked_at`, the request's `ts`, if
+    set."""
     call = decided.call
     fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
     if decided.type == "edit":
@@ -569,6 +567,7 @@ def is_approval(entry: Mapping[str, Any]) -> bool:
 
 def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approval_decision"]) -> bool:
     """Whether an event is of this type, and the approval is for a call of the agent itself, asked by its own policy.
+
     Calls of delegates have ids of their own, which may equal those of the agent's calls.
     """
     return entry["type"] == type_ and not any(field in entry for field in _SOURCES)
@@ -576,6 +575,7 @@ def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approva
 
 def as_value(returned: Any) -> Any:
     """Return a tool's return value as JSON types; raise `ValueError` if it contains itself or is too deep.
+
     Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator and types without a JSON
     form become their `str()`, bytes their text or base64.
     """

@@ -1,4 +1,5 @@
 """Stores the lengths of a session's growing lists with each checkpoint, and compares them when it is read.
+
 A checkpoint holds no copy of the messages and events: they are rebuilt from the writes of its ancestors. Without the
 lengths, a lost ancestor or write would go unnoticed, as the lists would only be shorter.
 """
@@ -36,6 +37,7 @@ class Length(int):
 
 def add_length(counters: dict[str, tuple[int, int]], channel: str, entries: list[Any]) -> None:
     """Add the length of a channel's list to LangGraph's counters, which become a part of the checkpoint's metadata.
+
     Args:
         counters: LangGraph's counters by channel; changed in place.
         channel: Name of the channel.
@@ -58,6 +60,7 @@ def entries_of(metadata: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def with_lengths(metadata: CheckpointMetadata) -> CheckpointMetadata:
     """Return a checkpoint's metadata with the lengths moved from LangGraph's counters to a key of their own, `LENGTHS`.
+
     Metadata without lengths is returned unchanged.
     """
     known: Any = metadata
@@ -79,6 +82,7 @@ def lengths_of(metadata: Mapping[str, Any] | None) -> Mapping[str, int]:
 
 class CheckedWrites(list[Any]):
     """The stored writes of one channel, with the number of entries that replaying them must give.
+
     Args:
         expected: That number; None if it is not known, and then nothing is checked.
         session_id: Session for the error message.
@@ -91,6 +95,7 @@ class CheckedWrites(list[Any]):
 
     def check(self, found: int) -> None:
         """Raise `DamagedSessionError` if fewer entries were rebuilt than are stored; more are accepted.
+
         Args:
             found: Number of entries rebuilt from these writes.
         """
@@ -103,6 +108,7 @@ def checked(
     history: Mapping[str, DeltaChannelHistory], lengths: Mapping[str, int], session_id: str
 ) -> dict[str, DeltaChannelHistory]:
     """Return the histories of delta channels with `CheckedWrites` in place of their writes, to check lengths on replay.
+
     Args:
         lengths: Channel → expected number of entries; a channel without one is not checked.
         session_id: Session for the error message.
@@ -123,6 +129,7 @@ _MOST_READS = 5
 
 async def read_again(read: Callable[[], Awaitable[T]]) -> T:
     """Return the result of `read`, which is called up to `_MOST_READS` times while it raises `CheckpointRemovedError`.
+
     The last of these errors is raised, and any other exception at once.
     """
     # The last attempt is outside the loop, so that its error reaches the caller.
@@ -134,6 +141,7 @@ async def read_again(read: Callable[[], Awaitable[T]]) -> T:
 
 def read_again_blocking(read: Callable[[], T]) -> T:
     """Return the result of `read`, which is called up to `_MOST_READS` times while it raises `CheckpointRemovedError`.
+
     The last of these errors is raised, and any other exception at once.
     """
     for _ in range(_MOST_READS - 1):
@@ -154,6 +162,7 @@ def removed(session_id: str, checkpoint_id: str) -> CheckpointRemovedError:
 
 def damaged(session_id: str, what: str) -> DamagedSessionError:
     """Return the error for a session that cannot be read completely; its `session_id` is set.
+
     Args:
         what: What is wrong, as a clause such as "3 of 5 entries of its history can be read".
     """

@@ -1,4 +1,5 @@
 """Handles the message history: checks of input, open calls, placement of results, rewriting, failed inputs.
+
 An open call is a tool call of the model without a result in the history. Providers refuse a history whose results do
 not follow their calls.
 """
@@ -48,6 +49,7 @@ class OpenCalls:
 
 def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
     """Return the calls without a result, one entry for each model message that has any, oldest first.
+
     A result belongs to the nearest preceding message of the model that has its call id, because models repeat ids
     within a session. Invalid calls (`invalid_tool_calls`) do not count.
     """
@@ -71,6 +73,7 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
 
 def is_settled(messages: Sequence[AnyMessage]) -> bool:
     """Whether the results of each model message's calls follow it directly, and no result is without its call.
+
     False also in doubt: for invalid calls, and for a message in which two calls have the same id.
     """
     open_ids: list[str | None] = []
@@ -91,6 +94,7 @@ def is_settled(messages: Sequence[AnyMessage]) -> bool:
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
     """Return the history with new results placed after the messages that made their calls, in call order.
+
     Args:
         messages: The history, which is not changed.
         results: Index of the message with the call, and the call's id → the result.
@@ -111,6 +115,7 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
 
 def newest_in_call_order(messages: list[AnyMessage]) -> list[AnyMessage]:
     """Return the history with the results of the newest model message in the order of its calls.
+
     Calls that waited for others or for a person finish later. Other messages among the results move behind them. Older
     messages stay as they are. Returns the same list object if the order is right already.
     """
@@ -135,6 +140,7 @@ def _in_call_order(caller: AnyMessage, results: Sequence[AnyMessage]) -> list[An
 
 def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
     """Move each result right after the message with its call; return the same list object if every result is in place.
+
     A result belongs to the nearest preceding call with its id. A result without a call, and a second result for the
     same call, are dropped, because providers refuse them.
     """
@@ -174,6 +180,7 @@ def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
 
 def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Return the writes to the `messages` channel that turn one history into another.
+
     The writes are a `RemoveMessage` for each old message from the first difference on, then the new messages in order.
     Old messages that only leave are removed without rewriting the ones after them. Messages are compared by identity.
     """
@@ -197,6 +204,7 @@ def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[A
 
 def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, id_: str | None = None) -> AIMessage:
     """Return the message that ends an input without a complete answer: the streamed part, then the report.
+
     `response_metadata` marks it with stop reason, error kind and the length of the streamed part; see `failure_of`.
 
     Args:
@@ -213,6 +221,7 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
 
 def failure_of(message: AnyMessage) -> dict[str, Any] | None:
     """Return the mark of a message that ends a failed input; None for any other message.
+
     The mark has `stop_reason`, `error` (the kind of the error) and `answer_chars` (characters of the streamed part).
     """
     mark = message.response_metadata.get(FAILURE_MARK) if message.response_metadata else None
@@ -223,6 +232,7 @@ def failure_of(message: AnyMessage) -> dict[str, Any] | None:
 
 def without_failure_report(message: AnyMessage) -> AnyMessage:
     """Return a message for later requests, with a short note in place of a failure report, which no model wrote.
+
     The streamed part of the answer stays before the note. A message that ends no failed input is returned unchanged.
     """
     mark = failure_of(message)
@@ -236,6 +246,7 @@ def without_failure_report(message: AnyMessage) -> AnyMessage:
 def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
     """Return the error that a run raises for a failed input: `ModelFailedError` if a model failed, else
     `RunFailedError`.
+
     Args:
         message: The report of the failure.
         kind: Category of the error, such as `auth`.
@@ -254,6 +265,7 @@ class PushedText(AIMessageChunk):
 
 def stream_rest(message: AIMessage, streamed: str) -> None:
     """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`.
+
     LangGraph does not stream a message returned by a node if some of its tokens have been streamed. Does nothing for a
     message without an id, or without further text.
 
@@ -289,6 +301,7 @@ def with_name(message: AIMessage, name: str | None) -> AIMessage:
 
 def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
     """Return the answer with a fixed sentence in a paragraph before it; unchanged if the sentence is empty.
+
     The new message has only the id and the text of the answer.
     """
     return AIMessage("\n\n".join(filter(None, [sentence, answer.text])), id=answer.id) if sentence else answer
@@ -299,6 +312,7 @@ _PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinf
 
 def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
     """Return where and what in a value LangGraph's strict checkpoint serializer could not restore; None if it is plain.
+
     Args:
         value: Any value; for an `Overwrite`, its content is checked.
         depth: Levels of nested containers to check; deeper values count as plain.
@@ -344,6 +358,7 @@ def messages_fault(
     written: Any, *, stored: bool = True, fix: str = "; return messages, such as [AIMessage('…')]"
 ) -> str | None:
     """Return why a write to the `messages` field is invalid, as a clause for an error message; None if it is valid.
+
     Args:
         written: One message or a list of them, in any form that LangChain converts to messages, or an `Overwrite` of
             these.
@@ -359,6 +374,7 @@ def messages_fault(
 
 def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
     """Raise `InputError`, with the reason and a correct call, for an input that no run can use.
+
     Such an input is a `Command` without `resume`, `update` and `goto`, a value with none of the agent's fields, or one
     whose messages are invalid or blank text. None and an empty mapping, which resume a run, are allowed.
 
@@ -382,6 +398,7 @@ def check_input(given: Any, known: Collection[str], *, stored: bool) -> None:
 
 def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
     """Whether a run with this input needs no checkpoint to continue from.
+
     True if the input has a message to add or one of the known fields. If hooks run before the model, any input but None
     is enough, because they may add messages.
 
@@ -401,6 +418,7 @@ def begins(given: Any, known: Collection[str], *, hooked: bool) -> bool:
 
 def unusable_input(given: Any, why: str) -> InputError:
     """Return the error for an input that no run can use; the message shows a correct call.
+
     Args:
         why: What is wrong, as the predicate of "The input …".
     """

@@ -1,4 +1,5 @@
 """Records the requests that models receive, each as the difference to the one before, and reads them back.
+
 A part of a request, which is a message or a tool, is stored once, under its hash, with secrets replaced by `***` as in
 logs. Recording is on with the setting `record_requests`.
 """
@@ -69,6 +70,7 @@ class ModelRequest:
 
 class RequestLog:
     """The requests recorded in a session's events up to a point; it reads the next event, or records the next request.
+
     Args:
         events: The session's events up to that point, oldest first.
         limit: Maximum characters of JSON that `record` stores of one message or tool; longer content is cut.
@@ -99,6 +101,7 @@ class RequestLog:
 
     def read(self, entry: Mapping[str, Any], seq: int = 0) -> ModelRequest:
         """Return the request that the next `model_request` event records, and make it the newest one of the log.
+
         Args:
             entry: The event; those before it must have been read.
             seq: Index of the event in the session's history.
@@ -122,6 +125,7 @@ class RequestLog:
         self, sent: TimedRequest, call: ModelCallRecord, step: int, learned: Mapping[str, Any] | None = None
     ) -> StoredEvent | None:
         """Return the `model_request` event for a request, the newest one from now on; None if it equals the last one.
+
         Args:
             sent: The request, with its messages, tools and options.
             call: The record of the model call, from which purpose, model and start are copied.
@@ -171,6 +175,7 @@ class RequestLog:
 
 def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return what endpoints had been found to refuse when requests were recorded: model name → fields of `WireRules`.
+
     The newest value of a field counts. Models without any are left out.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -185,6 +190,7 @@ def learned_rules(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, An
 
 def requests_of(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
     """Return the requests of a session and of its delegates in this process, oldest first.
+
     Requests that were not recorded are reconstructed from the history and marked so. The requests of a delegate stand
     where its answer arrived; each is the difference to the delegate's request before.
 
@@ -290,6 +296,7 @@ def _names_secret(name: str) -> bool:
 
 def _bounded(part: Any, limit: int) -> Any:
     """Return a message or tool cut to about `limit` characters of JSON; unchanged if it is shorter.
+
     A cut tool keeps its name. A cut message keeps the beginning of its text, and names the types of its other blocks in
     `omitted_blocks`. Both have `omitted_chars`.
     """

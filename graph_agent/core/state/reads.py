@@ -1,4 +1,5 @@
 """Reads the state of a session while other processes prune it; a read that meets a removed checkpoint is repeated.
+
 To prune is to remove old checkpoints of a session from the database.
 """
 
@@ -19,6 +20,7 @@ class ReadAgainGraph(ClockedStateGraph):
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return a session's state in the form of LangGraph's `StateSnapshot`; empty `values` for an unknown session.
+
         Reads up to five times if a pruning interferes, and then raises `CheckpointRemovedError`. Raises
         `DamagedSessionError` if stored entries are missing.
 
@@ -30,6 +32,7 @@ class ReadAgainGraph(ClockedStateGraph):
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return a session's state in the form of LangGraph's `StateSnapshot`; empty `values` for an unknown session.
+
         Reads up to five times if a pruning interferes, and then raises `CheckpointRemovedError`. Raises
         `DamagedSessionError` if stored entries are missing. The arguments are those of `get_state`.
         """
@@ -44,6 +47,7 @@ class ReadAgainGraph(ClockedStateGraph):
         limit: int | None = None,
     ) -> Iterator[StateSnapshot]:
         """Yield the states of a session, newest first, without checkpoints that a pruning removes during the iteration.
+
         After such a removal, the iteration continues below the last state that was yielded.
 
         Args:
@@ -72,6 +76,7 @@ class ReadAgainGraph(ClockedStateGraph):
         limit: int | None = None,
     ) -> AsyncIterator[StateSnapshot]:
         """Yield the states of a session, newest first, without checkpoints that a pruning removes during the iteration.
+
         The arguments are those of `get_state_history`.
         """
         while limit is None or limit > 0:

@@ -1,4 +1,5 @@
 """Declares the state schemas; every value in a checkpoint is plain JSON or a LangChain message.
+
 A step is one plan of the model and the wave of calls that it makes, which run in parallel. A turn is one model call of
 planning.
 """
@@ -217,6 +218,7 @@ class SettingsChanges(TypedDict):
 # Groups keep related keys together for a reader; at run time they are one dictionary.
 class LoopState(Position, LimitsSoFar, RequestChanges, HookState, SettingsChanges):
     """The state of the loop between two nodes; a key that is not required is absent until its first value.
+
     All keys are one field of the state, because each field adds bytes to every checkpoint.
     """
 
@@ -252,6 +254,7 @@ _SESSION_KEYS = (
 
 def loop_of_new_input(last: LoopState, own: Mapping[str, Any]) -> LoopState:
     """Return the loop state at the beginning of an input.
+
     Session-wide keys are kept, the others are reset. Configuration changes of the session are kept, except for fields
     that the input's context sets, because these are newer.
 

@@ -29,6 +29,7 @@ _PLAIN_GENERICS = frozenset({list, dict, Union, UnionType})
 
 def checked_tools(given: object) -> list[BaseTool]:
     """Return a list of LangChain tools, each callable among the items converted to a tool; None gives an empty list.
+
     Args:
         given: An iterable of tools and callables, or a LangGraph `ToolNode`.
 
@@ -55,6 +56,7 @@ def checked_delegates(given: object) -> list[Delegate]:
 
 def checked_hooks(given: object, name: str = "hooks") -> list[Any]:
     """Return the hooks unchanged as a list (None gives an empty one); raise `ConfigError` if they are no list.
+
     Each hook is validated when it is registered.
 
     Args:
@@ -65,6 +67,7 @@ def checked_hooks(given: object, name: str = "hooks") -> list[Any]:
 
 def openai_schema(tool: BaseTool) -> dict[str, Any]:
     """Return a tool's schema in OpenAI's function format.
+
     A JSON schema that LangChain cannot convert is passed on as it is. Raises `ConfigError` if the arguments of any
     other tool have no JSON schema.
     """
@@ -83,6 +86,7 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
 
 def check_schema(tool: BaseTool, hidden: Collection[str]) -> None:
     """Raise `ConfigError` if a tool cannot be offered because its arguments have no JSON schema.
+
     Args:
         tool: The tool; it is converted only if the types of its parameters do not suffice, because a conversion is
             slow.
@@ -126,6 +130,7 @@ def _listed(given: object, name: str) -> list[Any]:
 
 def checked_tool(given: object, where: str) -> BaseTool:
     """Return a tool unchanged, or a callable converted to one; raise `ConfigError` for anything else.
+
     A callable needs a name, a docstring and type hints.
 
     Args:
@@ -159,6 +164,7 @@ ArgumentsCheck = Callable[[Mapping[str, Any]], str | None]
 
 def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | None:
     """Return a check of a tool's arguments if LangChain does not make one; None if it does, or if any arguments fit.
+
     LangChain passes arguments on unchecked if the schema is a JSON schema, as for a tool of an MCP server, or is
     missing, as for a class whose `_run` declares the parameters.
 

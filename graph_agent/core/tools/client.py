@@ -1,4 +1,5 @@
 """Interrupts the graph for each client tool, which the caller of a run executes; its result resumes the graph.
+
 A client tool is offered to the model by the caller of a run, as a schema without code in the agent.
 """
 
@@ -35,6 +36,7 @@ class ClientResult(TypedDict):
 
 def call_client_tool(call: Call) -> CallResult:
     """Interrupt the graph for a client tool call; when the run is resumed, return the client's result.
+
     The first time, this raises LangGraph's `GraphInterrupt`. The value that resumes it is a `ClientResult`; any other
     value is converted to text and counts as success.
     """
@@ -50,6 +52,7 @@ def call_client_tool(call: Call) -> CallResult:
 
 def fault_further_client_calls(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
     """Return a plan's calls, with a fault on each client call after the first, because they run one at a time.
+
     Calls that have a fault already do not count.
 
     Args:

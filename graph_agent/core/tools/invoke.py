@@ -148,8 +148,7 @@ class CommandEffects:
 
 
 def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
-    """Return one command to the parent graph that has the targets and updates of all handoffs of a wave, in call
-    order."""
+    """Return one command to the parent graph with the targets and updates of all handoffs of a wave, in call order."""
     goto = [
         Send(*target) if isinstance(target, list | tuple) else target for each in handoffs for target in each["goto"]
     ]
@@ -158,8 +157,7 @@ def parent_command(handoffs: Sequence[Handoff]) -> Command[Any]:
 
 
 def as_command(message: ToolMessage, output: CallResult) -> ToolMessage | Command[Any]:
-    """Return a call's result for middleware: the message, or a command if the call has further effects than its
-    message."""
+    """Return a call's result for middleware: the message, or a command if the call has effects beyond its message."""
     if output.handoff is not None:
         return parent_command([output.handoff])
     if not output.writes and not output.messages:
@@ -181,7 +179,8 @@ _LONGEST = 1_000
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
     """Raise `ToolArgumentsError`, with their names, for text arguments that the schema parses as NaN or an infinity.
-    A tool whose schema is no pydantic class is not checked, nor are arguments that do not fit the schema.
+
+    A schema that is no pydantic class is not checked.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:
@@ -261,9 +260,10 @@ class Invoker:
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
-        """Run the tool with the model's arguments and the injected ones, and return its output.
-        That is text, a `ToolMessage`, or a list of the messages and commands that the tool created. Raises the tool's
-        own exception, or pydantic's `ValidationError` for arguments that do not fit.
+        """Run the tool with the model's arguments and the injected ones; return text, a `ToolMessage`, or a list of
+        messages and commands that the tool created.
+
+        Raises the tool's own exception, or pydantic's `ValidationError` for arguments that do not fit.
         """
         if self._direct is not None and not _has_callbacks(config):
             return await self._direct(arguments, call_id, config)
@@ -326,6 +326,7 @@ _UNRUN = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 
 def _record(value: Any) -> None:
     """Store the return value of the running tool, if `recorded_return_value` is active.
+
     Raises `TypeError` for a coroutine or a generator: the code of the tool has not run, or not to its end.
     """
     if isinstance(value, _UNRUN):
@@ -388,6 +389,7 @@ def _with_recording(tool: BaseTool) -> BaseTool:
 
 def _with_shallow_schema(tool: BaseTool, injected: InjectedArguments) -> BaseTool:
     """Return a copy of the tool whose schema does not serialize injected arguments; the tool itself if it has none.
+
     LangChain dumps validated arguments only to get their names. The dump of a `ToolRuntime` warns about each value
     whose type differs from the declared one, and serializes the whole history in its state.
     """
@@ -514,6 +516,7 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
 
 def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
     """Return middleware's output with the value (`stored`) of the call's own output, which a message cannot hold.
+
     If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
     from the content does not reappear through the artifact. `outputs` are those of the call's attempts, oldest first.
     """
@@ -561,9 +564,8 @@ class ToolRetry(BaseModel):
 
     @classmethod
     def of(cls, tool: str, marks: Mapping[str, Any]) -> Self:
-        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; one attempt without the mark.
-        Raises `ConfigError` if the mark is no mapping, or has an unknown field or an invalid value.
-        """
+        """Return the policy in a tool's mark `retry`, a mapping of this class's fields; the default policy without
+        it."""
         given = marks.get("retry")
         if given is None:
             return cls()
@@ -584,6 +586,7 @@ class ToolRetry(BaseModel):
 
     def again(self, error: BaseException, attempt: int, *, cut_off: bool, marks: Mapping[str, Any]) -> bool:
         """Whether to retry after failed attempt number `attempt`, counted from 1, which raised `error`.
+
         An attempt that was `cut_off`, by its time limit or a lost server, may have taken effect: see the class.
         """
         if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):

@@ -1,4 +1,5 @@
 """Holds the tools and delegates of one agent by name, and validates the calls that a person decides on.
+
 A delegate is another agent that this one hands tasks to. Marks are the entries of a tool's `metadata` that this package
 reads, such as `effect` (`read` or `write`) and `timeout_s`.
 """
@@ -43,6 +44,7 @@ _IN_BACKGROUND = "True to go on at once; the result follows as a notice."
 
 def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
     """Return the function schema, in OpenAI's format, by which a delegate is offered to the model.
+
     It has the parameter `task`, and `background` if the delegate can go on while the agent continues.
 
     Args:
@@ -89,6 +91,7 @@ class ToolSource(Protocol):
 
 class LiveTools:
     """The tools given to an agent, kept current with the sources that some of them come from.
+
     Tools that a source adds later are included only if all its present tools were given; of a selection, the names stay
     fixed and only the definitions are kept current.
     """
@@ -126,6 +129,7 @@ class LiveTools:
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
         """Return the tools of now: those without a source first, then those of each source.
+
         A source's tool whose name another tool or `taken` has is left out, with a warning in the log.
         """
         tools = {tool.name: tool for tool in self._fixed}
@@ -142,6 +146,7 @@ class LiveTools:
 
 class Toolbox:
     """The tools and delegates that the model may call, by name.
+
     Copies made by its methods share the underlying tools, so that a copy follows later changes.
 
     Args:
@@ -240,6 +245,7 @@ class Toolbox:
 
     def replace_tools(self, replace: Callable[[BaseTool], BaseTool]) -> None:
         """Run all calls with other tools from now on; the offer is unchanged, and sources are no longer followed.
+
         Args:
             replace: Returns the tool to run in place of the given one, with the same name; also called for tools added
                 later.
@@ -255,6 +261,7 @@ class Toolbox:
 
     def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
         """Return a copy that also offers client tools, which the caller of a run executes.
+
         Args:
             schemas: The tools as OpenAI function schemas, with names that no tool of the agent has.
             called: Call id → tool name of the earlier client calls. Tools among them that `schemas` lacks are offered
@@ -288,6 +295,7 @@ class Toolbox:
 
     async def refresh(self) -> bool:
         """Take over changes of the sources and the current descriptions of delegates; return whether `schemas` changed.
+
         Waits a few seconds at most for announced changes. Raises `ConfigError` if a new tool cannot be offered.
         """
         if not self.needs_refresh:
@@ -343,6 +351,7 @@ class Toolbox:
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """Ask delegates to cancel tasks that wait for a person, because no answer will come; wait 10 s at most.
+
         A delegate that takes longer is logged. Tasks of unknown delegates, and of those that cannot ask, are skipped.
         Raises what a delegate raises.
 
@@ -382,6 +391,7 @@ class Toolbox:
 
     def repeatable(self, name: str) -> bool:
         """Whether a call that may write can run again after a crash without a second effect.
+
         True for a tool with the mark `idempotent`, and for a delegate that resumes its own work (`resumes`).
         """
         if name in self.delegates:
@@ -390,6 +400,7 @@ class Toolbox:
 
     def checked(self, call: Call) -> Call:
         """Return the call, with the reason as its `fault` if it cannot run: unknown name, no task, or unfit arguments.
+
         A call with a `fault` is returned unchanged. The tool checks its arguments again when it runs.
         """
         if "fault" in call:
@@ -401,6 +412,7 @@ class Toolbox:
 
     def arguments_fault(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         """Return why arguments do not fit a tool, as text for the model; None if they fit or cannot be checked here.
+
         Injected arguments are not checked. A tool that handles its own validation errors is not checked. `name` must be
         a tool of the agent.
         """
@@ -425,6 +437,7 @@ class Toolbox:
 
     def refused(self, call: Call) -> Call | None:
         """Return the call with a `fault` if it cannot run whatever its arguments; None if it may run.
+
         It cannot if its name is unknown or withdrawn, if no hook executed a tool that only hooks execute (with
         `skipped`), or if a delegation has no task.
         """
@@ -448,6 +461,7 @@ class Toolbox:
 
     def inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
         """Return the call's arguments with the injected ones added, by the rules of LangGraph's `ToolNode`.
+
         These are state fields, the Store and the `ToolRuntime` that the tool's parameters are annotated with; values of
         the model for them are discarded.
 

@@ -1,4 +1,5 @@
 """Truncates tool output, characters first, then lines, with a visible marker; reads limits by tool and run.
+
 The history keeps each output whole; only the messages for the model are truncated.
 """
 
@@ -58,6 +59,7 @@ def truncate(
     hint: Callable[[int], str] | None = None,
 ) -> TruncatedText:
     """Truncate one text; an unchanged text is returned if it is within both limits.
+
     Args:
         text: The whole output.
         max_chars: Maximum characters kept, not counting the marker's line.
@@ -78,6 +80,7 @@ def truncate_texts(
     hint: Callable[[int], str] | None = None,
 ) -> list[str | None] | None:
     """Truncate an output in pieces to `max_chars` characters and `max_lines` lines, not counting the marker's line.
+
     The marker is a line such as `[… 1,200 characters in 40 lines left out here; the history keeps the whole output …]`.
     Text is cut between code points. The work is linear in the limits and the number of pieces, not in the output's
     size; therefore the marker's line count is exact only if the character limit is not exceeded, and a minimum
@@ -125,6 +128,7 @@ def truncate_texts(
 
 def _marker(characters: int, lines: int, hint: str, *, exact: bool) -> str:
     """Return the marker's line for a cut.
+
     Args:
         characters: Number of characters removed.
         lines: Number of lines removed; 0 to leave it out.
@@ -190,6 +194,7 @@ def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
 
 def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
     """Choose by how much to truncate tool results so that at least `excess` characters are removed, if possible.
+
     The longest results are cut first, all to the same length, of at least `LEAST_CHARS`.
 
     Returns id of a result's message → characters to keep; empty if no result is worth cutting.
@@ -247,6 +252,7 @@ def truncated_content(
     hint: Callable[[int], str] | None = None,
 ) -> str | list[Any] | None:
     """Truncate text or content blocks; None if the content is within the limits.
+
     The limits apply to the text of all blocks together. A block whose text is removed completely is dropped, and blocks
     without text stay. The other arguments are those of `truncate_texts`.
     """
@@ -274,6 +280,7 @@ def truncate_output(
     content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
     """Truncate a call's output to the limits of `output_limits`; return what to show, and whether it was truncated.
+
     If outputs are offloaded (the model can read the rest by `read_result`), `offload_over_chars` is an upper bound,
     too, and the marker names the call for the rest.
 
@@ -341,6 +348,7 @@ _KIND_OF_NAME = {name: kind for kind, (_, names) in _KINDS.items() for name in n
 
 def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> OutputLimits:
     """Return the limits for one tool's output. Each limit comes from the first of these sources that defines it:
+
     1. The tool's mark: `max_output_chars`, `max_output_lines`, `truncate`.
     2. The default of its kind, or the run's limit if that is set to a smaller value. A run's limit equal to
        `LoopConfig`'s default counts as not set. To raise a kind's default, mark the tool.

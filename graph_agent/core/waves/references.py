@@ -1,4 +1,5 @@
 """Resolves references in a call's arguments to the results of other calls: `${id.path.to[0].field}`.
+
 `id` is the id of a call in a structured plan; the path leads into the call's result. `$${` stands for a literal `${`.
 """
 
@@ -24,6 +25,7 @@ class BadReferenceError(CallError):
 
 def referenced_ids(arguments: Any) -> Iterator[str]:
     """Yield the call ids in the references of a value's texts, in order, with repeats; dict keys are not read.
+
     Raises `BadReferenceError` for a malformed reference.
     """
     for text in _strings(arguments):
@@ -34,6 +36,7 @@ def referenced_ids(arguments: Any) -> Iterator[str]:
 
 def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     """Return plain JSON with each reference in its texts replaced by a result; dict keys are not read.
+
     A string that consists of one reference becomes the referenced value, with its type; within a longer string a
     reference becomes text. A path may also lead into a text that contains JSON. Each `$${` becomes `${`.
 
@@ -58,6 +61,7 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
 
 def resolve_some(arguments: Any, results: Mapping[str, Any]) -> Any:
     """Return plain JSON with the references to these results replaced; other references stay for a later `resolve`.
+
     A `${` in an inserted result is escaped, so that `resolve` does not take it for a reference.
 
     Args:
@@ -88,6 +92,7 @@ def escaped(arguments: Any) -> Any:
 
 def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
     """Return plain JSON with the ids in its references replaced; unknown ids and malformed references stay.
+
     Args:
         names: Id in a reference → its new id.
     """
@@ -112,6 +117,7 @@ def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
 
 def _find(reference: str, results: Mapping[str, Any]) -> Any:
     """Return the value that a reference leads to; `BadReferenceError` if it is malformed or leads to nothing.
+
     Args:
         reference: The text between `${` and `}`.
     """

@@ -1,4 +1,5 @@
 """Parses structured plans from model replies: a plan tool call, native calls, or JSON text.
+
 In structured planning the model replies with a JSON object that has all calls of a wave; see `PlanningResult`.
 """
 
@@ -44,6 +45,7 @@ _decoder = json.JSONDecoder(strict=False)
 
 def answer_of_plans(text: str) -> str | None:
     """Return the answer in a text that begins with one or more plans; None if it does not.
+
     The answer is each plan's `answer` and the text after the plans, as paragraphs; empty if there is neither. The plans
     may be fenced (in a Markdown code block), damaged or cut off.
 
@@ -71,6 +73,7 @@ def answer_of_plans(text: str) -> str | None:
 
 def partial_answer(text: str) -> str | None:
     """Return the answer that a cut-off plan without calls has begun; None if it has begun none, or may have calls.
+
     Args:
         text: A reply without its reasoning. Its list of calls must be closed, as the end of an open list is unknown.
     """
@@ -83,6 +86,7 @@ def partial_answer(text: str) -> str | None:
 
 def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
     """Return the plan at the start of a text and the index after it; None if the text does not start with a plan.
+
     A damaged plan that cannot be repaired is returned as an empty one that extends to the end of the text.
     """
     if not text.startswith("{"):
@@ -140,6 +144,7 @@ _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
 
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """Return the plan in a reply: a call of `PLAN_TOOL`, calls of the tools themselves, or JSON in the text.
+
     Prose without a plan becomes a plan with status `done`, without calls, and with the prose as answer. A plan without
     calls whose answer was cut off at the token limit keeps the partial answer. Reasoning up to `</think>` is ignored.
 
@@ -180,6 +185,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
 
 def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
     """Return the error for a plan that was cut off.
+
     Args:
         cut: Why the reply ended early.
         reply: The reply, whose metadata adds details.
@@ -192,6 +198,7 @@ def _plan_of_calls(
     calls: list[tuple[str, str, dict[str, Any]]], reasoning: str, schema: type[PlanningResult]
 ) -> PlanningResult:
     """Return a plan of calls that the model made outside of a plan; ids that are invalid or repeated are replaced.
+
     Raises `PlanError` if the arguments of a call cannot be represented in JSON.
 
     Args:
@@ -215,6 +222,7 @@ def _plan_of_calls(
 
 def _validate(value: Any, schema: type[PlanningResult]) -> PlanningResult:
     """Return a value as a plan; raise `PlanError`, with the first ten faults, if it does not fit the schema.
+
     A call whose arguments contain a number that is not finite is marked faulty, and the plan stays valid.
     """
     try:

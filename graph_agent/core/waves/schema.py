@@ -1,4 +1,5 @@
 """Defines one wave of a structured plan, validates it, and selects the calls that can run.
+
 A wave is the calls of one plan. They run in parallel, except that a call waits for the calls that it needs.
 """
 
@@ -69,6 +70,7 @@ class PlanningResult(BaseModel):
 
 class PlanError(CallError):
     """A plan that is invalid; the text is for the model.
+
     Args:
         faults: What is wrong, one fault a line.
         fix: What the model is to send instead; appended to the faults as it is.
@@ -117,6 +119,7 @@ def check_wave(
     plan: PlanningResult, max_calls: int, answered: Container[str] = (), ended: Container[str] = ()
 ) -> list[Call]:
     """Return a plan's calls for execution, each after the calls it needs, which are in its `needs`.
+
     A reference in the arguments adds the referenced call to the needs. An unknown tool is no fault of the wave: its
     call gets an error as result, with the known tools. Results of earlier waves are filled in by `fill_in_earlier`.
 
@@ -179,6 +182,7 @@ def check_wave(
 
 def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]]) -> list[Call]:
     """Return the calls of a wave with results of earlier waves filled in, so that needs remain within the wave only.
+
     A call that needs an earlier call without a result, or has a reference that leads to nothing, gets a fault and no
     arguments.
 
@@ -214,6 +218,7 @@ def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping
 
 def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collection[str]) -> Selection:
     """Divide waiting calls into those that can run now, those that never can, and those that still wait.
+
     A call never runs if a call that it needs failed or never runs, or if a reference leads to nothing or to a number
     that is not finite.
 
