@@ -25,8 +25,7 @@ from graph_agent.core.hooks.pipeline import MiddlewareNode
 from graph_agent.core.planning.hooked_requests import prepare
 from graph_agent.core.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
 from graph_agent.core.planning.requests import ModelRequests
-from graph_agent.core.planning.summary import NoSummaryError as EmptySummaryError
-from graph_agent.core.planning.summary import request_summary, use_summary
+from graph_agent.core.planning.summary import EmptySummaryError, request_summary, use_summary
 from graph_agent.core.state.schema import INITIAL_LOOP, loop_of_new_input
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.models.errors import classify_model_error

@@ -98,7 +98,9 @@ async def renew_summary(
         log_traceback(logger, "The request for a summary", error)
         active.record(unsummarized=True)
         public, logged = [
-            "The reply was empty." if isinstance(error, NoSummaryError) else describe_model_error(error, public=public)
+            "The reply was empty."
+            if isinstance(error, EmptySummaryError)
+            else describe_model_error(error, public=public)
             for public in (True, False)
         ]
         what = "The older part of the conversation could not be summarized"
@@ -137,7 +139,7 @@ def _summary_text(index: int, stored: Sequence[StoredEvent], new: Sequence[Store
     return found.get("content") if found.get("type") == "summary" else None
 
 
-class NoSummaryError(Exception):
+class EmptySummaryError(Exception):
     """The reply to a request for a summary has no text, or refuses."""
 
 
@@ -182,7 +184,7 @@ async def request_summary(
         instructions: System message of the request; None if there is none.
 
     Raises:
-        NoSummaryError: If the model's reply has no text, or refuses.
+        EmptySummaryError: If the model's reply has no text, or refuses.
         Exception: The error of the last provider.
     """
     active = requests.active
@@ -193,7 +195,7 @@ async def request_summary(
         # Text mode offers no tools to this request.
         reply = await active.deps.client.ask("answer", request, active.settings, mode="text", quiet=True, watch=stream)
         if refusal_text(reply, visible=True) is not None or not reply.text.strip():
-            raise NoSummaryError
+            raise EmptySummaryError
         return reply
 
     def recover(error: Exception) -> bool:
