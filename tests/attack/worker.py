@@ -175,7 +175,7 @@ async def main(url: str, effects: Path) -> None:
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    at_work: set[asyncio.Task[None]] = set()
+    running: set[asyncio.Task[None]] = set()
     kill = Kill()
 
     async def one(graph: Any, order: dict[str, Any]) -> None:
@@ -188,9 +188,9 @@ async def main(url: str, effects: Path) -> None:
         sys.stdout.flush()
         while line := await orders.readline():
             task = asyncio.create_task(one(graph, json.loads(line)))
-            at_work.add(task)
-            task.add_done_callback(at_work.discard)
-        await asyncio.gather(*at_work)
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
 
 
 if __name__ == "__main__":

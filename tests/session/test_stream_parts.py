@@ -229,7 +229,7 @@ async def test_delegate_parts_carry_the_delegates_name(compiled: Any) -> None:
     }
 
 
-async def test_parts_come_while_the_delegate_is_at_work() -> None:
+async def test_parts_come_while_the_delegate_runs() -> None:
     talk = session([DELEGATES, *END], delegates=[GraphDelegate("r", "R.", researcher())])
 
     seen = await parts(talk)

@@ -304,7 +304,7 @@ def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[Co
 
 logger = logging.getLogger("graph_agent.server.host")
 
-_SUSPENDED = ("graph_agent", "parked")
+_SUSPENDED = ("graph_agent", "parked")  # the name is in stored databases
 """Store namespace of suspended threads, whose requests wait for their caller: key → thread and expiry."""
 _PAGE = 1000
 _CLAIM_POLL_S = 0.02

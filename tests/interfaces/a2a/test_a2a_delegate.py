@@ -304,7 +304,7 @@ async def test_depth_and_remaining_budget_are_sent_in_the_metadata() -> None:
 
 
 async def test_cancelling_our_run_cancels_the_remote_task() -> None:
-    at_work = asyncio.Event()
+    working = asyncio.Event()
 
     async def forever(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         await updater.start_work(updater.new_agent_message([Part(text="on it")]))
@@ -317,10 +317,10 @@ async def test_cancelling_our_run_cancels_the_remote_task() -> None:
         async def go() -> None:
             async for part in graph.astream(says("go"), thread(), stream_mode="custom"):
                 if part["type"] == "delegation_progress":
-                    at_work.set()
+                    working.set()
 
         run = asyncio.create_task(go())
-        await at_work.wait()
+        await working.wait()
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run

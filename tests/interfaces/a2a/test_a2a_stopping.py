@@ -26,7 +26,7 @@ def order(folder: Path) -> Any:
     return message_request(text, context_id="talk")
 
 
-async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> str:
+async def until_working(events: AsyncIterator[StreamResponse], folder: Path) -> str:
     """The id of a task, once its first tool runs."""
     async for event in events:
         if "wait_for: started" in str(event):
@@ -57,7 +57,7 @@ async def test_sigterm_stops_a_task_at_its_next_boundary(surface: str, tmp_path:
     async with server(surface, tmp_path) as (url, process), a2a_client(url) as client:
         stream: Any = client.send_message(order(tmp_path))
         async with aclosing(stream) as events:
-            cut = await until_at_work(events, tmp_path)
+            cut = await until_working(events, tmp_path)
             process.send_signal(signal.SIGTERM)
             (tmp_path / "go").touch()
             received = [event_summary(event) async for event in events]
@@ -93,7 +93,7 @@ async def test_sigterm_stops_an_unwatched_task_at_its_next_boundary(tmp_path: Pa
         async with a2a_client(url) as client:
             stream: Any = client.send_message(order(tmp_path))
             async with aclosing(stream) as events:
-                cut = await until_at_work(events, tmp_path)
+                cut = await until_working(events, tmp_path)
         process.send_signal(signal.SIGTERM)
         (tmp_path / "go").touch()
         status = await asyncio.to_thread(process.wait, 60)
@@ -108,7 +108,7 @@ async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:
     async with server("a2a", tmp_path, "--drain-s", "3600") as (url, process), a2a_client(url) as client:
         stream: Any = client.send_message(order(tmp_path))
         async with aclosing(stream) as events:
-            await until_at_work(events, tmp_path)
+            await until_working(events, tmp_path)
             process.send_signal(signal.SIGTERM)
             await refused(url)
             process.send_signal(signal.SIGTERM)

@@ -287,7 +287,7 @@ def working(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def at_work(folder: Path, *script: str) -> Iterator[RunningCli]:
+def running_chat(folder: Path, *script: str) -> Iterator[RunningCli]:
     """`graph-agent run`, in the middle of its first wave."""
     log = folder / "log"
     with running_cli(folder, "run", "--session", "mine", "do it", script=[WORK, *script]) as running:
@@ -299,7 +299,7 @@ STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\nStarted, o
 
 
 def test_ctrl_c_aborts_the_run_and_the_session_continues(working: Path) -> None:
-    with at_work(working) as running:
+    with running_chat(working) as running:
         running.process.send_signal(signal.SIGINT)
         # The tool's thread hangs to the end.
         status, stdout, stderr = running.end()
@@ -320,7 +320,7 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
     slow += "        await asyncio.sleep(600)\n"
     (folder / "agent.yaml").write_text(AGENT.replace("echo", "work"))
     (folder / "my_tools.py").write_text(slow)
-    with at_work(folder) as running:
+    with running_chat(folder) as running:
         process = running.process
         process.send_signal(signal.SIGINT)
         while not (folder / "stopping").exists() and process.poll() is None:
@@ -332,7 +332,7 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
 
 
 def test_another_process_steers_and_follows_up(working: Path) -> None:
-    with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as running:
+    with running_chat(working, "No more actions.", "Done.", "No more actions.", "And.") as running:
         replies = [
             run_cli(working, "steer", "Be brief.").stdout,
             run_cli(working, "follow-up", "--session", "mine", "and then?").stdout,
@@ -351,7 +351,7 @@ def test_another_process_steers_and_follows_up(working: Path) -> None:
 
 
 def test_another_process_aborts(working: Path) -> None:
-    with at_work(working) as running:
+    with running_chat(working) as running:
         aborted = run_cli(working, "abort")
         eventually(lambda: running.printed() == STOPPED, WITHIN_S)
         (working / "go").touch()
@@ -368,7 +368,7 @@ def test_another_process_aborts(working: Path) -> None:
 
 
 def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
-    with at_work(working) as running:
+    with running_chat(working) as running:
         running.process.kill()
         running.process.wait()
 
@@ -399,7 +399,7 @@ def test_invalid_control_commands_are_one_line_errors(
 def test_one_ctrl_c_ends_a_run_whose_coroutine_blocks_the_event_loop(working: Path) -> None:
     tool = working / "my_tools.py"
     tool.write_text(tool.read_text().replace("def work", "async def work"))
-    with at_work(working) as running:
+    with running_chat(working) as running:
         running.process.send_signal(signal.SIGINT)
         status, _, stderr = running.end()
 

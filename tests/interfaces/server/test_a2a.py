@@ -53,7 +53,7 @@ async def test_a_conversation_is_a_session_of_its_keys_own(shared: Served) -> No
     assert refusals == [TaskNotFoundError] * 2
 
 
-def test_tasks_at_work_are_bounded_for_each_key_also_when_their_requests_were_answered(tmp_path: Path) -> None:
+def test_running_tasks_are_bounded_for_each_key_also_when_their_requests_were_answered(tmp_path: Path) -> None:
     environment = {"GRAPH_AGENT_API_KEYS": f"anna:{ANNA},bert:{BERT}"}
     options = ["--set", "concurrent_requests=1"]
     with serving(tmp_path, *options, agent=COMPOSING_PARROT, environment=environment) as server, server.http() as http:

@@ -83,7 +83,7 @@ async def connections(server: Served) -> AsyncIterator[Connections]:
         yield Connections(server, stack)
 
 
-async def at_work(folder: Path) -> str:
+async def running_process(folder: Path) -> str:
     """The number of the process whose tool waits for `go`."""
     while not (pid := await asyncio.to_thread(_read, folder / "go.pid")):
         await asyncio.sleep(0.01)
@@ -98,7 +98,7 @@ async def test_cancelling_through_another_process_stops_the_run(server: Served, 
     async with connections(server) as clients:
         one, pid = await clients.client_of_other_process()
         watched = WatchedTask(one, order(tmp_path))
-        ran_in = await at_work(tmp_path)
+        ran_in = await running_process(tmp_path)
         other, _ = await clients.client_of_other_process(pid)
         cancelled = await other.cancel_task(CancelTaskRequest(id=await watched.known()))
         await watched.over
@@ -123,7 +123,7 @@ async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_i
     async with connections(server) as clients:
         one, pid = await clients.client_of_other_process()
         first = WatchedTask(one, order(tmp_path))
-        await at_work(tmp_path)
+        await running_process(tmp_path)
         other, other_pid = await clients.client_of_other_process(pid)
         same, _ = await clients.client_of_other_process(other_pid)
         second = WatchedTask(same, message_request("me too", context_id="talk"))
@@ -146,7 +146,7 @@ async def test_a_task_of_another_process_is_watched_and_takes_no_message_here(se
     async with connections(server) as clients:
         one, pid = await clients.client_of_other_process()
         first = WatchedTask(one, order(tmp_path))
-        await at_work(tmp_path)
+        await running_process(tmp_path)
         other, _ = await clients.client_of_other_process(pid)
         task = await other.get_task(GetTaskRequest(id=await first.known()))
         with pytest.raises(UnsupportedOperationError, match="is running"):

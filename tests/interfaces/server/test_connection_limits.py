@@ -190,7 +190,7 @@ def test_trickling_headers_time_out(hasty: Server) -> None:
     assert statuses(response) == [408]
 
 
-def test_headers_behind_a_request_at_work_end_the_connection_after_its_response(tmp_path: Path) -> None:
+def test_headers_behind_a_running_request_end_the_connection_after_its_response(tmp_path: Path) -> None:
     go = tmp_path / "go"
     body = ASK.replace(b'"hi"', b'"!call wait_for {\\"file\\": \\"%b\\"}"' % str(go).encode())
     with served("a2a", tmp_path) as server, server.connected() as connection:

@@ -371,7 +371,7 @@ class _Handler(DefaultRequestHandler):
         """Refuse concurrent messages to one task in the block, as unsupported; the task itself may not have started."""
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:
-            raise UnsupportedOperationError(message=validation.AT_WORK)
+            raise UnsupportedOperationError(message=validation.STILL_RUNNING)
         added = {key} if params.message.task_id else set[tuple[str, str]]()
         self._tasks_in_use |= added
         try:

@@ -218,7 +218,7 @@ class LiveTaskStore(TaskStore):
 
     def __init__(self, store: TaskStore, task_lease: TaskLease | None = None) -> None:
         self._store = store
-        self._at_work = task_lease
+        self._has_lease = task_lease
         self._live: dict[tuple[str, str], tuple[types.Task, int]] = {}
         self._settled = asyncio.Event()
         self._settled.set()
@@ -226,7 +226,7 @@ class LiveTaskStore(TaskStore):
     @property
     def shared(self) -> bool:
         """Whether other processes may run tasks of the same database."""
-        return self._at_work is not None
+        return self._has_lease is not None
 
     async def settled(self) -> None:
         """Wait until no task runs and the final states of all tasks are stored."""
@@ -239,7 +239,7 @@ class LiveTaskStore(TaskStore):
 
     async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> types.Task | None:
         """Return the task if another process runs it, else None."""
-        if self._at_work is None or (resolve_user_scope(context), task_id) in self._live:
+        if self._has_lease is None or (resolve_user_scope(context), task_id) in self._live:
             return None
         task = await self.get(task_id, context)
         # The task may have started in this process during the read.
@@ -317,16 +317,16 @@ class LiveTaskStore(TaskStore):
         """Whether the database lists a task as running but no process runs it."""
         if not is_running_task(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
-        if self._at_work is None:
+        if self._has_lease is None:
             return True
         # A task that was just created may have no run yet. The absolute value allows for another machine's clock,
         # which may be ahead of ours.
         age_s = abs(time.time() - task.status.timestamp.ToNanoseconds() / 1e9)
-        return age_s > LOST_AFTER_S and not await self._at_work(task, context)
+        return age_s > LOST_AFTER_S and not await self._has_lease(task, context)
 
     async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
         """Give the task's process time to write the final state; mark the task as failed if it is still abandoned."""
-        if self._at_work is not None:
+        if self._has_lease is not None:
             await asyncio.sleep(_FINAL_WRITE_S)
             found = await self._store.get(task.id, context)
             if found is None or not await self._is_abandoned(found, context):

@@ -106,7 +106,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
         self._check_new = check_new
         self._notifies = notifies
         self._tasks = tasks
-        self._at_work = task_lease
+        self._has_lease = task_lease
         self._other_processes = other_processes
 
     async def build(
@@ -143,8 +143,8 @@ class CheckedRequests(SimpleRequestContextBuilder):
         return built
 
     async def _check_idle(self, task: types.Task, context: ServerCallContext) -> None:
-        if is_running_task(task) and (self._at_work(task.id) or await self._other_processes.has(task.id, context)):
-            raise UnsupportedOperationError(message=AT_WORK)
+        if is_running_task(task) and (self._has_lease(task.id) or await self._other_processes.has(task.id, context)):
+            raise UnsupportedOperationError(message=STILL_RUNNING)
 
 
 def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
@@ -405,7 +405,9 @@ def check_required_fields(params: types.SendMessageRequest) -> None:
         )
 
 
-AT_WORK = "The task is running. Send the message when it has ended, or without its id to continue the conversation."
+STILL_RUNNING = (
+    "The task is running. Send the message when it has ended, or without its id to continue the conversation."
+)
 _MAX_DEPTH = 25
 """Nesting levels of a message's JSON. Protobuf parses 100 levels; a JSON level takes three, and the task adds some."""
 

@@ -175,7 +175,7 @@ class Caller:
 
         `token` identifies the request; the thread is e.g. `alice/parked/TOKEN`.
         """
-        return f"{self.name}/parked/{token}"
+        return f"{self.name}/parked/{token}"  # the name is in stored databases
 
 
 def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
