@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-Schema = dict[str, Any]
+from graph_agent.models.wire.schemas import Schema
 
 MOST_CALLS = 16
 """Maximum calls of a reply by schema; without it, a small model repeats a call up to its output limit."""

@@ -16,12 +16,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.base._compat.checkpoints import replay_delta
 from graph_agent.core.state.channels import GrowingDelta, MessagesChannel
 from graph_agent.core.state.events import append_events
+from graph_agent.storage.checkpoints.fenced_writes import At
 
 CHANNELS: Mapping[str, DeltaChannel[Any]] = {"messages": MessagesChannel(), "events": GrowingDelta(append_events)}
 """Name → delta channel of an agent's state, as an agent's graph defines it."""
-
-At = tuple[str, str]
-"""The id of a thread and a checkpoint namespace; the namespace is empty for the root graph."""
 
 
 async def delta_values(

@@ -14,7 +14,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.core.state.lengths import lengths_of
-from graph_agent.storage.checkpoints.delta_values import At, delta_values
+from graph_agent.storage.checkpoints.delta_values import delta_values
+from graph_agent.storage.checkpoints.fenced_writes import At
 from graph_agent.storage.checkpoints.pruning.plan import Trim
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from graph_agent.base.input_ids import ANSWERS, INPUT_ID
+from graph_agent.core.runs.own_checkpoint import BY_A_PERSON
 from graph_agent.storage.checkpoints.format import JOINED
 
 NEWEST = "the newest"
@@ -25,8 +26,6 @@ HISTORY = "the history of later ones"
 RECENT = "of recent inputs with an id, and later"
 ANSWERED = "the answer of a recent input with an id"
 ACTIVE = "of a delegate or subgraph that has not ended"
-BY_A_PERSON = ("update", "fork")
-"""LangGraph's sources of checkpoints that a person has made from others, by `update_state` or by going back."""
 PART_BYTES = 2**19
 """Bytes of writes in a part after which another part begins: a page of old events is read in whole parts."""
 

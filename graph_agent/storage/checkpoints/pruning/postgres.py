@@ -13,14 +13,13 @@ from psycopg.rows import DictRow, tuple_row
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool
 
-from graph_agent.storage.checkpoints.delta_values import At
+from graph_agent.storage.checkpoints.fenced_writes import At, Statement
 from graph_agent.storage.checkpoints.postgres_fence import PostgresRecorder
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 from graph_agent.storage.checkpoints.pruning.tables import (
     EXTENT,
     WRITES_BY_CHANNEL,
     Confirm,
-    Statement,
     Tables,
     ThreadChangedError,
     ThreadState,

@@ -19,12 +19,13 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from graph_agent.base.errors import DamagedSessionError, SessionBusyError
 from graph_agent.base.input_ids import ANSWERS
+from graph_agent.core.runs.own_checkpoint import BY_A_PERSON
 from graph_agent.storage.checkpoints.delta_values import config_at
+from graph_agent.storage.checkpoints.fenced_writes import Statement
 from graph_agent.storage.checkpoints.format import JOINED, has_tasks
 from graph_agent.storage.checkpoints.pruning.moves import ValueWrite, moved_writes
 from graph_agent.storage.checkpoints.pruning.plan import (
     ACTIVE,
-    BY_A_PERSON,
     RECENT,
     Rows,
     Trim,
@@ -38,7 +39,6 @@ from graph_agent.storage.checkpoints.pruning.plan import (
 )
 from graph_agent.storage.checkpoints.pruning.tables import (
     PRUNED_NOTE,
-    Statement,
     Tables,
     ThreadChangedError,
     ThreadState,

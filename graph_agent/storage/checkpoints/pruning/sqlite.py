@@ -15,13 +15,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import call_in_thread
-from graph_agent.storage.checkpoints.delta_values import At
+from graph_agent.storage.checkpoints.fenced_writes import At, Statement
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 from graph_agent.storage.checkpoints.pruning.tables import (
     EXTENT,
     WRITES_BY_CHANNEL,
     Confirm,
-    Statement,
     Tables,
     ThreadChangedError,
     ThreadState,

@@ -16,12 +16,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graph_agent.base.errors import OperatorError
-from graph_agent.storage.checkpoints.delta_values import At
+from graph_agent.storage.checkpoints.fenced_writes import At, Statement
 from graph_agent.storage.checkpoints.format import FORMAT, FORMAT_KEY
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 
-Statement = tuple[str, Sequence[Any]]
-"""SQL, and a list with one tuple of parameters for each execution."""
 Confirm = Callable[[], Awaitable[None]]
 """Verifies that no run of the thread has begun; raises otherwise."""
 PRUNED_NOTE = "graph_agent_pruned"
