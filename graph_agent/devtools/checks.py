@@ -65,6 +65,7 @@ def check_versions() -> Iterator[CheckResult]:
     required = [Requirement(each) for each in metadata.requires(PACKAGE) or ()]
     unfit = []
     for requirement in required:
+        # Packages of extras are optional, and those for other systems are not needed here.
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = _version(requirement.name)
@@ -202,6 +203,7 @@ async def _server(name: str, spec: AgentSpec) -> CheckResult:
     fix = f"Check mcp_servers.{name} in the agent file: its command or URL, and what the server prints when it starts."
     begun = time.monotonic()
     try:
+        # Each server alone, so that one that fails or is slow does not hide the others.
         alone = spec.model_copy(update={"mcp_servers": {name: spec.mcp_servers[name]}})
         async with open_mcp_tools(mcp_connections(alone, {})) as tools:
             if name in tools.failed:
@@ -268,6 +270,7 @@ async def check_database(address: str) -> CheckResult:
             fix = "Give this user write access to the folder, or name another file with `db` or --db."
             return CheckResult("database", "problem", f"{shown}: the folder {file.parent} is not writable", fix)
         async with open_saver(address) as saver:
+            # A database can be readable and full, which only a write shows.
             probe = getattr(saver, "aprobe", None)
             if probe is not None:
                 await probe()
@@ -297,6 +300,7 @@ async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
                 unread += 1
                 continue
             try:
+                # The newest checkpoint alone may be whole while a part of the history is lost.
                 newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
                 if newest is not None:
                     await read_history(saver, session_id, newest)
@@ -378,6 +382,7 @@ async def check_all(
     yield await check_parts(spec)
     database = await check_database(db or spec.db)
     yield database
+    # The same problem would be reported again for each session.
     if database.status != "problem":
         async for check_result in check_sessions(db or spec.db):
             yield check_result

@@ -82,6 +82,7 @@ async def ask_with_tool(name: str, model: BaseChatModel, config: Mapping[str, An
         except Exception as second:  # noqa: BLE001 - as above
             yield _no_answer(name, second)
             return
+        # The second request shows whether the server refuses tools or everything.
         state, text, fix = "text", "its server refuses tools", ""
     yield CheckResult("model", "ok", f"{name} answered in {time.monotonic() - begun:.1f} s")
     mode = config.get("tool_calling", "auto")
@@ -137,6 +138,7 @@ async def _state_of_tools(model: BaseChatModel, endpoint: Endpoint) -> tuple[str
     reply = await client.ask(
         "plan",
         [SystemMessage(_SYSTEM), HumanMessage(_QUESTION)],
+        # One attempt, because an error is a result here.
         LoopConfig(model_retries=0),
         mode="native",
         quiet=True,

@@ -257,6 +257,7 @@ def create_graph_agent(
     from graph_agent.models.resolve import resolve_model
     from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 
+    # One object for all names: its script is a single sequence of replies.
     mocked = model if isinstance(model, MockChatModel) else mock_model_from_env()
     find = (resolve or resolve_model) if mocked is None else lambda _: mocked
     # A list that was spread, as in [*mcp_tools, own], is found by its tools.

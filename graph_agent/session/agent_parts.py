@@ -62,6 +62,7 @@ def with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
         return config.with_values({"approve": ()}) if by_mark else config
     known = [*toolbox.tools, *toolbox.delegates]
     for rule in config.approval_rules:
+        # A pattern or a function may match a tool that is added later.
         if not isinstance(rule, str) or set(rule) & set("*?["):
             continue
         # A list of tools that may change can add the name later.

@@ -172,6 +172,7 @@ class SessionCommands:
             await asyncio.sleep(_ABORT_WAIT_S / _ABORT_LOOKS)
             if note not in await inbox.read(self.id):
                 return True
+        # Otherwise it would abort the next run of the session.
         await inbox.forget(self.id, [note.key])
         return False
 
@@ -200,6 +201,7 @@ class SessionControl(SessionCommands):
         Runs the graph. Raises `SessionBusyError` if a run has begun.
         """
         handle = RunHandle()
+        # A run that is aborted before its first node only settles the open calls, and asks no model.
         handle.abort()
         config: RunnableConfig = {"configurable": with_handle(self._thread["configurable"], AgentHandle(parent=handle))}
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
@@ -291,6 +293,7 @@ def call_records(
     from graph_agent.core.state.schema import INITIAL_LOOP
 
     events = since_last_input(events_of(snapshot))
+    # The ledger has the calls that may write and have begun: one that it does not have has not run.
     ledger = snapshot.values.get("loop", INITIAL_LOOP).get("ledger", False)
     recovery = wave_recovery(stored, before)
     pending = [("", *write) for writes in recovery.finished.values() for write in writes]

@@ -64,6 +64,7 @@ async def read_tail(
     total = stored + count if stored is not None else None
     if total is None and pending and (counted := _counted(newest)) is not None:
         total = counted + count
+    # A task that has overwritten the history makes the numbers of events before it meaningless.
     for _ in range(_MAX_TAIL_CHECKPOINTS if unfinished is not None else 0):
         if at.checkpoint["id"] == known[0]:
             total = known[1] + count
@@ -336,6 +337,7 @@ class SessionMemory:
         newest = await self._saver.aget_tuple(config)
         if newest is None:
             return []
+        # What follows an earlier checkpoint belongs to a later one.
         pending = checkpoint_id is None
         first, stored = await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
         return read_events(stored, session_id, first)

@@ -71,6 +71,7 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
         async for line in lines:
             count += 1
             yield line
+    # A file that was cut off at the end of a line would otherwise look complete.
     yield {"type": "end", "lines": count}
 
 

@@ -235,6 +235,7 @@ def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
     answer = next((entry for entry in reversed(events) if entry["type"] == "agent_response"), {})
     error = next((entry for entry in reversed(events) if entry["type"] == "error"), {})
     calls = planned_calls(events)
+    # The stored status is that of the last superstep: while a task is left, the input goes on, also after a crash.
     status = SessionStatus.RUNNING if state.tasks else SessionStatus(values.get("status", SessionStatus.CREATED))
     stopped = values.get("stop_reason") not in (None, "completed")
     # Before the first plan is stored the channel holds an empty mapping.

@@ -99,6 +99,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         if isinstance(graph.checkpointer, BaseCheckpointSaver):
             serve_any_loop(graph.checkpointer)
         self._is_stored = graph.checkpointer is not None or on_approval is not None
+        # A decision resumes a checkpoint, so that an agent that stores nothing needs a saver for `on_approval`.
         if graph.checkpointer is None and (builder := builder_of(graph)) is not None:
             from langgraph.checkpoint.memory import InMemorySaver
 
@@ -352,6 +353,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         from graph_agent.web.page import exported_page
 
         html = exported_page(self.id, await self.events(), self.graph.name or "agent")
+        # Not deleted: the browser reads it after this function has returned.
         with NamedTemporaryFile("w", encoding="utf-8", prefix="session-", suffix=".html", delete=False) as file:
             file.write(html)
         path = Path(file.name)

@@ -259,6 +259,7 @@ class _Input:
         `ended` is when the next input began, which superseded this one unless it had ended by then.
         """
         start = _at(self.first)
+        # A crash leaves no event of an end: the next input is the first sign of it.
         if self.ended is None and ended is not None:
             self.status, self.ended = SUPERSEDED, ended
         self._end_wait(ended=self.ended)
@@ -322,6 +323,7 @@ def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
     common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
     if entry["type"] in ("tool_call", "tool_result"):
         return Span(kind="tool", name=entry["name"], **common)
+    # A delegate in this process has its events in the event of its answer.
     inner = spans_of(entry.get("history", ()))
     # The only input of a delegate is the delegation itself.
     children = inner[0].children if len(inner) == 1 else tuple(inner)
@@ -395,6 +397,7 @@ class TimeAxis:
             else:
                 intervals.append((begin, ended))
         total = max(0.0, (end - start).total_seconds())
+        # A wait of days would otherwise leave no room for the work.
         most = (total - sum(ended - begin for begin, ended in intervals)) / 4
         self._cuts = [(begin, ended, most) for begin, ended in intervals if ended - begin > most]
         self._length = 0.0

@@ -73,6 +73,7 @@ class ExpectedCall(_Part):
         return arguments
 
 
+# A discriminator of the union, so that an error names the faulty field of the given form, and not those of both forms.
 def _kind(given: Any) -> str:
     """Return whether a value is a `wave` (a list of calls) or a `call`."""
     return "wave" if isinstance(given, list | tuple) else "call"
@@ -265,6 +266,7 @@ class CaseFile(_Part):
     def _check_names(cls, cases: list[Case]) -> list[Case]:
         """Raise `ValueError` if two cases have the same name."""
         names = [case.name for case in cases]
+        # A report, and the id of a session, name a case by its name alone.
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two cases have the name {repeated[0]!r}; give each its own")
         return cases
@@ -304,6 +306,7 @@ def parse_cases(content: Mapping[str, Any], where: str, text: str = "") -> CaseF
     try:
         return CaseFile.model_validate(content)
     except ValidationError as error:
+        # Parsed a second time, because the parsed values have no positions; only a faulty file pays for it.
         root = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
         lines = explain(error, where, CaseFile).splitlines()
         places = [_line(root, fault["loc"]) for fault in error.errors()]
@@ -339,6 +342,7 @@ def dump_cases(file: CaseFile) -> str:
     """
     content = file.model_dump(mode="json", exclude_defaults=True)
     for case in content["cases"]:
+        # A person edits the file, so it is written as one would write it by hand.
         case.update(_shortened(case))
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
@@ -481,6 +485,7 @@ def _answer(expected: ExpectedAnswer, last: RunResult) -> Iterator[FailedCheck]:
     for part in expected.texts:
         if part not in text:
             yield FailedCheck("answer.contains", f"{brief_repr(part)} is not in {brief_repr(text)}")
+    # A pattern may need exponential time for some texts, and a check must not stop the evaluation.
     if expected.regex is not None and not compile_pattern(expected.regex).search(text, timeout=1):
         yield FailedCheck("answer.regex", f"{expected.regex!r} is not found in {brief_repr(text)}")
     schema = SchemaCheck(expected.json_schema, "json_schema") if expected.json_schema is not None else None
@@ -504,6 +509,7 @@ async def _function(name: str, last: RunResult, folder: Path) -> list[FailedChec
 
     An exception of the function is a failure. Raises `ConfigError` if it cannot be imported.
     """
+    # Outside of `try`: a function that does not exist is a fault of the file, not of the run.
     function = load_attribute(name, folder)
     try:
         verdict = function(last)

@@ -112,6 +112,7 @@ class Comparison:
     @property
     def changed(self) -> tuple[int, int]:
         """Number of cases of which only the first agent passed all trials, and number for the second."""
+        # Only these cases carry information in McNemar's test: those on which the agents agree do not count.
         pairs = [(one.passed == len(one.trials), other.passed == len(other.trials)) for one, other in self._cases()]
         return pairs.count((True, False)), pairs.count((False, True))
 
@@ -240,6 +241,7 @@ def failure_lines(summary: CaseSummary) -> Iterator[str]:
     for text, trials in found.items():
         times = f" ({len(trials)} of {len(summary.trials)} runs)" if len(summary.trials) > 1 else ""
         yield f"{text}{times}"
+    # One session is enough to see what happened; the HTML report has the others.
     if found:
         yield f"session {next(iter(found.values()))[0].session_id}"
 
@@ -302,6 +304,7 @@ def junit_of(report: Report, name: str) -> str:
     root = ElementTree.Element("testsuites", name=printable(name))
     for agent in report.agents:
         trials = [trial for case in agent.cases for trial in case.trials]
+        # JUnit distinguishes a test that fails from one that could not run.
         broken = sum(any(failure.check == "run" for failure in trial.failures[:1]) for trial in trials)
         suite = ElementTree.SubElement(
             root,
@@ -373,6 +376,7 @@ def report_page(report: Report, histories: Mapping[str, Sequence[Event]]) -> str
     policy = template.policy.replace("; frame-ancestors 'none'", "")
     policy = policy.replace("script-src ", f"script-src {source_hash(_SCRIPT)} ")
     policy = policy.replace("style-src ", f"style-src {source_hash(_STYLE)} ")
+    # The list of cases gets the style of the page of a session, so that both look the same.
     style = template.html.partition("<style>")[2].partition("</style>")[0]
     title = f"{'Passed' if report.passed else 'Failed'}: {', '.join(report.plan.agents)}"
     rows = "".join(_row(summary, histories, several=len(report.plan.agents) > 1) for summary in report.cases)

@@ -126,6 +126,7 @@ def _session_id(case: Case, agent: str, number: int) -> str:
     A change of the agent (`agent` is its digest) or of what the case gives the run changes the id, a change of the
     expectation does not.
     """
+    # Without the expectation: when that changes, the stored run is checked again, and no model is asked.
     given = case.model_dump_json(include={"name", "input", "approvals", "context", "state"})
     digest = hashlib.sha256(f"{agent}\n{given}".encode()).hexdigest()[:12]
     return f"{re.sub(r'[^a-z0-9]+', '-', case.name.lower()).strip('-')[:_NAME_CHARS]}-{digest}-{number}"
@@ -141,6 +142,7 @@ def _digest_of(spec: AgentSpec, today: date | None) -> str:
     for text in sorted({*_texts(spec.model_dump(mode="json"))}):
         module = text.partition(":")[0]
         for path in (spec.folder / text, spec.folder / f"{module}.py", spec.folder / f"{module.rpartition('.')[0]}.py"):
+            # A prompt may be in the file itself, and is then no name that a file system accepts.
             if len(text) < 256 and "\0" not in text and path.is_file():
                 digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -163,6 +165,7 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
     `ConfigError` if an agent, a judge or a function cannot be opened.
     """
     answers = [case.expect.answer for case in plan.cases if case.expect.answer is not None]
+    # First, as a wrong name should not show only after an evaluation of hours.
     for answer in answers:
         if answer.python is not None:
             load_attribute(answer.python, plan.folder)
@@ -209,14 +212,17 @@ class Runner:
     ) -> list[Trial]:
         """Run trials of `Plan.planned`, and return them with their outcome, in the same order.
 
-        A trial that has ended before is checked again, and not run. One that was killed is resumed. An error of a trial
-        is its failure, and does not end the others.
+        A trial that has ended before is checked again, and not run. One that was killed is resumed. An error of a run
+        is a failure of its trial; an error of a judge or a callback is raised, and ends all trials.
 
         Args:
             trials: The trials.
             parallel: Maximum trials at the same time.
             on_begin: Called with each trial when it begins.
             on_end: Called with each trial and its outcome when it has ended.
+
+        Raises:
+            ExceptionGroup: With the errors of judges and callbacks.
         """
         slots = asyncio.Semaphore(parallel)
 
@@ -228,6 +234,7 @@ class Runner:
                 on_end(ended)
                 return ended
 
+        # An error outside of a run, such as one of a judge or a callback, ends the evaluation.
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run_one(trial)) for trial in trials]
         return [task.result() for task in tasks]
@@ -244,6 +251,7 @@ class Runner:
         try:
             events = await session.events()
             if (model := mock_model_from_env()) is not None:
+                # A trial that is resumed has used some replies before.
                 _script.set(MockChatModel(responses=model.responses[reported_usage(events)["model_calls"] :]))
             inputs = sum(event["type"] == "user_message" for event in events)
             ended = await session.status() not in (SessionStatus.CREATED, SessionStatus.RUNNING)
@@ -251,6 +259,7 @@ class Runner:
             for number, turn in enumerate(case.turns, 1):
                 state = case.state if number == 1 else None
                 context, given = {**_CONTEXT, **case.context}, [HumanMessage(content=turn)]  # type: ignore[arg-type]  # of content blocks, it takes any mapping
+                # With an id, so that an evaluation that was killed resumes the turn in place of repeating it.
                 results.append(await session.run(given, context=context, state=state, input_id=f"turn-{number}"))
                 if results[-1].interrupts:
                     break
@@ -274,6 +283,7 @@ class Runner:
             request = "\n\n".join(turn if isinstance(turn, str) else json.dumps(turn) for turn in trial.case.turns)
             text = f"# Request\n{request}\n\n# Answer\n{last.answer}"
             digest = hashlib.sha256(f"{_judge_key(judge)}\n{text}".encode()).hexdigest()[:12]
+            # By the content: an answer that has not changed is not judged, and paid for, again.
             session_id = f"{trial.session_id}-judge-{digest}"
             if trial.session_id in self.fresh:
                 await self._delete(graph, session_id)

@@ -59,6 +59,7 @@ def pass_rate(passed: int, runs: int) -> Estimate:
 
 def _wilson(passed: int, runs: int) -> tuple[float, float, float]:
     """Return the share `passed / runs`, and the lower and the upper end of Wilson's interval."""
+    # Wilson's interval has a width also for rates of 0 and 1, and never leaves this range.
     share = passed / runs
     centre = share + _Z * _Z / (2 * runs)
     half = _Z * sqrt(share * (1 - share) / runs + _Z * _Z / (4 * runs * runs))
@@ -76,6 +77,7 @@ def pass_hat(passed: Sequence[int], runs: int, k: int) -> float:
         runs: Number of runs of each case.
         k: From 1 to `runs`.
     """
+    # The k-th power of the pass rate would be too high on average.
     return fmean(comb(each, k) / comb(runs, k) for each in passed)
 
 
@@ -99,6 +101,7 @@ def mean(values: Sequence[float]) -> Estimate:
     if len(values) > _MOST_RESAMPLED:
         half = _Z * stdev(values) / sqrt(len(values))
         return Estimate(fmean(values), fmean(values) - half, fmean(values) + half)
+    # A generator of its own, which leaves the random numbers of the program alone.
     choose = random.Random(_SEED).choices
     means = sorted(fmean(choose(values, k=len(values))) for _ in range(_RESAMPLES))
     cut = round(_RESAMPLES * (1 - CONFIDENCE) / 2)
@@ -123,6 +126,7 @@ def rate_difference(first: tuple[int, int], second: tuple[int, int]) -> Estimate
     Each rate is given as the numbers of successes and of trials, at least one.
     """
     (one, low, high), (other, other_low, other_high) = (_wilson(*counts) for counts in (first, second))
+    # The simple interval of a difference is too narrow for few trials and for rates near 0 or 1.
     value = other - one
     return Estimate(value, value - hypot(other - other_low, high - one), value + hypot(other_high - other, one - low))
 
@@ -174,6 +178,7 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
         (span,) = spans_of(own)
         if span.status == "RUNNING" or span.duration_s is None:
             continue
+        # The time of a person is not the agent's.
         waits = sum(each.duration_s or 0.0 for each in span.children if each.kind == "wait")
         plans = [entry for entry in own if entry["type"] == "plan"]
         yield InputRow(

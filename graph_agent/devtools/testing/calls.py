@@ -111,6 +111,7 @@ def wave_calls(results: Sequence[RunResult]) -> list[CallInWave]:
         step, wave = 0, found[-1].wave if found else 0
         for tracked, call in zip(planned_calls(since_last_input(result.events)), result.calls, strict=True):
             entry = tracked.started or tracked.result
+            # A call that never started has no event with its step; it belongs to the wave before it.
             at = entry["step"] if entry is not None else step or 1
             if at != step:
                 step, wave = at, wave + 1
@@ -152,6 +153,7 @@ def compare_calls(
     elif any(isinstance(each, Sequence) for each in expected):
         groups = stated
     else:
+        # Without lists, the run decides where a wave ends: an agent may plan two of the calls in one wave or in two.
         groups, at = [], 0
         for wave in waves:
             groups.append(listed[at : at + len(wave)])
@@ -211,6 +213,7 @@ def _matched(fits: Sequence[Sequence[bool]]) -> list[int | None]:
 
     `fits[row][column]` is whether the two may be assigned.
     """
+    # Not greedy: a call that fits several others could take the only partner of another one.
     row_of: dict[int, int] = {}
 
     def assign(row: int, tried: set[int]) -> bool:
@@ -278,6 +281,7 @@ def assert_calls(
         AssertionError: At the first difference, with its wave, call, JSON path and both values, and the calls made.
         ConfigError: If `run` or an expected call has another form.
     """
+    # pytest then shows the line of the test, not this function.
     __tracebackhide__ = True
     made = _calls_of(run)
     match: Literal["exact", "partial"] = "partial" if partial else "exact"

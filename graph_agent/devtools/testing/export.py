@@ -78,6 +78,7 @@ def to_test(
     if number is not None and inputs[0].status == SessionStatus.TURN_LIMIT:
         # The limit counts the model calls of the whole session.
         inputs = recording.inputs[: inputs[0].number]
+    # The next input has given open calls of an earlier one their results.
     newest = len(recording.inputs)
     inputs = tuple(as_left(each) if each.number < newest else each for each in inputs)
     return _TestFile(recording, inputs, agent is not None).text(graph, agent)
@@ -218,6 +219,7 @@ class _TestFile:
         numbers = [f"Input {each.number}:" for each in self._inputs]
         if gaps := [gap for gap in self._recording.gaps if gap.startswith((*numbers, "The history"))]:
             lines += ["", "The session does not have everything:", *(f"- {gap}" for gap in gaps)]
+        # A text of the user must not end the docstring.
         lines = ["".join(char if char.isprintable() else " " for char in line) for line in lines]
         lines = [line.replace("\\", "/").replace('"', "'") for line in lines]
         return [f'"""{lines[0]}', *lines[1:], '"""']
@@ -276,6 +278,7 @@ class _TestFile:
         found: dict[int, dict[str, Any]] = {}
         for step, each in recorded.calls:
             if each.result is not None:
+                # The texts of the framework may change with its version, so a test does not compare them.
                 by_framework = each.result.status in _FRAMEWORK or was_stopped(recorded, each)
                 value = {"error": self._any()} if by_framework else value_of_result(each)
                 found.setdefault(step, {})[each.id] = value

@@ -466,6 +466,7 @@ def _brief_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _only_read(inputs: Sequence[RecordedInput]) -> set[str]:
     """Return the names of tools that are marked as reading, as far as the text of an interrupted call shows."""
     results = [(each.name, each.result) for recorded in inputs for _, each in recorded.calls]
+    # A result after an interruption names whether its tool may write.
     reads = effect_text(writes=False)
     return {name for name, result in results if result is not None and text_of(result.content).endswith(reads)}
 
@@ -477,6 +478,7 @@ def _direct(inputs: Sequence[RecordedInput]) -> set[str]:
         last = each.steps[-1] if each.steps else None
         if last is None or each.status != SessionStatus.COMPLETED or not last.calls:
             continue
+        # Without the agent, only an answer that equals the results shows that they were returned directly.
         results = [text_of(call.result.content) for call in last.calls if call.result is not None]
         if all(reply.purpose == "plan" for reply in last.replies) and "\n\n".join(results) == each.answer:
             found |= {call.name for call in last.calls}
@@ -502,12 +504,14 @@ def _settings(inputs: Sequence[RecordedInput], config: LoopConfig | None) -> dic
         for entry in limits:
             found[_LIMITS[entry["reason"]]] = entry["limit"]
             if entry["reason"] == "cost_limit":
+                # The price table is not stored: with this price, the recorded tokens reach the recorded cost.
                 price = 1e6 * each.usage.get("cost", 0.0) / max(1, each.usage["total_tokens"])
                 found["prices"] = {"recorded": {"input": price, "output": price}}
         composed = any(reply.purpose == "answer" for step in each.steps for reply in step.replies)
         if limits and not composed and "\n\n" not in each.answer:
             found["on_limit"] = "message"
     most = max((step.number for each in inputs for step in each.steps), default=0)
+    # With the default, the test would end before the session did.
     if most >= LoopConfig().max_steps:
         found.setdefault("max_steps", most + 1)
     return found

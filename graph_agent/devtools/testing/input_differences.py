@@ -46,6 +46,7 @@ def pair_calls(recorded: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any
         else:
             left.remove(found)
             equal.append((at, found))
+    # The nearest pairs first, so that a small change is reported as one, not as two unrelated calls.
     distances = sorted(
         (sum(1 for _ in value_differences(recorded[at][1], now[other][1])), at, other)
         for at in rest

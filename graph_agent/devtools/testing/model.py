@@ -112,6 +112,7 @@ class _Values:
         if "const" in schema:
             yield schema["const"]
             return
+        # For the first item of a list only, since the items of some lists must differ.
         if nth == 0 and "default" in schema:
             yield schema["default"]
         given = schema.get("enum") or schema.get("examples") or []
@@ -175,6 +176,7 @@ class _Values:
 
     def _first(self, schema: Any, name: str, nth: int, depth: int) -> Any:
         """Return the first candidate that matches a part of the schema; `_NONE` if there is none."""
+        # With the validator of the whole schema, to whose definitions a part may refer.
         check = self._check.evolve(schema=schema)
         candidates = islice(self.of(schema, name, nth, depth), _MOST_CANDIDATES)
         return next((value for value in candidates if check.is_valid(value)), _NONE)
@@ -243,6 +245,7 @@ def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
     """Yield texts for a schema: by its pattern, its format, or its name cut or repeated to the permitted length."""
     pattern, least = schema.get("pattern"), schema.get("minLength", 0)
     if pattern is not None:
+        # A pattern and a minimum length are independent: more repeats until both are met.
         for repeats in (0, 1, least, nth + 1):
             yield "".join(_matching(parse_pattern(pattern), repeats))
         return
@@ -430,6 +433,7 @@ class _Improvisation(ModelScript):
         """
         names = list(schemas)
         if self._call_tools is not None:
+            # Some providers restrict the characters of names, so the request may have an alias of a tool.
             names = [name if name in schemas else alias_of(name) for name in self._call_tools]
             if schemas and (unknown := [name for name in names if name not in schemas]):
                 raise ScriptError(f"TestModel(call_tools=…) names {unknown}; the request offers {list(schemas)}.")
@@ -440,6 +444,7 @@ class _Improvisation(ModelScript):
             ToolCall(
                 name=name,
                 args=dict(given[name]) if name in given else self._example(schemas[name], name),
+                # Over the whole history, because ids of calls are unique in a session.
                 id=f"call_{begun + number}",
                 type="tool_call",
             )
@@ -464,6 +469,7 @@ class _Improvisation(ModelScript):
         key = json.dumps([name, schema], default=str)
         if key not in self._examples:
             self._examples[key] = example_of({"type": "object", **schema}, name)
+        # A tool may change its arguments.
         return copy.deepcopy(self._examples[key])
 
 

@@ -297,6 +297,7 @@ class Playback:
                 self.waits_for = name
                 interrupt(f"The recording has no result of {name}.")
         except GraphInterrupt:
+            # After the answer, LangGraph runs the node again, which then asks for the result again.
             self._calls.put_back(found)
             raise
         return found.result

@@ -170,11 +170,13 @@ class RecordedSession:
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._playback.clock())
+        # Each method runs an event loop of its own, so that a test is a plain function.
         self._playback.session = Session(asyncio.run(self._build()), "recorded")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
+        # An exception of the block explains the unused replies better.
         if kind is None and (left := self._playback.left):
             raise ScriptError(
                 f"The script has {len(self._script.items)} entries, and the last {len(left)} were not asked for. "
@@ -239,7 +241,10 @@ class RecordedSession:
         arguments = dict(graph.builder.arguments)
         config: LoopConfig = arguments.get("config") or LoopConfig()
         arguments["config"] = config.with_values(self._config)
+        # A tool that the agent has lost since the recording gets a stub, so that the test shows the difference, not an
+        # error.
         names = [*self._tools, *dict.fromkeys(each.name for each in self._script.results)]
+        # A tool may be a plain function, which has no `name`.
         known = {getattr(tool, "name", getattr(tool, "__name__", "")) for tool in arguments.get("tools") or ()}
         delegates = {delegate.name for delegate in arguments.get("delegates") or ()}
         stubs = [self._stub(name) for name in dict.fromkeys(names) if name not in known and not is_delegation(name)]
@@ -304,6 +309,7 @@ class RecordedSession:
 
         if not refused:
             return None
+        # The framework writes the result of invalid arguments itself, so the stub must refuse them in its schema.
         validators: Any = {"check": model_validator(mode="before")(check)}
         return create_model(name, __config__=ConfigDict(extra="allow"), __validators__=validators)
 

@@ -72,6 +72,7 @@ class RecordedTest:
                 raise ConfigError(f"Only an agent of create_graph_agent() can be recorded, not {graph!r}.")
             # Middleware around calls runs again in a replay, and asks its own questions.
             saver = _QuestionSaver() if builder.deps.wrap_tool_call is None else InMemorySaver()
+            # With a saver of its own, so that a test leaves the agent's database alone.
             opened: Agent = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
         else:
             recording = self._read(file)
@@ -96,6 +97,7 @@ class RecordedTest:
         """
         for file, (graph, tape) in self._open.items():
             found = graph.get_state({"configurable": {"thread_id": file.stem}}).values
+            # The recording of a failed test would be what later runs are compared with.
             if tape is None and passed:
                 saver = graph.checkpointer
                 _write(file, found, saver.of_calls() if isinstance(saver, _QuestionSaver) else {})
@@ -131,6 +133,7 @@ def _write(file: Path, values: Mapping[str, Any], questions: Mapping[str, list[l
         "questions": questions,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
+    # Without secrets, because the file becomes a part of a repository.
     text = json.dumps(masked(to_json_safe(stored)), ensure_ascii=False, indent=1)
     file.write_text(f"{text}\n", encoding="utf-8")
 

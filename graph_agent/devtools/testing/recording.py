@@ -122,6 +122,7 @@ class RecordedStep:
         if plan is None:
             return None
         fields = {name: plan[name] for name in ("status", "action", "reasoning", "slots") if plan.get(name)}
+        # A plan in a script has this status unless it names another.
         if fields.get("status") == "continue":
             del fields["status"]
         answers = [entry for entry in self.events if entry["type"] == "agent_response" and "model_calls" not in entry]
@@ -284,6 +285,7 @@ def _message_turns(messages: Iterable[AnyMessage]) -> list[list[AnyMessage]]:
     is_input = False
     for message in messages:
         was_input, is_input = is_input, isinstance(message, HumanMessage) and is_user_input(message)
+        # Several messages of the user in a row are one input, as `inputs_of` divides the events.
         if is_input and not was_input:
             turns.append([])
         elif turns and not is_input:
@@ -355,6 +357,7 @@ class _InputReader:
 
     def _calls(self) -> list[tuple[int, RecordedCall]]:
         """Return each call with the number of its step, in the order planned."""
+        # Only the tool's message has the artifact; no event does.
         artifacts = {
             message.tool_call_id: message.artifact for message in self._messages if isinstance(message, ToolMessage)
         }
@@ -372,6 +375,7 @@ class _InputReader:
                 arguments=to_json_safe(started["arguments"] if started is not None else planned.get(id_, {})),
                 needs=needs.get(id_, ()),
                 effect=None if self._writes is None else "write" if self._writes(tracked.planned["name"]) else "read",
+                # A call whose event is stored may still have been refused or skipped, which only its result shows.
                 started=started is not None and (result is None or result.status not in NOT_RUN),
                 result=result,
                 questions=tuple(next(self._asked.get(id_, iter(())), ())) if result is not None else (),
@@ -440,6 +444,7 @@ class _InputReader:
             content=to_json_safe(content),
             tool_calls=calls,
             usage=None if usage is None else to_json_safe(dict(usage)),
+            # Both are the reasons of complete replies, which a script does not name.
             finish_reason=finish if finish not in ("stop", "tool_calls") else "",
         )
 
@@ -465,6 +470,7 @@ class _InputReader:
         """Return the next message of a plan with calls, or of an answer; None if middleware has removed it."""
         wanted = {call["id"] for call in entry.get("calls", ())}
         for at, message in enumerate(self._messages[self._at :], self._at + 1):
+            # A message that reports a failure is the framework's, and no reply of a model.
             if not isinstance(message, AIMessage) or failure_of(message) is not None:
                 continue
             ids = {call["id"] for call in message.tool_calls}
@@ -511,6 +517,7 @@ def reported_usage(events: Iterable[Mapping[str, Any]]) -> Usage:
     total: Usage = NO_USAGE
     for entry in events:
         for record in entry.get("model_calls", ()):
+            # The provider has counted nothing for such a request.
             if record.get("error") and "input_tokens" not in record:
                 continue
             counts = _usage_in(record) or {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
@@ -534,5 +541,6 @@ def _stop_reason(events: Sequence[StoredEvent], status: str) -> StopReason | Non
     """Return why an input with a final status stopped; None for one that has not ended."""
     if status != SessionStatus.ROUND_LIMIT:
         return _REASONS.get(status)
+    # The status alone does not distinguish the limits: steps, tokens, cost and deadline share it.
     limit = next((entry for entry in reversed(events) if entry["type"] in ("limit", "loop_detected")), None)
     return limit.get("reason", "loop") if limit is not None else None

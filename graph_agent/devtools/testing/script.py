@@ -106,6 +106,8 @@ class RecordedFailureError(Exception):
     """
 
     def __init__(self, kind: str, message: str) -> None:
+        # Errors are classified by their words and their HTTP status; so the recorded kind results from a plain
+        # exception.
         super().__init__(_WORDINGS.get(kind, "recorded failure"))
         status = re.search(r"\bHTTP (\d{3})\b", message)
         self.status_code = int(status[1]) if status else None
@@ -290,6 +292,7 @@ def result(
     text: ReplyContent = content if content is not None else error or invalid or ""
     if returns is not _NOTHING:
         text = returns if isinstance(returns, str) else json.dumps(returns, ensure_ascii=False)
+        # By the encoding, text that looks like JSON is distinguished from a value, as in events.
         event = {} if isinstance(returns, str) else {"encoding": "json"}
     counts: Any = None if usage is None else dict(usage)
     found = RecordedResult(status=status, content=text, value=returns, artifact=artifact, usage=counts, event=event)
@@ -333,6 +336,7 @@ def script_of(recorded: RecordedInput, first_step: int = 0) -> Script:
                 repeats, served = 0, served + 1
                 items += steering.get(served, ())
             else:
+                # A failed request was retried by the framework, and is no reply that a hook replaced.
                 repeats += not each.error
         if (cause := stop_cause(recorded)) is not None:
             items += [
@@ -381,6 +385,7 @@ def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, re
     if given.tool_calls and any(
         each.result and text_of(each.result.content).startswith(_CUT_OFF) for each in step.calls
     ):
+        # The message of a plan that was cut off may be lost; the results of its calls show it as well.
         finish = finish or "length"
     return Reply(
         content=content,
@@ -401,6 +406,7 @@ def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
     if found is None:
         return Result(*given, _NO_RESULT, stops="abort" if cause == "abort" else None, waits=cause != "abort")
     at_s = _result_at_s(recorded, found.event)
+    # An aborted input leaves such results for calls that had not begun or ended, so the replay aborts at them.
     stops = was_stopped(recorded, each) or (cause == "abort" and found.status in ("skipped", "unknown"))
     return Result(*given, found, stops=cause if stops else None, at_s=at_s, questions=each.questions)
 

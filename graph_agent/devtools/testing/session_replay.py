@@ -204,6 +204,7 @@ class Replayer:
         try:
             return await self._replay(recording, chosen, from_step)
         finally:
+            # One replayer may replay many sessions, whose states would stay in memory.
             for thread in [*self._saver.storage]:
                 await self._saver.adelete_thread(thread)
 
@@ -225,6 +226,7 @@ class Replayer:
                 break
             first = from_step if each is chosen else 1
             is_compared = chosen is None or each is chosen
+            # The next input has given open calls of this one their results, which its own replay must not have.
             played = each if each is recording.inputs[-1] else as_left(each)
             inputs += is_compared
             if not self._has_new_model or not is_compared:
@@ -272,6 +274,7 @@ class Replayer:
         if first > 1:
             steps = (entry["seq"] for entry in await history.events() if entry["seq"] >= end and entry["step"] < first)
             end = max(steps, default=end - 1) + 1
+        # In a copy, since the next input continues the recorded history.
         trial = Session(self._agent, f"{history.id}-replay-{recorded.number}")
         if end:
             await fork_session(self._saver, history.id, trial.id, end - 1)

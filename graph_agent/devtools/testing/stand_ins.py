@@ -155,6 +155,7 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
         status = "success" if found.status in SUCCESSES else "error"
         return ToolMessage(found.content, tool_call_id=id_, name=tool.name, status=status, artifact=found.artifact)
 
+    # A recorded result needs no second attempt, and the wait for it is not the tool's time.
     marks = {name: value for name, value in (tool.metadata or {}).items() if name not in ("retry", "timeout_s")}
     return _RecordedTool(
         name=tool.name,
@@ -241,6 +242,7 @@ def rebuild(
             "model_rules": {**config.model_rules, **rules},
         }
     )
+    # A cached plan would hide a request that the recording has.
     arguments["cache"] = None
     arguments["tools"] = [real.get(tool.name, tool) for tool in checked_tools(arguments.get("tools"))]
     arguments["delegates"] = [
