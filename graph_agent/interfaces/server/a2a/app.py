@@ -1,4 +1,8 @@
-"""Builds an A2A server for one compiled agent graph: routes to mount in an ASGI application, and push notifications."""
+"""Builds an A2A server for one compiled agent graph: routes to mount in an ASGI application, and push notifications.
+
+In A2A, a *task* is one input of a conversation, and a conversation (`contextId`) is a session of the agent. The SDK is
+`a2a-sdk`.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,10 @@ _MAX_QUEUED = 100
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Show a failed notification in one record of one line: the receiver is a client's, and may fail for each."""
+    """Filter of the SDK's logger: write a failed notification as one line, and drop the record that sums them up.
+
+    The receiver belongs to a client, and may fail for each notification.
+    """
     if record.exc_info and record.exc_info[1] is not None:
         record.msg, record.args = "%s %s", (record.getMessage(), exception_text(record.exc_info[1]))
         record.exc_info = None
@@ -70,10 +77,15 @@ logging.getLogger(base_push_notification_sender.__name__).addFilter(_shorten)
 
 
 class PushNotifier(PushNotificationSender):
-    """Sends the notifications of each task in order, without making the task wait.
+    """Sends the notifications of each task in order, in tasks of the event loop, without making the A2A task wait.
 
-    A receiver may take seconds for each notification, or be unreachable. A receiver that falls far behind misses chunks
-    of the answer, which is sent complete at the end; it misses no change of the task's state.
+    A receiver may take seconds for each notification, or be unreachable. One that falls far behind misses chunks of the
+    answer, which is sent complete at the end; it misses no change of the task's state.
+
+    Args:
+        configs: The addresses that clients have registered for their tasks.
+        url_check: Whether an address may be notified. With the default check, connections reach the public network
+            only.
     """
 
     def __init__(self, configs: PushNotificationConfigStore, url_check: Callable[[str], Awaitable[bool]]) -> None:
@@ -84,7 +96,10 @@ class PushNotifier(PushNotificationSender):
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     async def send_notification(self, task_id: str, event: PushNotificationEvent) -> None:
-        """Queue a notification behind the task's earlier ones."""
+        """Queue a copy of a notification behind the task's earlier ones; returns at once.
+
+        A chunk of the answer is dropped if 100 notifications of the task wait already.
+        """
         waiting = self._waiting.setdefault(task_id, deque())
         if len(waiting) >= _MAX_QUEUED and isinstance(event, types.TaskArtifactUpdateEvent) and event.append:
             return
@@ -94,12 +109,12 @@ class PushNotifier(PushNotificationSender):
             self._sending[task_id] = asyncio.create_task(self._send(task_id, waiting))
 
     async def drained(self) -> None:
-        """Wait until the queues are empty."""
+        """Wait until the queues of all tasks are empty."""
         while self._sending:
             await asyncio.wait(self._sending.values())
 
     async def aclose(self) -> None:
-        """Send queued notifications for a limited time, then close."""
+        """Send queued notifications for at most 2 seconds, drop the rest, and close the HTTP client."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.drained()
@@ -110,6 +125,7 @@ class PushNotifier(PushNotificationSender):
         await self._http.aclose()
 
     async def _send(self, task_id: str, waiting: deque[PushNotificationEvent]) -> None:
+        """Send the queued notifications of a task until its queue is empty."""
         try:
             while waiting:
                 await self._sender.send_notification(task_id, waiting.popleft())
@@ -121,7 +137,10 @@ def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
     """Return an HTTP client that follows no redirects, ignores proxies of the environment, and reads no response body.
 
     A receiver's address is untrusted, as it comes from a client of the agent: the receiver must not redirect requests
-    or exhaust memory.
+    or exhaust memory. A request may take 10 seconds.
+
+    Args:
+        public_only: Refuse addresses that are not on the public network.
     """
     transport = PublicTransport() if public_only else httpx.AsyncHTTPTransport()
     return httpx.AsyncClient(
@@ -130,15 +149,19 @@ def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
 
 
 class _StatusOnly(httpx.AsyncBaseTransport):
+    """HTTP transport that returns the status of a response, and neither headers nor body."""
+
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         self._transport = transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and return its status."""
         response = await self._transport.handle_async_request(request)
         await response.aclose()
         return httpx.Response(response.status_code, extensions=response.extensions)
 
     async def aclose(self) -> None:
+        """Close the transport."""
         await self._transport.aclose()
 
 
@@ -221,6 +244,7 @@ class A2AServer:
             cancel_requests=other_processes.cancel_requests,
             slots=slots,
         )
+        """Runs the tasks."""
         self._push = PushNotifier(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(
             self._executor,
@@ -272,7 +296,7 @@ class A2AServer:
         self._executor.drain()
 
     async def drained(self, within_s: float) -> None:
-        """Wait up to `within_s` seconds until no task runs and all final states are stored and sent."""
+        """Wait up to `within_s` seconds until no task runs and all final states are stored and sent; then return."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._executor.drained()
@@ -282,12 +306,15 @@ class A2AServer:
                     await self._push.drained()
 
     def cancel(self) -> None:
-        """Start stopping every task immediately; must be called in the server's event loop."""
+        """Begin to stop every task immediately, and return.
+
+        `aclose` waits for the end. Call it in the server's event loop.
+        """
         if self._closing is None:
             self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
-        """Stop every running task and close all resources."""
+        """Stop every running task, and close all resources; waits until that is done."""
         await self._handler.aclose()
         await self._executor.aclose()
         if isinstance(self._tasks, LiveTaskStore):
@@ -297,6 +324,7 @@ class A2AServer:
 
 
 def _bounded(route: BaseRoute, bounds: validation.RequestBounds, refusal: validation.Refusal) -> BaseRoute:
+    """Make a route refuse requests over the size limits, in place, and return it; `refusal` builds the response."""
     if isinstance(route, Route):
         route.app = validation.BoundedRequests(route.app, bounds, refusal)
     return route
@@ -324,6 +352,11 @@ class _Handler(DefaultRequestHandler):
     async def on_message_send(
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> types.Message | types.Task:
+        """Answer a message, and wait until the task has ended or asks a question.
+
+        Raises an `A2AError` for an invalid message, one to a task that has ended, and one to a task that has a message
+        under way.
+        """
         validation.check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             return reply
@@ -334,6 +367,7 @@ class _Handler(DefaultRequestHandler):
     async def on_message_send_stream(
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
+        """Answer a message with the updates of its task; raises the errors of `on_message_send`."""
         validation.check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             yield reply
@@ -346,8 +380,8 @@ class _Handler(DefaultRequestHandler):
     async def _reply(self, message: types.Message, context: ServerCallContext) -> types.Message | types.Task | None:
         """Return the reply to a message that begins or continues no task; None for any other message.
 
-        It steers its conversation, or repeats a message to a task that has ended. Any other message to such a task is
-        refused.
+        Such a message steers its conversation, or repeats one to a task that has ended, which is returned. Raises
+        `UnsupportedOperationError` for any other message to such a task.
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:
@@ -368,7 +402,10 @@ class _Handler(DefaultRequestHandler):
 
     @contextmanager
     def _one_message(self, params: types.SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
-        """Refuse concurrent messages to one task in the block, as unsupported; the task itself may not have started."""
+        """Refuse further messages to the same task within the block, by `UnsupportedOperationError`.
+
+        A message without a task id is not affected.
+        """
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:
             raise UnsupportedOperationError(message=validation.STILL_RUNNING)
@@ -382,11 +419,13 @@ class _Handler(DefaultRequestHandler):
     async def on_list_tasks(
         self, params: types.ListTasksRequest, context: ServerCallContext
     ) -> types.ListTasksResponse:
+        """Return a page of the caller's tasks; raise `InvalidParamsError` for an invalid filter or page token."""
         validation.check_listing(params)
         page: types.ListTasksResponse = await super().on_list_tasks(params, context)
         return page
 
     async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
+        """Cancel a task, in whichever process it runs, and return it once it has stopped."""
         ended = await self.other_processes.cancel(params.id, context)
         if ended is not None and ended.status.state in ENDED_STATES:
             return ended
@@ -398,6 +437,7 @@ class _Handler(DefaultRequestHandler):
     async def on_subscribe_to_task(
         self, params: types.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
+        """Yield the updates of a task; of one that another process runs, only its stored state now and at its end."""
         watched = False
         async for task in self.other_processes.watch(params.id, context):
             watched = True

@@ -36,14 +36,14 @@ _BOX = "cancelled"
 
 
 class CancelRequests:
-    """Requests to cancel tasks, sent to every process that shares a Store."""
+    """Requests to cancel tasks, stored where every process that shares the Store of LangGraph reads them."""
 
     def __init__(self, store: BaseStore) -> None:
         self._notes = StoreInbox(store, _KIND)
 
     @asynccontextmanager
     async def request(self, task_id: str) -> AsyncIterator[None]:
-        """Keep a request to cancel the task in the Store inside the block."""
+        """Keep a request to cancel the task in the Store within the block."""
         note = new_note("abort", task_id)
         await self._notes.add(_BOX, note)
         try:
@@ -52,9 +52,14 @@ class CancelRequests:
             await self._notes.forget(_BOX, [note.key])
 
     async def listen(self, cancel: Callable[[str], None]) -> None:
-        """Poll until cancelled; `cancel` gets each requested task id at every poll, also those of other processes."""
+        """Poll the Store until cancelled, and call `cancel` with each requested task id.
+
+        Each request is reported at every poll, also for tasks of other processes. Requests older than 10 minutes are
+        deleted.
+        """
 
         async def poll() -> None:
+            """Read the requests once."""
             notes = await self._notes.read(_BOX)
             for note in notes:
                 cancel(str(note.content))
@@ -67,7 +72,12 @@ class CancelRequests:
 
 
 class OtherProcesses:
-    """The tasks of other processes; only a `LiveTaskStore` is shared with them."""
+    """The tasks that other processes run.
+
+    Args:
+        tasks: The tasks; only a `LiveTaskStore` over a database is shared with other processes.
+        store: The Store through which other processes are reached; None if there is none.
+    """
 
     def __init__(self, tasks: TaskStore, store: BaseStore | None) -> None:
         self._tasks = tasks if isinstance(tasks, LiveTaskStore) else LiveTaskStore(tasks)
@@ -75,14 +85,17 @@ class OtherProcesses:
         """Cancel requests between processes; None without other processes or without a Store."""
 
     async def has(self, task_id: str, context: ServerCallContext) -> bool:
-        """Whether another process runs a task of the caller."""
+        """Return whether another process runs a task of the caller."""
         return await self._tasks.run_by_other_process(task_id, context) is not None
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Cancel a task that another process runs; return it once its run has stopped, None if none runs it.
+        """Cancel a task that another process runs.
 
-        Raises `TaskNotCancelableError` without a Store to reach that process, `InternalError` if it does not stop in
-        time.
+        Return it once its run has stopped, None if no other process runs it.
+
+        Raises:
+            TaskNotCancelableError: There is no Store to reach that process.
+            InternalError: The run did not stop within 20 seconds.
         """
         if await self._tasks.run_by_other_process(task_id, context) is None:
             return None
@@ -100,7 +113,10 @@ class OtherProcesses:
             ) from None
 
     async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
-        """Yield a task that another process runs, as stored and once its run stops; nothing for other tasks."""
+        """Yield a task that another process runs: as it is stored now, and once its run has stopped.
+
+        Yields nothing for tasks that no other process runs.
+        """
         task = await self._tasks.run_by_other_process(task_id, context)
         if task is None:
             return
@@ -109,6 +125,7 @@ class OtherProcesses:
             yield stopped
 
     async def _wait_until_stopped(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Poll until no other process runs the task, and return it as stored; None if it was deleted."""
         while True:
             if await self._tasks.run_by_other_process(task_id, context) is None:
                 return await self._tasks.get(task_id, context)

@@ -1,4 +1,8 @@
-"""Executes tasks of A2A clients as inputs of sessions."""
+"""Executes tasks of A2A clients as inputs of sessions.
+
+A *mark* is the id and content of an input, with which it runs once. A *follow-up* is an input that was queued in the
+session to run after the current answer. The reporter sends the updates of a task to its subscribers.
+"""
 
 from __future__ import annotations
 
@@ -80,12 +84,13 @@ SlotFactory = Callable[[str], AbstractContextManager[None]]
 """Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
 
 HEARTBEAT_S = 15.0
+"""Seconds without an update after which a running task sends a heartbeat."""
 CANCEL_S = 10.0
 """Seconds to wait for a run to stop when its task is cancelled."""
 
 
 def unbounded(user: str) -> AbstractContextManager[None]:
-    """A `SlotFactory` without a limit."""
+    """Return a context manager that limits nothing; the default `SlotFactory`."""
     return nullcontext()
 
 
@@ -103,7 +108,13 @@ class GraphExecutor(AgentExecutor):
     shuts down, a run stops at its next superstep boundary and its task ends as `failed`; the session can be continued.
 
     Args:
+        graph: The agent, compiled with a checkpointer.
+        context: Context overrides for every run.
+        show_outputs: Whether tool outputs are sent to subscribers.
+        heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
+        session_ids: Builds a session id from a user name and a conversation id.
         cancel_requests: Cancel requests of other processes; None if there are no other processes.
+        slots: Limits how many tasks of one user run at the same time.
     """
 
     def __init__(
@@ -127,10 +138,12 @@ class GraphExecutor(AgentExecutor):
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One lock per session: held by the running task of a conversation."""
         self._running: dict[str, TaskRun] = {}
+        """Task id → its run or queued run in this process."""
         self._marks: WeakKeyDictionary[RequestContext, tuple[str, InputId]] = WeakKeyDictionary()
         """Request of a new task → its session and its message's mark, which the session may not have stored yet."""
         self._cancel_requests = cancel_requests
         self._listener: asyncio.Task[None] | None = None
+        """Polls for cancel requests of other processes while a task runs."""
         self._draining = False
         self._follow_ups: set[asyncio.Task[None]] = set()
         self._control = RunControl()
@@ -144,7 +157,7 @@ class GraphExecutor(AgentExecutor):
             run.control.request_drain()
 
     def is_working_on(self, task_id: str) -> bool:
-        """Whether this process runs a task or has queued it."""
+        """Return whether this process runs a task or has queued it."""
         return task_id in self._running
 
     async def drained(self) -> None:
@@ -155,16 +168,17 @@ class GraphExecutor(AgentExecutor):
             await asyncio.wait(self._follow_ups)
 
     async def aclose(self) -> None:
-        """Stop the running follow-ups."""
+        """Stop the running follow-ups, and wait for their end."""
         for follow_up in self._follow_ups:
             follow_up.cancel()
         if self._follow_ups:
             await asyncio.wait(self._follow_ups)
 
     async def check_new(self, context: RequestContext) -> None:
-        """Check the id of a message that begins a task.
+        """Check the id of a message that begins a task, and reserve it for the message.
 
-        Raises `InvalidParamsError` if another message of the conversation has it, or one that a later one has replaced.
+        Raises `InvalidParamsError` if another message of the conversation has it, or if a later message has replaced
+        that one.
         """
         driver = self._session(context, RunHandle()).driver
         try:
@@ -189,7 +203,10 @@ class GraphExecutor(AgentExecutor):
             raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
 
     async def steer(self, message: Message, user: str) -> Message:
-        """Send a message's text to the model of its conversation before the next plan; return the reply."""
+        """Send a message's text to the model of its conversation before the next plan; return the reply.
+
+        Raises `InvalidParamsError` if the message names no existing conversation, or has no text.
+        """
         session = Session(self._graph, self._session_ids(user, message.context_id))
         try:
             if not message.context_id or await session.status() == SessionStatus.CREATED:
@@ -206,7 +223,11 @@ class GraphExecutor(AgentExecutor):
         )
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Run one message of a task until the task ends or asks a question."""
+        """Run one message of a task until the task ends or asks a question; updates are put into `event_queue`.
+
+        Failures end the task: as rejected, failed or canceled, or with the question again if the message did not answer
+        it. Raises `UnsupportedOperationError` if the task has ended already.
+        """
         task_id, context_id = _ids(context)
         reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
         known = context.current_task
@@ -244,17 +265,19 @@ class GraphExecutor(AgentExecutor):
             self._end(task_id, run)
 
     async def _still_asked(self, context: RequestContext, question: Message) -> list[Interrupt]:
-        """Return the session's open interrupts if a question is about any of them; empty otherwise."""
+        """Return the session's open interrupts if the question is about any of them; else an empty list."""
         open_now = await self._session(context, RunHandle()).interrupts()
         return open_now if question_ids(question) & {each.id for each in open_now} else []
 
     def _begin(self, task_id: str) -> TaskRun:
+        """Register a run of a task, and begin to listen to cancel requests of other processes; return the run."""
         run = self._running[task_id] = TaskRun()
         if self._cancel_requests is not None and self._listener is None:
             self._listener = asyncio.create_task(self._cancel_requests.listen(self._cancel_here))
         return run
 
     def _end(self, task_id: str, run: TaskRun) -> None:
+        """Remove a run of a task, and stop listening to cancel requests if it was the last one."""
         del self._running[task_id]
         run.ended.set()
         if self._listener is not None and not self._running:
@@ -262,6 +285,12 @@ class GraphExecutor(AgentExecutor):
             self._listener = None
 
     async def _run_message(self, run: TaskRun, context: RequestContext, reporter: TaskReporter) -> None:
+        """Wait for the conversation's earlier tasks, run the message, and report how the task ends.
+
+        The session's follow-ups then run in the background. A task that is cancelled while it waits is reported as
+        cancelled. Raises `GraphDrained` while the server stops, and `NoSlotError` if the user has too many active
+        tasks.
+        """
         session = self._session(context, run.scope)
         known = context.current_task
         is_answer = known is not None and _is_waiting(known)
@@ -285,7 +314,12 @@ class GraphExecutor(AgentExecutor):
         await self._settle(result, reporter)
 
     async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock) -> None:
-        """Run a session's queued follow-ups. They belong to no task; their answers are in the session's history."""
+        """Run a session's queued follow-ups, which belong to no task; errors are logged.
+
+        Args:
+            session_id: Id of the session.
+            lock: Excludes other tasks of the conversation.
+        """
         async with lock:
             try:
                 await Session(self._graph, session_id).run_follow_ups(context=self._context, control=self._control)
@@ -295,7 +329,11 @@ class GraphExecutor(AgentExecutor):
                 log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop a task's run, within `CANCEL_S`; the task is cancelled after it, so status and history agree."""
+        """Stop a task's run and wait for its end, up to 10 seconds; the run itself reports the task as cancelled.
+
+        A task that waits for an answer is aborted and reported here. Raises `InternalError` if the run does not stop in
+        time.
+        """
         task_id, context_id = _ids(context)
         known = context.current_task
         if run := self._running.get(task_id):
@@ -314,12 +352,16 @@ class GraphExecutor(AgentExecutor):
         # Otherwise the task has just ended, and its final state is being stored.
 
     def _cancel_here(self, task_id: str) -> None:
+        """Stop a task if this process runs it; the run reports its own end."""
         # The run reports its own end, to the database and to subscribers.
         if run := self._running.get(task_id):
             run.cancel()
 
     async def forget(self, user: str, task: Task) -> None:
-        """Abort a task's session if it still waits for the answer to the task's question."""
+        """Abort a task's session if it still waits for the answer to the task's question.
+
+        A busy session is left alone.
+        """
         session = Session(self._graph, self._session_ids(user, task.context_id))
         if question_ids(task.status.message).isdisjoint(each.id for each in await session.interrupts()):
             return
@@ -328,6 +370,10 @@ class GraphExecutor(AgentExecutor):
             await session.driver.control.settle()
 
     def _session(self, context: RequestContext, scope: RunHandle) -> Session:
+        """Return the session of a request's conversation, with the budget that a delegating run has sent.
+
+        `scope` is the handle by which this task aborts its run.
+        """
         _, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
@@ -337,6 +383,17 @@ class GraphExecutor(AgentExecutor):
     async def _run(
         self, session: Session, run: TaskRun, request: RequestContext, reporter: TaskReporter, waiting: Task | None
     ) -> RunResult | None:
+        """Run a message, or resume the session with it, and report the parts.
+
+        Return the result, None if the run had none.
+
+        Args:
+            session: The session of the conversation.
+            run: The run of the task, which can be cancelled and drained.
+            request: The SDK's context of the request, with the message.
+            reporter: Sends updates to subscribers.
+            waiting: The task whose question the message answers; None for a new input.
+        """
         message, credentials = request.message, request_credentials(request.call_context)
         context = {**self._context, "credentials": credentials} if credentials else self._context
         if waiting is not None:
@@ -359,6 +416,7 @@ class GraphExecutor(AgentExecutor):
         return None
 
     async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
+        """Report how the task ends, by the result of its run; None is a failure."""
         if result is None:
             await reporter.failed("The run ended without a result.")
         elif result.interrupts:
@@ -376,6 +434,7 @@ def _defaults(graph: CompiledAgentGraph) -> dict[str, Any]:
     config, context = graph.builder.config, graph.builder.deps.context_schema
 
     def is_set(name: str) -> bool:
+        """Return whether the agent sets a field."""
         built_in = LoopConfig.model_fields[name].default
         return (
             name in config.model_fields_set
@@ -387,21 +446,27 @@ def _defaults(graph: CompiledAgentGraph) -> dict[str, Any]:
 
 
 def _is_waiting(task: Task) -> bool:
+    """Return whether a task waits for an answer."""
     return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
 
 
 def _ids(context: RequestContext) -> tuple[str, str]:
+    """Return the ids of a request's task and conversation; raise `InvalidParamsError` without them."""
     if not context.task_id or not context.context_id:
         raise InvalidParamsError(message="A task has an id and a context id.")
     return context.task_id, context.context_id
 
 
 def _input_id(message: Message | None) -> str | None:
+    """Return the id with which a message's input runs once; None for a message without an id."""
     return as_input_id(message.message_id) if message is not None and message.message_id else None
 
 
 def _input(message: Message | None) -> list[AnyMessage]:
-    """Convert a client's message to messages: forwarded context first, then the user's message."""
+    """Return a client's message as messages: context that a delegating agent has forwarded, then the user's message.
+
+    Raises `InputError` if the message has no text or data.
+    """
     parts = list(message.parts) if message is not None else []
     forwarded = [part for part in parts if EXTENSION in part.metadata]
     own = [part for part in parts if EXTENSION not in part.metadata]
@@ -415,7 +480,16 @@ def _input(message: Message | None) -> list[AnyMessage]:
 
 
 def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Message | None) -> Any:
-    """Return a client's answer for `Session.resume`; `InputError` if other interrupts are open than asked about."""
+    """Return a client's answer for `Session.resume`.
+
+    Args:
+        question: Ids of the interrupts that the task's question is about.
+        open_now: The session's open interrupts.
+        message: The client's message.
+
+    Raises:
+        InputError: None of the interrupts is open any more, or others are asked about now.
+    """
     if question.isdisjoint(each.id for each in open_now):
         raise InputError("The question is not open any more: the conversation continued without an answer.")
     asked, _ = joint_question(open_now)
@@ -427,7 +501,7 @@ def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Messa
 
 
 def _answer(message: Message | None) -> Any:
-    """Convert a client's answer: the data of a message that is one data part, the text of any other."""
+    """Return the data of a message that is one data part, else the text of its parts."""
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
         return part_data(parts[0])

@@ -60,7 +60,7 @@ def agent_card(
     skills: Sequence[AgentSkill] = (),
     push_notifications: bool = False,
 ) -> AgentCard:
-    """Build the card of an agent.
+    """Build the card of an agent, the document that describes it to A2A clients.
 
     Args:
         graph: The agent; its tools and delegates become skills.
@@ -98,6 +98,7 @@ def agent_card(
 
 
 def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
+    """Return a skill for each tool and delegate of an agent."""
     schemas = graph.builder.deps.toolbox.schemas
     return [
         AgentSkill(
@@ -111,7 +112,7 @@ def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
 
 
 def _conversation() -> AgentSkill:
-    """The skill of an agent without tools; the protocol requires at least one."""
+    """Return the skill of an agent without tools; the protocol requires at least one."""
     return AgentSkill(id="conversation", name="conversation", description="Answers questions.", tags=["conversation"])
 
 
@@ -119,15 +120,17 @@ def _conversation() -> AgentSkill:
 async def a2a_routes(
     runs: Runs, limits: RequestLimits, tasks: RequestLimits, db: str
 ) -> AsyncIterator[list[BaseRoute]]:
-    """Open the agent for A2A clients, and stop their tasks on exit.
+    """Open the agent for A2A clients, yield the routes, and stop the tasks on exit.
 
-    A conversation is a session of the caller, with the same id if that is a valid session id. Other processes may
-    serve the same database, e.g. a replacement server during a restart. A task can be cancelled through any of them; a
+    A conversation is a session of the caller, with the same id if that is a valid session id. Other processes may serve
+    the same database, e.g. a replacement server during a restart. A task can be cancelled through any of them; a
     process that does not run the task streams it without the pieces of its answer.
 
     Args:
         runs: The server's runs; the tasks are stopped together with them.
+        limits: Limits of requests per caller.
         tasks: Limits of active tasks per caller; a task may outlast its request.
+        db: URL of the database of the tasks.
     """
     host = runs.host
     other_processes = task_lease(host.kept, _thread) if await sees_other_processes(host.saver) else None
@@ -156,7 +159,7 @@ async def a2a_routes(
 
 
 def bounds_of(settings: ServerSettings) -> RequestBounds:
-    """Return the size limits of one A2A request."""
+    """Return the size limits of one A2A request from the server's settings."""
     return RequestBounds(
         values=settings.max_a2a_values,
         depth=settings.max_body_depth,
@@ -166,10 +169,11 @@ def bounds_of(settings: ServerSettings) -> RequestBounds:
 
 
 def task_slots(tasks: RequestLimits) -> SlotFactory:
-    """Return a context manager factory that limits the concurrent tasks of each user."""
+    """Return a context manager factory that limits the concurrent tasks of each user; it raises `NoSlotError`."""
 
     @contextmanager
     def slot(user: str) -> Iterator[None]:
+        """Occupy a slot of a user within the block; raise `NoSlotError` if no slot is free."""
         try:
             tasks.enter(user)
         except ProblemError as problem:
@@ -183,6 +187,7 @@ def task_slots(tasks: RequestLimits) -> SlotFactory:
 
 
 def _card(runs: Runs, url: str) -> AgentCard:
+    """Return the card of the served agent at a URL, with the ways to send a key if the server has keys."""
     source = runs.host.source
     card = agent_card(
         runs.host.kept,
@@ -211,7 +216,7 @@ def _card(runs: Runs, url: str) -> AgentCard:
 
 
 async def _respond_with_card(runs: Runs, request: Request) -> Response:
-    """Return the card; its URL is `public_url`, or the address of the request."""
+    """Respond with the card; its URL is the setting `public_url`, or the address of the request."""
     url = runs.host.settings.public_url or str(request.base_url)
     [route] = create_agent_card_routes(_card(runs, url), cache_control=f"private, max-age={CARD_AGE_S}")
     response: Response = await route.endpoint(request)
@@ -219,23 +224,27 @@ async def _respond_with_card(runs: Runs, request: Request) -> Response:
 
 
 class _KeyUser(User):
+    """The owner of an API key as the SDK's user."""
+
     def __init__(self, name: str) -> None:
         self._name = name
 
     @property
     def is_authenticated(self) -> bool:
+        """True."""
         return True
 
     @property
     def user_name(self) -> str:
+        """Name of the key."""
         return self._name
 
 
 class CallerContext(ServerCallContextBuilder):
-    """Builds the SDK's context of a request: its user, and its headers without the key."""
+    """Builds the SDK's context of an admitted request: its user, and its headers without those that carry keys."""
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return the context of a request."""
+        """Return the context of a request; a server without keys has an unauthenticated user."""
         name = admitted_caller(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),
@@ -245,6 +254,7 @@ class CallerContext(ServerCallContextBuilder):
 
 
 def _thread(user: str, context_id: str) -> str:
+    """Return the LangGraph thread of a user's conversation, e.g. `alice/c1`; an invalid session id is hashed."""
     # Clients choose context ids freely; one with a slash would reach other callers' sessions.
     is_valid = re.fullmatch(SESSION_ID, context_id)
     session_id = context_id if is_valid else f"a2a-{hashlib.sha256(context_id.encode()).hexdigest()}"
@@ -261,19 +271,21 @@ def a2a_app(
 ) -> Starlette:
     """Create an application that serves an agent over A2A, and `/health` and `/ready` for probes.
 
-    Requests are admitted as by `graph-agent a2a`. Only the HTTP server can limit the size and time of headers, and idle
-    connections: pass `http=graph_agent.interfaces.server.admission.connections.BoundedProtocol` to uvicorn for that.
+    Requests pass the same checks as with `graph-agent a2a`. Only the HTTP server can limit the size and time of
+    headers, and idle connections: pass `http=graph_agent.interfaces.server.admission.connections.BoundedProtocol` to
+    uvicorn for that.
 
     Args:
         graph: The agent, compiled with a checkpointer.
+        card: The agent card, e.g. from `agent_card`.
         settings: API keys, origins and limits; None for the defaults, which have no keys: then requests of web pages of
             other origins, and requests to a host name with a dot, are refused.
-        drain_s: Seconds that tasks may take to reach a superstep boundary after the first SIGTERM; a second one
-            stops them at once. None to install no signal handler: then tasks are stopped with the application.
-        options: Same as for `A2AServer`. With keys, its users are the names of the keys.
+        drain_s: Seconds that tasks may take to reach a superstep boundary after the first SIGTERM; a second one stops
+            them at once. None to install no signal handler: then tasks are stopped with the application.
+        options: Keyword arguments of `A2AServer`. With keys, its users are the names of the keys.
 
     Raises:
-        ConfigError: If the graph has no checkpointer.
+        ConfigError: The graph has no checkpointer.
     """
     settings = settings or ServerSettings()
     limits, _, tasks = limits_of(settings, None)
@@ -286,6 +298,7 @@ def a2a_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        """Drain and close the tasks when the application stops."""
         with drain_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
             try:
                 yield
@@ -309,9 +322,11 @@ def _probes(graph: CompiledAgentGraph, server: A2AServer) -> list[BaseRoute]:
     database = StateCheck("database", partial(database_states, saver, graph.store), CACHE_S)
 
     async def health(request: Request) -> Response:
+        """Respond with status 200."""
         return JSONResponse({"status": "ok"})
 
     async def ready(request: Request) -> Response:
+        """Respond with the states of the server and the database; status 503 if one cannot serve."""
         return readiness({"server": "stopping" if server.draining else OK, **await database.states()})
 
     return [Route("/health", health), Route("/ready", ready)]

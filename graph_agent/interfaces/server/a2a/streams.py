@@ -15,15 +15,16 @@ MOST_WAITING_BYTES = 4_000_000
 
 
 async def bounded_stream(updates: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """Yield updates, which are taken from the SDK as they come.
+    """Yield updates, which are taken from the SDK as they come, so that the task and other subscribers do not wait.
 
-    Raises `InternalError` in place of the rest when more than `MOST_WAITING_BYTES` wait: other subscribers and the task
-    do not wait for one that does not read.
+    When more than 4 MB (`MOST_WAITING_BYTES`) wait for the reader, they are dropped and `InternalError` is raised in
+    place of the rest. Closing the stream closes `updates`.
     """
     waiting: deque[tuple[Event, int]] = deque()
     total, changed = 0, asyncio.Event()
 
     async def take() -> None:
+        """Queue the updates; raise `InternalError` when too many bytes wait."""
         nonlocal total
         try:
             async with aclosing(updates):

@@ -31,7 +31,16 @@ _PROGRESS = frozenset({"plan", "call", "delegation", "output"})
 
 
 class TaskReporter:
-    """Sends one task's updates to its subscribers."""
+    """Sends one task's updates to its subscribers.
+
+    The answer is streamed as an artifact, whose text is sent in larger pieces than the model produces.
+
+    Args:
+        queue: The SDK's queue of the task.
+        task_id: Id of the task.
+        context_id: Id of its conversation.
+        show_outputs: Whether the outputs of tools are sent.
+    """
 
     def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, show_outputs: bool) -> None:
         self._queue = queue
@@ -40,6 +49,7 @@ class TaskReporter:
         self._context_id = context_id
         self._show_outputs = show_outputs
         self._streamed = False
+        """Whether the artifact holds text of the current answer."""
         self._outdated = False
         """Whether the artifact holds text that turned out not to be the answer."""
         # Coalesced: each event costs a protocol message, a change of the task and a line per subscriber.
@@ -48,7 +58,7 @@ class TaskReporter:
         """Number of updates sent; a heartbeat is sent while this does not increase."""
 
     async def submitted(self, message: Message | None) -> None:
-        """Report the new task; the protocol requires this event first."""
+        """Report the new task, with the message that begins it; the protocol requires this event first."""
         now = Timestamp()
         now.GetCurrentTime()
         await self._queue.enqueue_event(
@@ -61,7 +71,14 @@ class TaskReporter:
         )
 
     async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
-        """Report progress, for programs in `about` under our extension's key; without arguments, a heartbeat."""
+        """Report progress; without arguments, a heartbeat.
+
+        Args:
+            text: Text for people; may be empty.
+            about: Describes the progress for programs, e.g. `{"type": "plan"}`, under our extension's key of the
+                metadata.
+            data: A JSON value to send; None for no data.
+        """
         self.updates_sent += 1
         await self._pieces.flush()
         parts = [*_text_parts(text), *_data_parts(data)]
@@ -69,7 +86,10 @@ class TaskReporter:
         await self._updater.start_work(message)
 
     async def part(self, part: SessionPart) -> None:
-        """Convert one part of the session's stream to an update."""
+        """Send one part of the session's stream as an update; parts that A2A clients do not receive are ignored.
+
+        Text of a reply that turns out to be a plan is taken out of the artifact.
+        """
         match part:
             case Token() if not part.reports_failure:
                 self.updates_sent += 1
@@ -94,7 +114,7 @@ class TaskReporter:
                 pass
 
     async def completed(self, result: RunResult) -> None:
-        """Report completion, with the whole answer in place of the streamed chunks."""
+        """Report completion: the whole answer in place of the streamed chunks, and a structured response as data."""
         await self._pieces.flush()
         parts = [Part(text=public_text(result.answer)), *_data_parts(as_value(result.structured_response))]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
@@ -102,13 +122,16 @@ class TaskReporter:
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
     async def input_required(self, interrupts: Sequence[Interrupt], result: RunResult) -> None:
-        """Report that the graph waits for a person; see `joint_question`."""
+        """Report that the graph waits for a person, with the question of the interrupts and the usage so far."""
         await self._end_artifact()
         message, metadata = self.question(interrupts), outcome_metadata(None, result.usage)
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=metadata)
 
     def question(self, interrupts: Sequence[Interrupt]) -> Message:
-        """Return the message that asks a person what open interrupts ask."""
+        """Return the message that asks a person the open interrupts' question, or questions that are answered together.
+
+        Its metadata has the ids of the interrupts; fields of a structured question, such as choices, are sent as data.
+        """
         asked, question = joint_question(interrupts)
         text = question if isinstance(question, str) else _question_text(question)
         # A structured question's other fields, such as choices, are sent as data.
@@ -117,21 +140,21 @@ class TaskReporter:
         return self._message([*_text_parts(printable_lines(text)), *_data_parts(data)], about)
 
     async def ask_again(self, question: Message, reason: str) -> None:
-        """Send a question after an answer that was not accepted."""
+        """Send a question again, after the reason why its answer was not accepted."""
         message = self._message([Part(text=reason), *question.parts], _about(question))
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)
 
     async def failed(self, reason: str, result: RunResult | None = None) -> None:
-        """Report that the task failed."""
+        """Report that the task failed, with the reason and, if there is a result, the usage."""
         await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(public_text(reason))), result)
 
     async def rejected(self, reason: str) -> None:
-        """Report that this agent does not accept the task."""
+        """Report that this agent does not accept the task, with the reason."""
         await self._pieces.flush()
         await self._updater.reject(self._message(_text_parts(reason)))
 
     async def cancelled(self, result: RunResult | None = None) -> None:
-        """Report that the task was cancelled."""
+        """Report that the task was cancelled, with the usage if there is a result."""
         await self._end(TaskState.TASK_STATE_CANCELED, None, result)
 
     async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
@@ -142,9 +165,11 @@ class TaskReporter:
 
     @property
     def _artifact_id(self) -> str:
+        """Id of the answer's artifact, `<task>-answer`."""
         return f"{self._task_id}-{ARTIFACT}"
 
     async def _append(self, text: str) -> None:
+        """Send a piece of the answer; the first one replaces the artifact's text."""
         # The first chunk replaces the artifact, also after a restart of the answer.
         append, self._streamed, self._outdated = self._streamed, True, False
         await self._updater.add_artifact(
@@ -158,22 +183,27 @@ class TaskReporter:
             await self._append("")
 
     def _message(self, parts: list[Part], about: Mapping[str, Any] | None = None) -> Message:
+        """Return a message of the agent, described for programs by `about` in its metadata."""
         return self._updater.new_agent_message(parts, metadata={EXTENSION: dict(about)} if about else None)
 
 
 def question_ids(question: Message) -> set[str]:
-    """Return the ids of the interrupts that a task's question is about; empty for another message."""
+    """Return the ids of the interrupts that a task's question is about; an empty set for any other message."""
     ids = _about(question).get(_INTERRUPT, [])
     # Tasks of an earlier version name one.
     return {ids} if isinstance(ids, str) else set(ids)
 
 
 def is_progress_message(message: Message) -> bool:
-    """Whether a message of the agent is progress, which the next message replaces."""
+    """Return whether a message of the agent is progress, which the next message replaces."""
     return message.role == Role.ROLE_AGENT and _about(message).get("type") in _PROGRESS
 
 
 def _about(message: Message) -> dict[str, Any]:
+    """Return what our extension's metadata describe about a message, e.g. `{"type": "plan"}`.
+
+    Empty if there are none.
+    """
     values = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
     return values if isinstance(values, dict) else {}
 
@@ -181,7 +211,8 @@ def _about(message: Message) -> dict[str, Any]:
 def _question_text(question: Any) -> str:
     """Return the text of a structured question; empty if there is none.
 
-    It is the text of an approval request or an elicitation, or else of the first usual key that holds text.
+    It is the text of an approval request or an elicitation, or else of the first of the keys `question`, `message` and
+    `prompt` that has a text.
     """
     if is_approval_request(question):
         return question_text(question)
@@ -192,8 +223,10 @@ def _question_text(question: Any) -> str:
 
 
 def _text_parts(text: str) -> list[Part]:
+    """Return a list with a text part, or an empty list if the text is empty."""
     return [Part(text=text)] if text else []
 
 
 def _data_parts(data: Any) -> list[Part]:
+    """Return a list with a data part, or an empty list if the data is None."""
     return [] if data is None else [data_part(to_json_safe(data))]

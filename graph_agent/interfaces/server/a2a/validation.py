@@ -54,7 +54,12 @@ _HEADERS = "headers"
 
 
 class CredentialContext(ServerCallContextBuilder):
-    """Builds the SDK's call context, with credentials (name → header) as secrets and without their headers."""
+    """Builds the SDK's call context with the credentials of a request as secrets; their headers are removed.
+
+    Args:
+        inner: Builds the rest of the context.
+        names: Credential name → request header.
+    """
 
     def __init__(self, inner: ServerCallContextBuilder, names: Mapping[str, str]) -> None:
         self._inner = inner
@@ -62,7 +67,10 @@ class CredentialContext(ServerCallContextBuilder):
         self._headers = frozenset(header.lower() for header in names.values())
 
     def build(self, request: Request) -> ServerCallContext:
-        """Build the context of a request."""
+        """Return the context of a request.
+
+        A credential header that occurs twice is reported by `request_credentials`.
+        """
         context = self._inner.build(request)
         headers: Mapping[str, Any] = context.state.get(_HEADERS, {})
         context.state[_HEADERS] = {name: value for name, value in headers.items() if name.lower() not in self._headers}
@@ -87,10 +95,14 @@ Refusal = Callable[[Any, A2AError], Response]
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
-    """Builds the context of a request; refuses a message that cannot be stored or whose task is running.
+    """Builds the SDK's context of a request, and refuses a message that cannot be stored or whose task is running.
 
-    `notifies` is whether the server sends push notifications. `task_lease` and `other_processes` know who runs a task.
-    `check_new` raises if a message cannot begin a task.
+    Args:
+        notifies: Whether the server sends push notifications.
+        tasks: The stored tasks.
+        task_lease: Returns whether this process runs a task.
+        other_processes: The tasks that other processes run.
+        check_new: Raises an `A2AError` if a message cannot begin a task.
     """
 
     def __init__(
@@ -143,12 +155,13 @@ class CheckedRequests(SimpleRequestContextBuilder):
         return built
 
     async def _check_idle(self, task: types.Task, context: ServerCallContext) -> None:
+        """Raise `UnsupportedOperationError` if a task is running, in this process or another."""
         if is_running_task(task) and (self._has_lease(task.id) or await self._other_processes.has(task.id, context)):
             raise UnsupportedOperationError(message=STILL_RUNNING)
 
 
 def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
-    """Return the id of the conversation that a first message begins; None for a new one.
+    """Return the id of the conversation that a first message begins; None to let the SDK make a new one.
 
     It depends on the caller, the message's id and its content. An anonymous caller gets a new conversation each time:
     its message ids are unique only among its own, and nothing but its id protects a conversation without a user.
@@ -167,7 +180,9 @@ class RequestBounds:
     values: int = 5_000
     """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
     depth: int = 100
+    """Nesting levels of JSON."""
     parts: int = 200
+    """Parts of a message."""
     characters: int = 1_000_000
     """Characters of all strings and keys together, without file bytes, which the SDK does not scan."""
 
@@ -177,6 +192,11 @@ class BoundedRequests:
 
     The SDK reports a request in another encoding as an internal error, and ignores an unknown state and with it the
     filter of a list.
+
+    Args:
+        app: The SDK's application.
+        bounds: The limits.
+        refusal: Builds the response to a refused request.
     """
 
     def __init__(self, app: ASGIApp, bounds: RequestBounds, refusal: Refusal) -> None:
@@ -185,7 +205,7 @@ class BoundedRequests:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Pass a request on, or send its refusal; sends nothing if the client has disconnected."""
         send = with_json_lines(send)
         if scope["method"] != "POST":
             try:
@@ -213,6 +233,7 @@ class BoundedRequests:
         await self._app(scope, ReplayedBody(body, receive), send)
 
     def _check_parts(self, request: Any) -> None:
+        """Raise `JsonBoundsError` if the message of a request has too many parts."""
         params = request.get("params", request) if isinstance(request, dict) else None
         message = params.get("message") if isinstance(params, dict) else None
         if not isinstance(message, dict):
@@ -225,6 +246,7 @@ class BoundedRequests:
             )
 
     def _check_characters(self, request: Any) -> None:
+        """Raise `JsonBoundsError` if a request has too many characters of text."""
         amount = sum(map(len, _strings(request)))
         if amount > self._bounds.characters:
             raise JsonBoundsError(
@@ -252,7 +274,10 @@ _FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
 
 
 def _decoded(body: bytes) -> Any:
-    """Parse a body as JSON; None for invalid JSON, which the SDK refuses. `JsonBoundsError` if it is not UTF-8."""
+    """Parse a body as JSON.
+
+    None for invalid JSON, which the SDK refuses. Raise `JsonBoundsError` if it is not UTF-8.
+    """
     try:
         return json.loads(body.decode())
     except UnicodeDecodeError:
@@ -262,7 +287,10 @@ def _decoded(body: bytes) -> Any:
 
 
 def check_query(query: bytes) -> None:
-    """Check the query of a request: UTF-8, and each known parameter once, valid and in its own notation."""
+    """Check the query string of a request, which may list tasks.
+
+    Raises `InvalidParamsError` if it is not UTF-8, or a known parameter is repeated, invalid, or written in snake case.
+    """
     try:
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
@@ -283,11 +311,12 @@ _PARAMETERS: dict[str, Any] = {field.json_name: field for field in types.ListTas
 """Query parameters by name: a parameter of another request is one of these too."""
 _OTHER_NAMES = {field.name: name for name, field in _PARAMETERS.items() if field.name != name}
 _LEAST = {"pageSize": 1, "historyLength": 0}
+"""Query parameter → its smallest number."""
 _MOST = 2**31 - 1
 
 
 def _expected(field: Any, value: str) -> str | None:
-    """Return what the value of a parameter should be; None if it is valid."""
+    """Return a description of valid values of a query parameter, if `value` is invalid; None if it is valid."""
     match field.type:
         case FieldDescriptor.TYPE_INT32:
             least = _LEAST[field.json_name]
@@ -308,10 +337,14 @@ def _expected(field: Any, value: str) -> str | None:
 
 
 _STATES = {*types.TaskState.keys(), *map(str, types.TaskState.values())}
+"""Names and numbers of the states of tasks, as a query may have them."""
 
 
 def check_listing(params: types.ListTasksRequest) -> None:
-    """Check the state, the page token and the conversation's id (no NUL) of a list of tasks."""
+    """Check a request to list tasks: the state, the page token and the conversation's id.
+
+    Raises `InvalidParamsError` for an unknown state or token, and for an id with NUL.
+    """
     if params.status not in types.TaskState.values():
         raise _unknown_state(params.status)
     if "\x00" in params.context_id:
@@ -330,15 +363,20 @@ def check_listing(params: types.ListTasksRequest) -> None:
 
 
 def _unknown_token() -> InvalidParamsError:
+    """Return the error for a page token that this server did not make."""
     return InvalidParamsError("The page token is unknown; send the nextPageToken of an earlier answer.")
 
 
 def _unknown_state(status: object) -> InvalidParamsError:
+    """Return the error for an unknown state of tasks."""
     return InvalidParamsError(f"status={status!r}: give one of {', '.join(types.TaskState.keys())}.")
 
 
 def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
-    """Return the JSON-RPC error for a refused request; an invalid request has status 400."""
+    """Return the JSON-RPC error for a refused request, with its id if that is known.
+
+    An invalid request has status 400, any other 200.
+    """
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
     code = JSON_RPC_ERROR_CODE_MAP[type(error)]
@@ -348,7 +386,10 @@ def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
 
 
 def refused_over_rest(request: Any, error: A2AError) -> Response:
-    """Return the HTTP+JSON error for a refused request."""
+    """Return the HTTP+JSON error for a refused request, whose JSON is not used.
+
+    Invalid JSON counts as an invalid request.
+    """
     # The SDK has no HTTP status for invalid JSON.
     known = InvalidRequestError(error.message) if isinstance(error, JSONParseError) else error
     payload = build_rest_error_payload(known)
@@ -356,7 +397,7 @@ def refused_over_rest(request: Any, error: A2AError) -> Response:
 
 
 class RefusedStreams:
-    """ASGI application that answers a stream refused by an `A2AError` before its first event with an error response.
+    """ASGI middleware that makes an `A2AError` before the first event of a stream an error response.
 
     The SDK's streams of A2A 0.3 over REST send status 200 first, so that a refusal breaks the connection.
     """
@@ -365,11 +406,12 @@ class RefusedStreams:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request; an exception after the first event, and any but an `A2AError`, passes on."""
         start: ASGIMessage | None = None
         has_begun = False
 
         async def send_with_body(message: ASGIMessage) -> None:
+            """Send a message; the start of the response is held back until its first body."""
             nonlocal start, has_begun
             if message["type"] == "http.response.start":
                 start = message
@@ -389,7 +431,10 @@ class RefusedStreams:
 
 
 def check_required_fields(params: types.SendMessageRequest) -> None:
-    """Check a message's required fields, with the SDK's error, and its role, without walking its metadata and data."""
+    """Check a message's required fields and its role, without walking its metadata and data.
+
+    Raises the SDK's `InvalidParamsError` for a missing field, and for the role of the agent.
+    """
     bare = types.SendMessageRequest()
     if params.HasField("configuration"):
         bare.configuration.CopyFrom(params.configuration)
@@ -413,6 +458,11 @@ _MAX_DEPTH = 25
 
 
 def _check(params: types.SendMessageRequest) -> None:
+    """Raise `InvalidParamsError` for values of a message that cannot be stored.
+
+    These are NUL in an id, credentials in metadata, an empty part, numbers that are not finite, and more than 25
+    levels.
+    """
     message = params.message
     for name, text in (("messageId", message.message_id), ("contextId", message.context_id)):
         if "\x00" in text:
@@ -438,7 +488,7 @@ def _check(params: types.SendMessageRequest) -> None:
 
 
 def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
-    """Yield the number of each nested value (0.0 for other types) and its depth."""
+    """Yield the number of each nested value (0.0 for other types) with its depth, from 0."""
     pending: list[tuple[Struct | Value, int]] = [(root, 0)]
     while pending:
         value, depth = pending.pop()
@@ -465,7 +515,7 @@ def _refused_text(request: Any) -> InvalidRequestError | None:
 
 
 def _refused_params(request: Any) -> InvalidParamsError | None:
-    """Return the error for a length that is no int32, or for an unknown state of tasks to list; None for neither.
+    """Return the error for a history length that is no int32, or for an unknown state of tasks to list; else None.
 
     The SDK answers both with an internal error.
     """

@@ -134,9 +134,7 @@ def _call_form(call: HeldCall, error: str) -> Form:
 
 
 def _question_form(value: Any, error: str) -> Form:
-    """Return the form of an interrupt's value: the fields of another MCP server's elicitation, else one field
-    `answer`.
-    """
+    """Return the form of an interrupt's value: an elicitation's own fields, or else one field `answer`."""
     if is_elicitation(value):
         schema: Mapping[str, Any] = value.get("requested_schema") or {}
         message = value["message"] if value["mode"] == "form" else elicitation_text(value)

@@ -37,23 +37,34 @@ _ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 @dataclass(eq=False)
 class _Live:
-    """A response that this process runs; `keeper` has formatted nothing yet, `record` is stored until the end."""
+    """A response that this process runs in the background."""
 
     keeper: Keeper
+    """Stores the response at the end; it has formatted nothing yet when the run starts."""
     record: Record
+    """The record that is stored until the end."""
     events: list[dict[str, Any]] = field(default_factory=list)
+    """The events of the response so far."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, when events were added or the response has ended."""
     is_over: bool = False
+    """Whether the run has ended and the response is stored."""
     _written: int = 0
+    """Number of events that are stored."""
     _batch: int = 0
+    """Number of the next batch of events."""
     _flushed_at: float = field(default_factory=time.monotonic)
 
     def _notify(self) -> None:
+        """Wake the readers that wait for events."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
     async def run(self, owned: AsyncExitStack, run: ServerRun) -> None:
-        """Record the events of a run, and store its response at the end; closes the context of the run."""
+        """Record the events of a run, and store its response at the end; errors are logged.
+
+        `owned` has the context of the run, and is closed at the end.
+        """
         request, dialect = self.keeper.request, self.keeper.dialect
         dialect.recorded = self.events
         try:
@@ -69,10 +80,12 @@ class _Live:
             self._notify()
 
     async def _finish(self, run: ServerRun) -> None:
+        """Store the remaining events and the response."""
         await self._flush()
         await self.keeper.keep(run)
 
     async def _flush(self) -> None:
+        """Store the new events as a batch, with the first one the status `in_progress`."""
         records, dialect = self.keeper.records, self.keeper.dialect
         if new := self.events[self._written :]:
             if self._batch == 0 and dialect.response["status"] == "in_progress":
@@ -82,7 +95,10 @@ class _Live:
         self._flushed_at = time.monotonic()
 
     async def follow(self, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
-        """Behaves like `Background.follow`."""
+        """Yield the frames of events with a `sequence_number` above `after`, past and future, until the end.
+
+        A comment is sent after `keepalive_s` seconds without an event.
+        """
         at = after + 1
         while True:
             is_over, changed = self.is_over, self.changed
@@ -99,11 +115,12 @@ class _Live:
 
 
 def _with_status(record: Record, status: str, **fields: Any) -> Record:
+    """Return a record whose response has another status and other fields."""
     return {**record, "response": {**record["response"], "status": status, **fields}}
 
 
 class Background:
-    """The background responses of one process."""
+    """The responses that run in the background of this process, and access to those of other processes."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -112,7 +129,13 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, stack: AsyncExitStack, run: ServerRun, keeper: Keeper) -> None:
-        """Run a response to its end, independent of its request; takes over the context of the run."""
+        """Store a response, and run it to its end in a task of its own, independent of its request.
+
+        Args:
+            stack: Has the context of the run, which is taken out of it.
+            run: The run, which has begun.
+            keeper: Stores the response.
+        """
         records, token, owned = keeper.records, keeper.dialect.token, stack.pop_all()
         live = _Live(keeper, keeper.record(run))
         try:
@@ -127,9 +150,9 @@ class Background:
         task.add_done_callback(lambda _: self._live.pop((records.owner, token)))
 
     async def read(self, records: Records, token: str) -> Record | None:
-        """Return a stored response; None if there is none.
+        """Return the stored response with a token; None if there is none.
 
-        A response whose process has ended in the middle is stored as failed.
+        A response that is open and that no process runs, because its process has ended, is stored as failed.
         """
         record = await records.find(token)
         if record is None or not await self._is_lost(records, token, record):
@@ -143,7 +166,10 @@ class Background:
         return closed
 
     async def _is_lost(self, records: Records, token: str, record: Record) -> bool:
-        """Whether a response is open, and no process runs it."""
+        """Return whether a response is open, and no process runs it.
+
+        Updates `record` to the stored one while it waits.
+        """
         thread = records.thread(record)
         deadline = time.monotonic() + _SETTLE_S
         while record["response"]["status"] in OPEN_STATUSES and (records.owner, token) not in self._live:
@@ -160,7 +186,10 @@ class Background:
         return False
 
     async def cancel(self, records: Records, token: str, record: Record) -> Record:
-        """Cancel a response, and return it when it has ended; one that has ended is returned unchanged."""
+        """Abort the run of a response, in any process, and return the record once it has ended, or after 30 seconds.
+
+        A response that has ended is returned unchanged; one that no process runs is stored as cancelled.
+        """
         thread = records.thread(record)
         deadline = time.monotonic() + _CANCEL_S
         aborted = False
@@ -178,7 +207,10 @@ class Background:
         return record
 
     async def follow(self, records: Records, token: str, after: int = -1) -> AsyncGenerator[str, None]:
-        """Stream a response's past and future events with a `sequence_number` above `after`."""
+        """Yield the frames of a response's events above the number `after`, past and future, until the end.
+
+        The response may run in any process; the events of another one arrive within about a second.
+        """
         live, keepalive_s = self._live.get((records.owner, token)), self._host.settings.keepalive_s
         stored = self._follow_stored(records, token, after, keepalive_s)
         async for text in stored if live is None else live.follow(after, keepalive_s):
@@ -188,6 +220,7 @@ class Background:
     async def _follow_stored(
         self, records: Records, token: str, after: int, keepalive_s: float
     ) -> AsyncGenerator[str, None]:
+        """Yield the frames of a response's stored events, polling until it has ended; comments during pauses."""
         batch, sent_at = 0, time.monotonic()
         newest: dict[str, Any] = {"type": "", "sequence_number": -1}
         while True:

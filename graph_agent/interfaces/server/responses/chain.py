@@ -1,6 +1,8 @@
 """Maps a request for a response to a session: the next input of a chain, a branch of it, or a new session.
 
-A request that repeats the idempotency key of an earlier one gets its stored response, or continues an unfinished one.
+A *chain* is the responses that continue each other, all in one session; a *branch* continues an older response in a new
+session. A request that repeats the idempotency key of an earlier one gets its stored response, or continues an
+unfinished one. A *token* is the part of a response's id that its items share.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Finds the session of each request of one caller."""
+    """Finds the session of each request of one caller, the owner of an API key."""
 
     host: Host
     records: Records
@@ -49,10 +51,18 @@ class Chains:
     async def resolve(
         self, body: schemas.CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
     ) -> ChatRequest:
-        """Return the chat request for a request's content; refuse one whose previous response cannot be continued.
+        """Return the chat request for a request's content.
 
-        `session_id` is that of its headers, metadata or conversation. With `branches`, a previous response is continued
-        in a new session, even if it is the newest of its own.
+        Args:
+            body: The body of the request.
+            content: The content of its items.
+            token: Token of the new response.
+            session_id: The session that headers, metadata or the conversation name; None to derive it from the items.
+            branches: Continue a previous response in a new session, even if it is the newest of its session.
+
+        Raises:
+            ProblemError: The previous response is not stored, still in progress, or its history was deleted; or
+                approval responses decide on calls that no longer wait.
         """
         request = self._request(body, content, token)
         if session_id is not None:
@@ -88,7 +98,10 @@ class Chains:
         return replace(request, pending_token=pending, new_call_token=None)
 
     async def matching(self, session_id: str | None, body: schemas.CreateResponse, content: Conversation) -> str | None:
-        """Return a named session; None if the request has another history."""
+        """Return the session that a client names; None if the messages of the request have another history.
+
+        A client may send its history with each request, and change it; the request then needs a new session.
+        """
         if session_id is None or body.conversation_id is not None or content.decisions:
             return session_id
         if not any(message.type == "ai" for message in content.messages):
@@ -98,6 +111,10 @@ class Chains:
         return None if state.values and continued_input(content.messages, state) is None else session_id
 
     def _request(self, body: schemas.CreateResponse, content: Conversation, token: str) -> ChatRequest:
+        """Return the chat request for a request's content, without a session.
+
+        Raises `InvalidRequestError` for an unknown approval request, or one with two different responses.
+        """
         messages: list[AnyMessage] = list(content.messages)
         system = list(content.instructions)
         if not messages and not content.decisions and system:
@@ -134,11 +151,12 @@ class Chains:
         return await self.records.find(token) if token is not None else None
 
     async def _check_newest(self, record: Record) -> None:
+        """Raise `BusySessionError` if another request has continued the session of a response."""
         if not await self._is_newest(record):
             raise BusySessionError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
-        """Whether nothing has continued the session of a response since."""
+        """Return whether nothing has continued the session of a response since."""
         stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self.records.thread(record)}})
         if stored is None:
             return False
@@ -151,7 +169,11 @@ class Chains:
         return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
 
     async def history(self, record: Record) -> list[AnyMessage]:
-        """Return the messages of a session at the end of a response, if they are still stored."""
+        """Return the messages of a session at the end of a response.
+
+        Raises `ProblemError` (`previous_response`) if they are not stored: the session was deleted or pruned, or its
+        run stopped.
+        """
         place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
         state = await self.host.kept.aget_state({"configurable": place})
         if record["checkpoint"] is None or not state.values:
@@ -165,7 +187,10 @@ class Chains:
 
 
 def _answered_token(content: Conversation) -> str | None:
-    """Return the token in the ids of the calls and approval requests that a request answers; None if it is not one."""
+    """Return the token in the ids of the calls and approval requests that a request answers.
+
+    Returns None if it answers none, or those of several responses.
+    """
     results, _ = trailing_results(content.messages)
     ids = [*(result.tool_call_id for result in results), *content.decisions]
     tokens = {token_of_item(id_) for id_ in ids}
@@ -173,9 +198,9 @@ def _answered_token(content: Conversation) -> str | None:
 
 
 def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[AnyMessage]:
-    """Return the messages of a state, with those of a wave that waits for the caller.
+    """Return the messages of a state, with the results of calls in a step that waits for the caller.
 
-    `client_ids` are ids of the caller's calls, whose results may be stored by now.
+    `client_ids` are ids of the caller's calls, whose results are left out, although they may be stored by now.
     """
     messages: list[AnyMessage] = list(state.values.get("messages", []))
     for task in state.tasks:
@@ -185,24 +210,32 @@ def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[
 
 
 def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
+    """Return a result with the model's id of its call.
+
+    `raw` maps the caller's ids to the model's. Other messages unchanged.
+    """
     if isinstance(message, ToolMessage) and message.tool_call_id in raw:
         return message.model_copy(update={"tool_call_id": raw[message.tool_call_id]})
     return message
 
 
 async def items_of(value: str | Sequence[schemas.InputItem], records: Records) -> list[schemas.InputItem]:
-    """Return a request's input as items, with the stored items that its references name."""
+    """Return a request's input as items, in which references are replaced by the stored items that they name.
+
+    Raises `ProblemError` (`not_found`) for a reference to an unknown item.
+    """
     items = as_items(value)
     references = [item.id or "" for item in items if item.type == "item_reference"]
     return replace_references(items, await records.items(references)) if references else items
 
 
 def input_of(items: Sequence[schemas.InputItem], token: str) -> list[dict[str, Any]]:
-    """Return a request's items for storage, each with an id, and messages with parts."""
+    """Return a request's items as they are stored: texts as parts, and an id made of `token` if one has none."""
     return [_stored(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
 
 
 def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
+    """Return an item as it is stored: with the id `id_` unless it has one, and with its text as a part."""
     stored = {**item.model_dump(exclude_none=True), "id": item.id or id_}
     if item.type == "message":
         stored["status"] = "completed"
@@ -220,33 +253,41 @@ class KeyedResponse(TypedDict):
     """The response of the first request with a key."""
 
     token: str
+    """Token of the response."""
     session: str
+    """Id of its session."""
     digest: str
+    """Hash of the request, which a repetition must have, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The idempotency key of one request for a stored response; its digest excludes how the answer is sent."""
+    """The idempotency key of one request for a stored response; how the answer is sent is no part of its digest."""
 
     host: Host
     caller: Caller
     mark: InputId
+    """The key, and the digest of the request."""
 
     @classmethod
     def of(cls, host: Host, caller: Caller, key: str | None, body: schemas.CreateResponse) -> Key | None:
-        """Return the key of a request; None without one; raise `ProblemError` if the key is not valid."""
+        """Return the key of a request; None without one. Raises `ProblemError` if the key is not valid."""
         if (mark := with_key(ChatRequest([]), key).mark) is None:
             return None
         digest = digest_of(body.model_dump(mode="json", exclude={"stream", "stream_options"}))
         return cls(host, caller, InputId(mark.id, digest))
 
     def session_of(self, request: ChatRequest, token: str) -> str:
-        """Return the session of a request; that of a new chain is equal for each repetition."""
+        """Return the id of the session for a request.
+
+        That of a new chain is made of the key, so that repetitions have the same.
+        """
         is_new = request.session_id in (None, response_id(token))
         return response_id(self._token) if is_new else str(request.session_id)
 
     @property
     def _token(self) -> str:
+        """Token that is equal for each request of this caller with this key."""
         return token_of_key(self.caller, self.mark.id)
 
     @asynccontextmanager
@@ -260,8 +301,13 @@ class Key:
     ) -> ChatRequest:
         """Return a request with its session: that of the first request with this key, once it has received the input.
 
-        `first` is None for the first request. `resolve` returns the request for a session; for None, that which it
-        names or begins.
+        A new session is recorded for the key before the request is run.
+
+        Args:
+            first: The response of the first request with this key; None if this is the first.
+            resolve: Returns the request for the session of this id; for None, for the session that the request names or
+                begins. Raises `ProblemError` if that cannot be continued.
+            token: Token of the new response.
         """
         while True:
             begun = first["session"] if first is not None and await self.has_begun(first["session"]) else None
@@ -277,16 +323,20 @@ class Key:
                 break
         session = self.session_of(request, token)
         await self.put(token, session)
+        # A repetition must not fail because the first request has continued the session.
         before = None if request.before is None else partial(self._unless_begun, session, request.before)
         return replace(request, mark=self.mark, session_id=session, before=before)
 
     async def _unless_begun(self, session: str, check: Callable[[], Awaitable[None]]) -> None:
-        """Check that a session can receive the input, unless it has received it from a request with this key."""
+        """Call `check`, which raises if a session cannot receive the input, unless it has received it already."""
         if not await self.has_begun(session):
             await check()
 
     async def first(self) -> KeyedResponse | None:
-        """Return the response of the first request with this key, which must be equal; None for a new key."""
+        """Return the response of the first request with this key; None for a new key.
+
+        Raises `ProblemError` if that request was different.
+        """
         item = await self.host.store.aget(KEYS, self._token)
         if item is None:
             return None
@@ -296,12 +346,12 @@ class Key:
         return found
 
     async def put(self, token: str, session: str) -> None:
-        """Record the response of this key; the key expires with the response."""
+        """Record the response of this key by its token and session; the key expires with the response."""
         value = {"token": token, "session": session, "digest": self.mark.digest}
         await self.host.store.aput(keys_of_day(token), self._token, {}, index=False)
         await self.host.store.aput(KEYS, self._token, value, index=False)
 
     async def has_begun(self, session: str) -> bool:
-        """Whether a session has received the input of this key."""
+        """Return whether a session has received the input of this key."""
         admission = InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session))
         return await admission.seen(self.mark) is not None

@@ -1,4 +1,7 @@
-"""Manages conversations: named sessions whose items clients can list and add to."""
+"""Manages conversations: named sessions whose items clients can list and add to.
+
+A *pending* item was added by a client, and the session receives it with its next response.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _PENDING = ("graph_agent", "conversation_pending")
 
 
 class ConversationRecord(TypedDict):
-    """One conversation; its id is that of its session."""
+    """One conversation; it has the id of its session."""
 
     id: str
     created_at: int
@@ -44,7 +47,10 @@ class ConversationRecord(TypedDict):
 
 
 class Conversations:
-    """The conversations of one caller; those of other callers do not exist here."""
+    """The stored conversations of one caller, the owner of an API key.
+
+    Those of other callers cannot be reached here.
+    """
 
     def __init__(self, host: Host, caller: Caller) -> None:
         self._host = host
@@ -52,18 +58,18 @@ class Conversations:
         self._caller = caller
 
     async def put(self, record: ConversationRecord) -> None:
-        """Store a conversation."""
+        """Store a conversation; replaces an earlier record of the same id."""
         await self._store.aput(_CONVERSATIONS, self._key(record["id"]), dict(record), index=False)
 
     async def get(self, id_: str) -> ConversationRecord:
-        """Return a conversation; raise `ProblemError` if it was not created, or is deleted."""
+        """Return a conversation; raise `ProblemError` (`not_found`) if it was not created, or is deleted."""
         item = await self._store.aget(_CONVERSATIONS, self._key(id_))
         if item is None:
             raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
         return cast("ConversationRecord", item.value)
 
     async def exists(self, id_: str) -> bool:
-        """Whether a conversation is stored."""
+        """Return whether a conversation is stored."""
         return await self._store.aget(_CONVERSATIONS, self._key(id_)) is not None
 
     async def delete(self, id_: str) -> None:
@@ -74,7 +80,10 @@ class Conversations:
         await self._store.abatch([*gone, PutOp(_CONVERSATIONS, self._key(id_), None)])
 
     async def check_session(self, id_: str) -> bool:
-        """Check that a conversation, or a session of this name, exists; return whether it is a conversation."""
+        """Return whether the id is that of a conversation; False for a session.
+
+        Raises `ProblemError` (`not_found`) if neither exists.
+        """
         if await self.exists(id_):
             return True
         # The session of a deleted conversation remains, but not under the conversation's id.
@@ -86,7 +95,10 @@ class Conversations:
         return False
 
     async def append(self, id_: str, items: Sequence[dict[str, Any]], *, pending: bool) -> None:
-        """Append items, `pending` ones before the session has received them."""
+        """Append items.
+
+        With `pending`, the session receives them with its next response. Does nothing without items.
+        """
         if not items:
             return
         key = f"{time.time_ns():020d}"
@@ -100,7 +112,10 @@ class Conversations:
         return [item for stored in await self._stored(_ITEMS, id_) for item in stored.value["items"]]
 
     async def delete_item(self, id_: str, item_id: str) -> None:
-        """Delete an item that the session has not received yet; refuse any other."""
+        """Delete a pending item.
+
+        Raises `ProblemError` if there is no such item (`not_found`), or the session has received it (`conflict`).
+        """
         for stored in await self._stored(_ITEMS, id_):
             items = stored.value["items"]
             if any(item["id"] == item_id for item in items):
@@ -114,27 +129,30 @@ class Conversations:
         raise ProblemError("not_found", f"There is no item {item_id!r}.", param="item_id")
 
     async def pending_keys(self, id_: str) -> list[str]:
-        """Return the keys of the items that the session has not received yet, in order."""
+        """Return the keys of the batches of pending items, oldest first."""
         return [stored.key for stored in await self._stored(_PENDING, id_)]
 
     async def pending_items(self, id_: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the items with some keys, in order."""
+        """Return the items of the batches with some keys, in order; batches that are not stored are left out."""
         namespace = self._namespace(_ITEMS, id_)
         found = [await self._store.aget(namespace, key) for key in keys]
         return [item for stored in found if stored is not None for item in stored.value["items"]]
 
     async def consume(self, id_: str, keys: Sequence[str]) -> None:
-        """Record that the session has received the items with some keys."""
+        """Record that the session has received the batches of pending items with some keys."""
         await self._store.abatch([PutOp(self._namespace(_PENDING, id_), key, None) for key in keys])
 
     async def _stored(self, prefix: tuple[str, ...], id_: str) -> list[SearchItem]:
+        """Return the entries of a conversation below a namespace, oldest first."""
         return await all_items(self._store, self._namespace(prefix, id_))
 
     def _namespace(self, prefix: tuple[str, ...], id_: str) -> tuple[str, ...]:
+        """Return the namespace of a conversation's entries."""
         # A namespace must not hold dots, which ids of sessions may; the colon keeps callers apart.
         return (*prefix, f"{self._caller.name}:{id_.replace('.', '%')}")
 
     def _key(self, id_: str) -> str:
+        """Return the key of a conversation."""
         return f"{self._caller.name}:{id_}"
 
 
@@ -146,7 +164,17 @@ After: TypeAlias = Annotated[str | None, Query(description="List only the items 
 def item_page(
     items: Sequence[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
 ) -> ItemPage:
-    """Return a page of items, which are given oldest first; `after` is the id of the item before the page."""
+    """Return a page of items, which are given oldest first.
+
+    Args:
+        items: All items.
+        limit: Maximum number of items in the page.
+        order: `desc` lists the newest first.
+        after: Id of the item before the page, in this order; None for the first page.
+
+    Raises:
+        ProblemError: There is no item `after` (`not_found`).
+    """
     listed = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
         at = next((index for index, item in enumerate(listed) if item["id"] == after), None)
@@ -286,11 +314,15 @@ async def delete_item(conversation_id: _ConversationId, item_id: _ItemId, owned:
 
 
 def _checked(items: list[Any], server: Services, token: str) -> list[dict[str, Any]]:
-    """Return items for storage, after checking that a response can use them."""
+    """Return items as they are stored, after checking that a response can use them.
+
+    Raise `ProblemError` if it cannot.
+    """
     server.check_items(items)
     read_items(items)
     return input_of(items, token)
 
 
 async def _conversation(owned: Conversations, id_: str) -> ConversationObject:
+    """Return a conversation in the form of the API; raise `ProblemError` if there is none."""
     return ConversationObject(object="conversation", **await owned.get(id_))

@@ -18,11 +18,12 @@ from graph_agent.session.results import open_interrupts
 
 @dataclass(frozen=True, slots=True)
 class OpenConversation:
-    """A conversation that a response continues."""
+    """A conversation that a response continues: a session whose items clients list and add to."""
 
     conversations: Conversations
     id: str
     pending_keys: list[str]
+    """Keys of the pending items."""
     pending: list[dict[str, Any]]
     """Items that the session has not received yet; they precede those of the request."""
 
@@ -31,7 +32,7 @@ class OpenConversation:
         await self.conversations.consume(self.id, self.pending_keys)
 
     async def append(self, record: Record) -> None:
-        """Append the items of a response that has ended, unless the conversation was deleted meanwhile."""
+        """Append the input and output items of a response that has ended, unless the conversation was deleted."""
         if not await self.conversations.exists(self.id):
             return
         items = [*record["input"], *record["response"]["output"]]
@@ -40,16 +41,24 @@ class OpenConversation:
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Stores a response when it is complete."""
+    """Stores a response when its run has ended."""
 
     records: Records
+    """The stored responses of the caller."""
     items: list[schemas.InputItem]
+    """The items of the request."""
     request: ChatRequest
+    """The chat request, with its session."""
     dialect: ResponseDialect
+    """Formats the response."""
     conversation: OpenConversation | None
+    """The conversation that the response continues; None if there is none."""
 
     async def keep(self, run: ServerRun) -> None:
-        """Store the response of a run that has ended, unless an earlier request with the same key has stored it."""
+        """Store the response of a run that has ended, and append it to its conversation unless it failed.
+
+        Does nothing if an earlier request with the same key has stored it.
+        """
         if run.input.replayed and await self.records.find(self.dialect.token) is not None:
             return
         record = self.record(run)

@@ -1,4 +1,7 @@
-"""Builds the response object, its output items, and the events of its stream."""
+"""Builds the response object of the Responses API, its output items, and the events of its stream.
+
+A *frame* is the text of one server-sent event. A *token* here is the random part of a response's id.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from graph_agent.models.stream_watch import reasoning_text
 def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
     """Return the response to a request, without output, in the status `in_progress`.
 
-    All fields that Open Responses requires are present, with OpenAI's defaults.
+    All fields that Open Responses requires are present, with OpenAI's defaults. `token` makes the response's id.
     """
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     choice = body.tool_choice
@@ -68,17 +71,18 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:
+    """Return a tool as a response repeats it."""
     required = {"description": None, "parameters": None, "strict": None} if tool.type == "function" else {}
     return {**required, **tool.model_dump(exclude_none=True)}
 
 
 def summary_wanted(body: CreateResponse) -> str | None:
-    """Return the kind of reasoning summary that a request asks for; None if there is none."""
+    """Return the kind of reasoning summary that a request asks for, e.g. `auto`; None if it asks for none."""
     return (body.reasoning.summary or body.reasoning.generate_summary) if body.reasoning else None
 
 
 def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
-    """Return the usage of a run."""
+    """Return the tokens that a run used, in the form of the API."""
     return {
         "input_tokens": outcome.input_tokens,
         "input_tokens_details": {
@@ -92,7 +96,7 @@ def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
 
 
 def error_of(problem: ProblemError) -> dict[str, Any]:
-    """Return the `error` of a failed response; its codes are fewer than those of refused requests."""
+    """Return the `error` object of a failed response, which has fewer codes than the error of a refused request."""
     codes = {"busy": "rate_limit_exceeded", "context": "invalid_prompt", "invalid": "invalid_prompt"}
     codes["filtered"] = "invalid_prompt"
     category = {} if problem.category is None else {"category": problem.category}
@@ -106,13 +110,19 @@ def error_fields(problem: ProblemError) -> dict[str, Any]:
 
 
 _INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
+"""How an answer ended → the reason of an incomplete response."""
 
 
 class ResponseDialect(ChatDialect):
-    """Formats one answer as a response, whole and as events at once; see `ChatDialect`.
+    """Formats one answer as a response: as one object, or as the frames of a stream.
+
+    Each frame also updates the response.
+
+    Methods named `…_frames` are called in the order of the run by the code that all chat APIs share.
 
     Args:
         response: The response, from `new_response`; it is completed in place.
+        token: The random part of the response's id, from which ids of items are made.
         label: `server_label` of the agent's own calls.
         client_tools: Names of the caller's tools.
         shows_summary: Whether reasoning items show the text of the reasoning.
@@ -135,10 +145,13 @@ class ResponseDialect(ChatDialect):
         self.recorded: list[dict[str, Any]] | None = None
         """New events, for a response that runs in the background; None if they are not recorded."""
         self._sequence = 0
+        """Number of the next event."""
         self._has_reasoning = False
+        """Whether any reasoning item was begun."""
         self._reasoning_at: int | None = None
         """Index of the open reasoning item; None without one."""
         self._summary: str | None = None
+        """Text of the open summary; None if none is open."""
         self.token = token
         self._label = label
         self._client_tools = client_tools
@@ -146,6 +159,7 @@ class ResponseDialect(ChatDialect):
         self._shows_encrypted = shows_encrypted
         self._queued = queued
         self._text: str | None = None
+        """Text of the open message; None if none is open."""
         self._phase = "final_answer"
         """Phase of the open message: `commentary` once the calls that it precedes are planned."""
         self._calls: dict[str, int] = {}
@@ -153,11 +167,12 @@ class ResponseDialect(ChatDialect):
 
     @property
     def _output(self) -> list[dict[str, Any]]:
+        """The items of the response."""
         output: list[dict[str, Any]] = self.response["output"]
         return output
 
     def start_frames(self) -> Iterable[str]:
-        """See `ChatDialect.start_frames`."""
+        """Yield the first frames: the response as created, and as queued if it starts in the background."""
         if self._queued:
             self.response["status"] = "queued"
         yield self.snapshot("response.created")
@@ -167,7 +182,7 @@ class ResponseDialect(ChatDialect):
         yield self.snapshot("response.in_progress")
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """See `ChatDialect.text_frames`."""
+        """Yield a piece of the answer's text, after the start of a message if none is open."""
         if self._text is None:
             yield from self._end_summary()
             self._text, self._phase = "", "final_answer"
@@ -177,18 +192,24 @@ class ResponseDialect(ChatDialect):
         yield self._part_event("response.output_text.delta", delta=text, logprobs=[])
 
     def break_frames(self) -> Iterable[str]:
-        """See `ChatDialect.break_frames`: ends the message, with a blank line for clients that join all texts."""
+        """Yield the end of the open message, because the next text belongs to another one; nothing if none is open.
+
+        A blank line is added for clients that join all texts.
+        """
         if self._text is not None:
             yield from self.text_frames("\n\n")
             self._phase = "commentary"
             yield from self._end_message("completed")
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """See `ChatDialect.progress_frames`: a comment, because clients refuse unknown types of events."""
+        """Yield the progress of the agent as a comment, because clients refuse unknown types of events."""
         yield progress_comment(progress)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
-        """See `ChatDialect.event_frames`: the agent's own calls as `mcp_call` items."""
+        """Yield the agent's own calls and their results as `mcp_call` items.
+
+        Nothing for other events of the history.
+        """
         match event["type"]:
             case "plan" if event["calls"]:
                 self._phase = "commentary"
@@ -200,7 +221,7 @@ class ResponseDialect(ChatDialect):
                 yield from self._own_result(event)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """See `ChatDialect.end_frames`."""
+        """Yield the last frames of a run: open items, calls and approvals that wait, and the completed response."""
         incomplete = _INCOMPLETE.get(outcome.ending)
         if outcome.calls or outcome.approvals:
             self._phase = "commentary"
@@ -228,7 +249,7 @@ class ResponseDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """See `ChatDialect.error_frames`."""
+        """Yield the last frames of a run that failed: an error, and the failed response."""
         yield from self._end_message("incomplete")
         yield from self._end_reasoning()
         # First, because official clients raise it with its text, and of a failed response only that it failed.
@@ -238,12 +259,18 @@ class ResponseDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """See `ChatDialect.body`."""
+        """Complete the response without a stream, and return it.
+
+        Progress is added as a field of its own if there is any.
+        """
         "".join(self.end_frames(outcome))
         return {**self.response, **({"progress": progress} if progress else {})}
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """See `ChatDialect.rest_frames`."""
+        """Yield the part of the answer that was not streamed, or the refusal of the model as a message.
+
+        Nothing if it is empty.
+        """
         if self._text is None:
             rest = rest.lstrip("\n")
             yield from self._reasoning(outcome)
@@ -254,7 +281,10 @@ class ResponseDialect(ChatDialect):
             yield from self.text_frames(rest)
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
-        """See `ChatDialect.reasoning_frames`: as the summary of a reasoning item."""
+        """Yield a piece of the model's reasoning as the summary of a reasoning item.
+
+        If the request asks for no summary, only an empty item is begun.
+        """
         yield from self.break_frames()
         if not self._shows_summary:
             yield from self._begin_reasoning() if self._reasoning_at is None else ()
@@ -267,7 +297,7 @@ class ResponseDialect(ChatDialect):
         yield self._summary_event("text.delta", delta=text)
 
     def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the rest of the frames of the reply's reasoning; all of them, if no reasoning was streamed."""
+        """Yield the rest of the reasoning item of a reply; the whole item, if no reasoning was streamed."""
         blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
         text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
         is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
@@ -278,6 +308,7 @@ class ResponseDialect(ChatDialect):
         yield from self._end_reasoning()
 
     def _begin_reasoning(self) -> Iterable[str]:
+        """End the open reasoning item, and yield the start of a new one."""
         yield from self._end_reasoning()
         self._has_reasoning, self._reasoning_at = True, len(self._output)
         yield self._add({"id": self._id("rs"), "type": "reasoning", "summary": [], "status": "in_progress"})
@@ -293,6 +324,7 @@ class ResponseDialect(ChatDialect):
                 yield from self._end_reasoning()
 
     def _end_reasoning(self) -> Iterable[str]:
+        """Yield the end of the open reasoning item; nothing if none is open."""
         yield from self._end_summary()
         if (index := self._reasoning_at) is not None:
             self._reasoning_at = None
@@ -300,11 +332,13 @@ class ResponseDialect(ChatDialect):
             yield self._done(index)
 
     def _summary_event(self, kind: str, **fields: Any) -> str:
+        """Return the frame of an event of the open summary; `kind` is the end of its type, e.g. `text.delta`."""
         index = self._reasoning_at or 0
         place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
         return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
 
     def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
+        """Yield the item of a call of the caller's tools, which waits for the result."""
         yield from self.whole_item(
             {
                 "id": self._id("fc"),
@@ -317,7 +351,7 @@ class ResponseDialect(ChatDialect):
         )
 
     def whole_item(self, item: dict[str, Any]) -> Iterable[str]:
-        """Yield the frames of an item that is complete."""
+        """Add an item that is complete, and yield its frames."""
         index = len(self._output)
         yield self._add({**item, **{name: empty for name, empty in _EMPTY.items() if name in item}})
         yield from self._content(item, index)
@@ -325,10 +359,12 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _content(self, item: Mapping[str, Any], index: int) -> Iterable[str]:
+        """Yield the events of an item's content; `index` is its place in the output."""
         for type_, fields in _pieces(item):
             yield self._event(f"response.{type_}", item_id=item["id"], output_index=index, **fields)
 
     def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
+        """Yield the item of a call that waits for an approval."""
         id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
         yield self._add(
             {
@@ -342,6 +378,7 @@ class ResponseDialect(ChatDialect):
         yield self._done(len(self._output) - 1)
 
     def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
+        """End the open message, and yield the start of an item for a call of the agent's own tools."""
         yield from self.break_frames()
         yield from self._end_summary()
         text = json.dumps(arguments, ensure_ascii=False)
@@ -363,6 +400,7 @@ class ResponseDialect(ChatDialect):
         yield from self._content(item, index)
 
     def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
+        """Yield the end of the item of a call of the agent's own tools; nothing if the call has no item."""
         if (index := self._calls.pop(event["id"], None)) is None:
             return
         item = self._output[index]
@@ -376,6 +414,7 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _end_message(self, status: str) -> Iterable[str]:
+        """Yield the end of the open message with a status; nothing if none is open."""
         if self._text is None:
             return
         part = _output_text(self._text)
@@ -387,16 +426,20 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _id(self, kind: ItemKind) -> str:
+        """Return the id of the next item."""
         return item_id(kind, self.token, len(self._output))
 
     def _add(self, item: dict[str, Any]) -> str:
+        """Append an item to the output, and return the frame of its start."""
         self._output.append(item)
         return self._event("response.output_item.added", output_index=len(self._output) - 1, item=dict(item))
 
     def _done(self, index: int) -> str:
+        """Return the frame of the end of the item with this index."""
         return self._event("response.output_item.done", output_index=index, item=dict(self._output[index]))
 
     def _part_event(self, type_: str, **fields: Any) -> str:
+        """Return the frame of an event of the open message's text."""
         index = len(self._output) - 1
         place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
         return self._event(type_, **place, **fields)
@@ -406,6 +449,7 @@ class ResponseDialect(ChatDialect):
         return self._event(type_, response={**self.response, "output": [dict(item) for item in self._output]})
 
     def _event(self, type_: str, **fields: Any) -> str:
+        """Return the frame of an event with the next number, and record the event if events are recorded."""
         event = {"type": type_, "sequence_number": self._sequence, **fields}
         self._sequence += 1
         if self.recorded is not None:
@@ -414,15 +458,17 @@ class ResponseDialect(ChatDialect):
 
 
 def _message(id_: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a message item."""
     return {"id": id_, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
 def _output_text(text: str) -> dict[str, Any]:
+    """Return the part of a message with a text."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
-"""Fields of an item at its begin."""
+"""Values of an item's fields at its start."""
 
 
 def replayed_events(response: dict[str, Any]) -> Iterator[str]:
@@ -439,7 +485,7 @@ def replayed_events(response: dict[str, Any]) -> Iterator[str]:
 
 
 def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events between the begin and the end of an item: type, fields."""
+    """Yield the events between the start and the end of a complete item: type without `response.`, and fields."""
     for at, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
         place = {"content_index": at}
         name = "refusal" if part["type"] == "refusal" else "text"

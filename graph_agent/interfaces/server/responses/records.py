@@ -1,4 +1,7 @@
-"""Stores responses in the database of the sessions, so that every process finds them."""
+"""Stores responses in the database of the sessions, so that every process finds them.
+
+A *token* is the part of a response's id that its items and approval requests share; it begins with the time.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.problems import ProblemError
 
 ItemKind = Literal["msg", "rs", "fc", "mcp", "cmp"]
+"""The beginning of an item's id: message, reasoning, function call, own call, or compaction."""
 _CONVERSATION = re.compile(r"conv_[0-9a-f]{24}")
 _RESPONSE = re.compile(r"resp_([0-9a-f]{24})")
 _ITEM = re.compile(r"(?:msg|rs|fc|mcp)_([0-9a-f]{24})[0-9a-f]{4,}")
@@ -26,32 +30,32 @@ _APPROVAL = re.compile(r"mcpr_([0-9a-f]{24})([0-9a-f]{8})([0-9a-f]{2,})")
 
 
 def record_token() -> str:
-    """Return 24 hexadecimal digits: the time in seconds, and 64 random bits."""
+    """Return a new token: 24 hexadecimal digits of the time in seconds and 64 random bits."""
     return f"{int(time.time()):08x}{secrets.token_hex(8)}"
 
 
 def response_id(token: str) -> str:
-    """Return the id of the response with a token."""
+    """Return the id of the response with a token, `resp_<token>`."""
     return f"resp_{token}"
 
 
 def item_id(kind: ItemKind, token: str, index: int) -> str:
-    """Return the id of a response's output item, from its index."""
+    """Return the id of a response's output item, e.g. `msg_<token>0002` for the third item."""
     return f"{kind}_{token}{index:04x}"
 
 
 def approval_id(token: str, interrupt_id: str, index: int) -> str:
-    """Return the id of an approval request, from its interrupt and its index in the request."""
+    """Return the id of an approval request, from the id of its interrupt and the index of the call in the interrupt."""
     return f"mcpr_{token}{interrupt_id[:8]}{index:02x}"
 
 
 def conversation_id(token: str) -> str:
-    """Return the id of a new conversation."""
+    """Return the id of a new conversation, `conv_<token>`."""
     return f"conv_{token}"
 
 
 def is_conversation_id(id_: str) -> bool:
-    """Whether an id is one of `conversation_id`."""
+    """Return whether an id has the form of those that `conversation_id` makes."""
     return _CONVERSATION.fullmatch(id_) is not None
 
 
@@ -68,7 +72,7 @@ def token_of_item(id_: str) -> str | None:
 
 
 def place_of_approval(id_: str) -> tuple[str, int] | None:
-    """Return the start of an approval's interrupt id, and its index in the request; None for another text."""
+    """Return the first 8 characters of an approval's interrupt id, and the index of its call; None for another text."""
     found = _APPROVAL.fullmatch(id_)
     return (found[2], int(found[3], 16)) if found else None
 
@@ -82,7 +86,9 @@ KEYS = ("graph_agent", "response_keys")
 _KEYS_OF_DAY = "keys"
 """End of the namespace of a day's keys, which are deleted with the day's responses."""
 _PAGE = 500
+"""Entries that are read and deleted at a time."""
 _EVERY_S = 3600.0
+"""Seconds between two deletions of expired responses."""
 OPEN_STATUSES = ("queued", "in_progress")
 """Statuses of a response that has not ended."""
 
@@ -91,8 +97,11 @@ class Record(TypedDict):
     """One stored response."""
 
     response: dict[str, Any]
+    """The response object."""
     input: list[dict[str, Any]]
+    """The items of the request."""
     session: str
+    """Id of the session."""
     calls: dict[str, str]
     """The caller's calls that wait: id for the caller → the model's id."""
     checkpoint: str | None
@@ -100,7 +109,7 @@ class Record(TypedDict):
 
 
 class Records:
-    """The stored responses of one caller; those of other callers do not exist here."""
+    """The stored responses of one caller, the owner of an API key; those of other callers cannot be reached here."""
 
     def __init__(self, host: Host, caller: Caller) -> None:
         self._store = host.store
@@ -108,28 +117,32 @@ class Records:
         self.owner = caller.name
 
     async def put(self, token: str, record: Record) -> None:
-        """Store a response."""
+        """Store the response with a token; replaces an earlier record."""
         await self._store.aput(_namespace(token), self._key(token), dict(record), index=False)
 
     async def find(self, token: str) -> Record | None:
-        """Return a response; None if it is not stored."""
+        """Return the response with a token; None if it is not stored."""
         item = await self._store.aget(_namespace(token), self._key(token))
         return cast("Record", item.value) if item is not None else None
 
     async def get(self, id_: str) -> Record:
-        """Return a response by its id; raise `ProblemError` if it is not stored."""
+        """Return a response by its id; raise `ProblemError` (`not_found`) if it is not stored."""
         if (found := await self._find(id_)) is None:
             raise ProblemError("not_found", f"Response with id {id_!r} not found.", param="response_id")
         return found
 
     async def previous(self, id_: str) -> Record:
-        """Return the response that a request continues, by its id; raise `ProblemError` if it is not stored."""
+        """Return the response that a request continues, by its id.
+
+        Raises `ProblemError` (`previous_response`) if it is not stored.
+        """
         if (found := await self._find(id_)) is None:
             message = f"Previous response with id {id_!r} not found."
             raise ProblemError("previous_response", message, param="previous_response_id")
         return found
 
     async def _find(self, id_: str) -> Record | None:
+        """Return a response by its id; None if it is not stored, or the id has another form."""
         token = token_of_response(id_)
         return await self.find(token) if token is not None else None
 
@@ -142,7 +155,7 @@ class Records:
             batch += 1
 
     async def put_events(self, token: str, batch: int, events: Sequence[dict[str, Any]]) -> None:
-        """Store events of a background response, the next ones of the batch before."""
+        """Store a batch of a background response's events; batches are numbered from 0, without a gap."""
         await self._store.aput(_events(token), self._batch(token, batch), {"events": list(events)}, index=False)
 
     async def events(self, token: str, batch: int) -> list[dict[str, Any]] | None:
@@ -159,7 +172,7 @@ class Records:
         return self._caller.thread(session_id)
 
     async def items(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the stored items, of outputs and inputs, with some of the ids: id → item."""
+        """Return the stored input and output items of the responses that the ids belong to: id → item."""
         tokens = {token for id_ in ids if (token := token_of_item(id_)) is not None}
         found: dict[str, dict[str, Any]] = {}
         for token in tokens:
@@ -168,19 +181,24 @@ class Records:
         return found
 
     def _batch(self, token: str, batch: int) -> str:
+        """Return the key of a batch of events."""
         return f"{self._key(token)}:{batch:06d}"
 
     def _key(self, token: str) -> str:
+        """Return the key of the caller's response."""
         return f"{self._caller.name}:{token}"
 
 
 def deleting_expired(host: Host) -> AbstractAsyncContextManager[None]:
-    """Delete expired responses within the context, at its begin and every hour."""
+    """Delete expired responses within the context, on entry and every hour; failures are logged."""
     return polling(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
 
 
 async def delete_expired(host: Host) -> int:
-    """Delete responses older than `response_s`, with their events and keys; return the number of entries deleted."""
+    """Delete responses older than `response_s` seconds, in whole days, with their events and keys.
+
+    Return the entries deleted.
+    """
     before = _day(time.time() - host.settings.response_s)
     deleted = 0
     for namespace in await host.store.alist_namespaces(prefix=_RESPONSES, limit=10_000):
@@ -201,12 +219,15 @@ def keys_of_day(token: str) -> tuple[str, ...]:
 
 
 def _namespace(token: str) -> tuple[str, ...]:
+    """Return the namespace of the responses of a token's day."""
     return (*_RESPONSES, _day(int(token[:8], 16)))
 
 
 def _events(token: str) -> tuple[str, ...]:
+    """Return the namespace of the events of a token's day."""
     return (*_namespace(token), "events")
 
 
 def _day(seconds: float) -> str:
+    """Return the UTC day of a time in seconds since 1970, e.g. `20260131`."""
     return time.strftime("%Y%m%d", time.gmtime(max(0.0, seconds)))

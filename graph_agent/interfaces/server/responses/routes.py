@@ -1,4 +1,8 @@
-"""Defines the routes of the Responses API, and answers requests for a response."""
+"""Defines the routes of the Responses API, and answers requests for a response.
+
+An *attempt* is one of several requests with the same content, by which a client without an idempotency key repeats a
+request whose answer it did not receive. A *claim* excludes other requests for the same thing in every process.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +51,20 @@ from graph_agent.interfaces.server.sse import EventStream
 
 @dataclass(frozen=True, slots=True)
 class ResponsesEndpoint:
-    """One request for a response; `shows_calls` is whether a header asks for the agent's own calls."""
+    """One request for a response."""
 
     endpoint: ChatEndpoint
+    """The request, its caller and its headers."""
     background: Background
+    """The background responses of this process."""
     shows_calls: bool | None
+    """Whether a header asks for the agent's own calls; None for the default."""
 
     async def create(self, body: schemas.CreateResponse) -> Response:
-        """Answer the request; raise `ProblemError` if it cannot be answered."""
+        """Run the request, and return its response, a stream or an object.
+
+        Raise `ProblemError` if it cannot be answered.
+        """
         try:
             return await self._create(body)
         except ProblemError as problem:
@@ -63,6 +73,7 @@ class ResponsesEndpoint:
             raise
 
     async def _create(self, body: schemas.CreateResponse, *, branches: bool = False) -> Response:
+        """Run the request; with `branches`, in a new session if it continues a response."""
         try:
             async with AsyncExitStack() as claims:
                 answer = await self._answer(body, claims, branches=branches)
@@ -73,6 +84,17 @@ class ResponsesEndpoint:
             return await self._create(body, branches=True)
 
     async def _answer(self, body: schemas.CreateResponse, claims: AsyncExitStack, *, branches: bool) -> Response:
+        """Check the request, find its session, and run it, or return a stored response that it repeats.
+
+        Args:
+            body: The body of the request.
+            claims: Takes what must be released if the request is not answered.
+            branches: Continue a previous response in a new session.
+
+        Raises:
+            ProblemError: The request is invalid, or its session cannot be continued.
+            _OvertakenError: Another request continues the same response at the same time.
+        """
         server, caller = self.endpoint.services, self.endpoint.caller
         server.check_body(body)
         schemas.check_supported(body)
@@ -98,6 +120,7 @@ class ResponsesEndpoint:
             token = first["token"] if first is not None else (attempt and attempt.token) or record_token()
 
             async def resolve(session_id: str | None) -> ChatRequest:
+                """Return the chat request for a session, or for the one that the request names."""
                 return await chains.resolve(body, content, token, session_id or named, branches=branches)
 
             if attempt is not None:
@@ -138,14 +161,21 @@ class ResponsesEndpoint:
     async def _attempted(
         self, attempt: Attempt, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
     ) -> ChatRequest:
-        """Return a request in the session of its earlier attempt, once that has received it, or as `resolve` does."""
+        """Return the chat request of an attempt, in the session of the earlier attempt if that has the input.
+
+        `resolve` returns the request for a session; for None, for the one that it names or begins. The response, by its
+        `token`, is recorded for the attempt.
+        """
         is_begun = attempt.session is not None and await attempt.has_begun(attempt.session)
         request = await resolve(attempt.session if is_begun else None)
         await attempt.put(token, request.session_id)
         return replace(request, mark=attempt.mark, is_attempt=True)
 
     async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
-        """Return the stored response to an earlier attempt, whose client has left before its end; None without one."""
+        """Return the stored response to an earlier attempt, whose client has left before its end.
+
+        None if there is none.
+        """
         record = await records.find(str(attempt.token))
         if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
             return None
@@ -155,7 +185,10 @@ class ResponsesEndpoint:
         return answer
 
     async def count(self, body: schemas.CountInputTokens) -> int:
-        """Estimate the input tokens of the request; nothing is run or stored."""
+        """Return an estimate of the request's input tokens; nothing is run or stored.
+
+        Raises `ProblemError` if the request is invalid, or the caller has too many active requests.
+        """
         server, caller = self.endpoint.services, self.endpoint.caller
         host = server.chat.runs.host
         if body.model:
@@ -175,14 +208,17 @@ class ResponsesEndpoint:
     async def _read(
         self, body: schemas.CreateResponse, records: Records
     ) -> tuple[list[schemas.InputItem], OpenConversation | None, Conversation]:
-        """Return the items of a request, its conversation, and their content with the pending items before it."""
+        """Return a request's items, its conversation or None, and the content of both, pending items first."""
         items = await items_of(body.input, records)
         conversation = await self._conversation(body)
         given = [schemas.InputItem.model_validate(item) for item in conversation.pending] if conversation else []
         return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
 
     async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
-        """Return the answer that repeats a stored response; None if it is not stored, or is not complete."""
+        """Return the stored response with a token, in the form that the request asks for.
+
+        None if it is not stored or complete.
+        """
         record = await self.background.read(records, token)
         if record is None or (record["response"]["status"] in OPEN_STATUSES and not record["response"]["background"]):
             return None
@@ -199,6 +235,7 @@ class ResponsesEndpoint:
         )
 
     async def _run_in_background(self, request: ChatRequest, keeper: Keeper) -> Response:
+        """Start the run, store the response as queued, and return it, or a stream of its events."""
         chat, caller = self.endpoint.services.chat, self.endpoint.caller
         settings, dialect = chat.runs.host.settings, keeper.dialect
         headers = chat.session_headers(request.session_id)
@@ -217,7 +254,10 @@ class ResponsesEndpoint:
         )
 
     async def _conversation(self, body: schemas.CreateResponse) -> OpenConversation | None:
-        """Return the conversation that a request names; None if it names none, or a session that is no conversation."""
+        """Return the conversation that a request names; None if it names none, or a session that is no conversation.
+
+        Raises `ProblemError` (`not_found`) if neither exists.
+        """
         if (id_ := body.conversation_id) is None:
             return None
         found = Conversations(self.endpoint.services.chat.runs.host, self.endpoint.caller)
@@ -227,6 +267,10 @@ class ResponsesEndpoint:
         return OpenConversation(found, id_, keys, await found.pending_items(id_, keys))
 
     def _session_id(self, body: schemas.CreateResponse) -> str | None:
+        """Return the id of the session or conversation that a request names; None if there is none.
+
+        Raises `InvalidRequestError` if it also names a different conversation, or a previous response.
+        """
         named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
         if named is not None:
             for given, field in (
@@ -239,11 +283,11 @@ class ResponsesEndpoint:
 
 
 class _OvertakenError(Exception):
-    """Another request has continued the session of a previous response."""
+    """Another request has continued the session of a previous response, so this one becomes a branch."""
 
 
 async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
-    """Whether a request was not run because another one continues its session."""
+    """Return whether a request failed with `problem` because another one continues its session."""
     if isinstance(problem, BusySessionError):
         return True
     if problem.kind != "invalid" or problem.category is not None or request.before is None:
@@ -256,6 +300,7 @@ async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
 
 
 async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
+    """Yield frames as an asynchronous stream."""
     for text in frames:
         yield text
 
@@ -271,7 +316,7 @@ router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
 
 
 async def records(sender: Sender, server: RequestServices) -> Records:
-    """Return the responses of the request's caller; a dependency of routes."""
+    """Return the stored responses of the request's caller; a dependency of routes."""
     return Records(server.chat.runs.host, sender)
 
 

@@ -43,6 +43,7 @@ class InputPart(_Part):
 
 
 def _with_type(item: Any) -> Any:
+    """Return an item with `message` as its type if it has none."""
     return {**item, "type": "message"} if isinstance(item, dict) and item.get("type") is None else item
 
 
@@ -216,14 +217,16 @@ class CountInputTokens(CreateResponse):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
+        """Return the body without fields that are null, so that they have their defaults."""
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
+"""Value of `include` that asks for reasoning items with `encrypted_content`."""
 
 
 def check_supported(body: CreateResponse) -> None:
-    """Check that a request has no field whose effect this server cannot provide; raise `ProblemError` if it has one."""
+    """Raise `InvalidRequestError` for a field whose effect this server cannot provide, and for a contradiction."""
     if body.prompt is not None:
         raise InvalidRequestError("There are no stored prompts here; send instructions and input.", "prompt")
     if body.generate is False:
@@ -239,13 +242,13 @@ def check_supported(body: CreateResponse) -> None:
 
 
 def is_agent(tool: FunctionTool, name: str) -> bool:
-    """Whether a tool stands for the agent's own tools; clients declare the server of the items that they accept."""
+    """Return whether a tool is an `mcp` server with the agent's `name`, which stands for the agent's own tools."""
     is_own = tool.type == "mcp" and tool.server_label == name
     return is_own and tool.server_url is None and tool.connector_id is None
 
 
 def options_of(body: CreateResponse) -> dict[str, Any]:
-    """Return the fields of `AgentContext` that a request sets; raise `ProblemError` if one is invalid."""
+    """Return the fields of the run's context that a request sets; raise `InvalidRequestError` if one is invalid."""
     answer_format = body.text.format if body.text else None
     kind, schema = (answer_format.type, answer_format.schema_) if answer_format else (None, None)
     options: dict[str, Any] = {
@@ -262,7 +265,10 @@ def options_of(body: CreateResponse) -> dict[str, Any]:
 
 
 def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
-    """Return the caller's tools that the model may call, as OpenAI functions."""
+    """Return the caller's tools that the model may call, as OpenAI functions.
+
+    Raises `InvalidRequestError` if an allowed tool is not among the request's tools.
+    """
     choice = body.tool_choice
     if choice == "none":
         return []
@@ -276,11 +282,16 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
 
 
 def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
+    """Return the names of the allowed tools; raise `InvalidRequestError` if the request does not offer one."""
     offered = ((tool.type, tool.name) for tool in body.tools or [])
     return schemas.allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
 
 
 def _choice(body: CreateResponse) -> str | None:
+    """Return the name of the caller's tool that the model must call, `any` for one of them, or None.
+
+    Raises `InvalidRequestError` for an unknown tool or an unsupported choice.
+    """
     choice = body.tool_choice
     if not isinstance(choice, NamedChoice):
         return "any" if choice == "required" else None
@@ -308,12 +319,12 @@ def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
 
 
 def encoded(value: Any) -> str:
-    """Return JSON as the opaque text of an item's `encrypted_content`."""
+    """Return a JSON value as the opaque text of an item's `encrypted_content`: base64, not encrypted."""
     return base64.urlsafe_b64encode(json.dumps(to_json_safe(value)).encode()).decode()
 
 
 def _decoded(content: str) -> Any:
-    """Return the JSON in a text of `encoded`; None for another text."""
+    """Return the JSON value in a text that `encoded` made; None for another text."""
     try:
         return to_json_safe(json.loads(base64.urlsafe_b64decode(content.encode())))
     except (binascii.Error, ValueError, RecursionError):
@@ -321,7 +332,7 @@ def _decoded(content: str) -> Any:
 
 
 def blocks_of(content: str | None) -> list[dict[str, Any]]:
-    """Return the blocks in the `encrypted_content` of a reasoning item, which `encoded` made; none without one."""
+    """Return the reasoning blocks in a reasoning item's `encrypted_content`; `InvalidRequestError` if it is foreign."""
     if not content:
         return []
     blocks = _decoded(content)
@@ -333,12 +344,12 @@ def blocks_of(content: str | None) -> list[dict[str, Any]]:
 
 
 def encoded_summary(text: str) -> str:
-    """Return the `encrypted_content` of a compaction item with a summary."""
+    """Return the `encrypted_content` of a compaction item, the item that replaces older items by a summary."""
     return encoded({"summary": text})
 
 
 def compaction_note(content: str | None) -> HumanMessage:
-    """Return the note for the model in a compaction item's `encrypted_content`, which `encoded_summary` made."""
+    """Return the summary in an item's `encrypted_content` as a message; `InvalidRequestError` if it is foreign."""
     found = _decoded(content or "")
     if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
         raise _foreign("compaction")
@@ -346,6 +357,7 @@ def compaction_note(content: str | None) -> HumanMessage:
 
 
 def _foreign(kind: str) -> ProblemError:
+    """Return the error for an item of this kind whose `encrypted_content` is from another server."""
     return InvalidRequestError(
         f"The encrypted_content of a {kind} item is not from this server; send it as it was given.", "input"
     )
@@ -354,26 +366,35 @@ def _foreign(kind: str) -> ProblemError:
 _OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
 """Types of the assistant's items, except messages."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+"""Types of parts that are text."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The content of a request's items."""
+    """The content of a request's items, as messages of LangChain."""
 
     messages: list[AnyMessage] = field(default_factory=list)
+    """Messages of users, assistants and tools, in order."""
     instructions: list[str] = field(default_factory=list)
+    """Texts of system and developer messages."""
     decisions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Approval request id → decision; without those that items of the assistant follow, which were received before."""
+    """Approval request id → decision.
+
+    Decisions that items of the assistant follow are left out: they were received before.
+    """
 
     def decide(self, id_: str, decision: dict[str, Any]) -> None:
-        """Add the decision on an approval request; raise `ProblemError` if the request has a different decision."""
+        """Add the decision on an approval request; raise `InvalidRequestError` if it differs from an earlier one."""
         if self.decisions.setdefault(id_, decision) != decision:
             message = f"The approval request {id_!r} has two different responses; send one."
             raise InvalidRequestError(message, "input")
 
 
 def read_items(items: Sequence[InputItem]) -> Conversation:
-    """Convert items; consecutive items of the assistant become one message. Refuse an invalid or unsupported item."""
+    """Convert items to messages; consecutive items of the assistant become one message.
+
+    References to stored items must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
+    """
     schemas.check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
     found = Conversation()
     assistant = _Assistant()
@@ -411,16 +432,20 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
 
 
 class _Assistant:
+    """Collects consecutive items of the assistant for one message."""
+
     def __init__(self) -> None:
         self.calls: list[ToolCall] = []
         self._reasoning: list[dict[str, Any]] = []
         self._texts: list[str] = []
 
     def add_text(self, text: str) -> None:
+        """Add a text, unless it is blank."""
         if text.strip():
             self._texts.append(text.strip("\n"))
 
     def add_reasoning(self, blocks: Sequence[dict[str, Any]]) -> None:
+        """Add content blocks with reasoning."""
         self._reasoning += blocks
 
     def move_to(self, messages: list[AnyMessage]) -> None:
@@ -435,6 +460,10 @@ class _Assistant:
 
 
 def _add_message(item: InputItem, found: Conversation) -> None:
+    """Add a message item to a conversation.
+
+    Raise `InvalidRequestError` without a role, or without content of a user.
+    """
     match item.role:
         case "system" | "developer":
             if text := _text(item.content):
@@ -449,6 +478,7 @@ def _add_message(item: InputItem, found: Conversation) -> None:
 
 
 def _call(item: InputItem, id_: str | None) -> ToolCall:
+    """Return the call of an item, with the id `id_`; raise `InvalidRequestError` if it is incomplete or invalid."""
     if not id_ or not item.name:
         raise InvalidRequestError(f"An item of type {item.type} has no id or no name.", "input")
     arguments = schemas.parse_arguments(id_, item.arguments, "input")
@@ -456,6 +486,7 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
 
 
 def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | None = None) -> ToolMessage:
+    """Return the result of a call, from an item's output or from `error`; raise `InvalidRequestError` without an id."""
     if not id_:
         raise InvalidRequestError(f"An item of type {item.type} has no call_id.", "input")
     if error is not None:
@@ -466,10 +497,12 @@ def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | N
 
 
 def _is_output(item: InputItem) -> bool:
+    """Return whether an item is of the assistant."""
     return item.role == "assistant" if item.type == "message" else item.type in _OUTPUT
 
 
 def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
+    """Return an approval request's id and the decision on it; raise `InvalidRequestError` if one is missing."""
     if not item.approval_request_id or item.approve is None:
         raise InvalidRequestError(
             "An item of type mcp_approval_response needs approval_request_id and approve.", "input"
@@ -481,12 +514,14 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
 
 
 def _content(content: str | list[InputPart] | None) -> str | list[Any]:
+    """Return the content of a message or an output: a text, or content blocks if it is more than text."""
     if content is None or isinstance(content, str):
         return content or ""
     return schemas.simplify_blocks([_block(part) for part in content])
 
 
 def _block(part: InputPart) -> dict[str, Any]:
+    """Return a part as a content block of LangChain; raise `InvalidRequestError` if no model can receive it."""
     match part.type:
         case "input_image":
             if part.image_url is None:
@@ -501,6 +536,7 @@ def _block(part: InputPart) -> dict[str, Any]:
 
 
 def _file(part: InputPart) -> dict[str, Any]:
+    """Return a file as a content block; raise `InvalidRequestError` without its bytes, or for an unknown type."""
     if part.file_data is None:
         raise InvalidRequestError(
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
@@ -516,6 +552,7 @@ def _file(part: InputPart) -> dict[str, Any]:
 
 
 def _text(content: str | list[InputPart] | None) -> str:
+    """Return the texts of a content, joined; raise `InvalidRequestError` for a part that is no text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -535,7 +572,10 @@ def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:
 
 
 def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str, Any]]) -> list[InputItem]:
-    """Replace references by the items that they name; raise `ProblemError` if a reference names an unknown item."""
+    """Return items in which each reference is replaced by the item that it names.
+
+    `known` maps ids to stored items. Raises `ProblemError` (`not_found`) for an unknown id.
+    """
     found: list[InputItem] = []
     for item in items:
         if item.type != "item_reference":

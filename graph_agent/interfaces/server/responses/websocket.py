@@ -28,8 +28,11 @@ _MESSAGE_BYTES = 1_000
 _POLICY_VIOLATION, _SERVICE_RESTART = 1008, 1012
 _OWN_HEADERS = ("connection", "upgrade", "content-length", "transfer-encoding", "idempotency-key", "content-type")
 _SCOPE = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
+"""Keys of the connection's ASGI scope that its requests have, too."""
 _SNAPSHOTS = tuple(f"response.{name}" for name in ("created", "in_progress", "completed", "incomplete", "failed"))
+"""Events with the whole response."""
 _ENDINGS = _SNAPSHOTS[2:]
+"""Events that end a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class _Unstored:
     """The newest response of a connection, if it is not stored; it lives as long as the connection."""
 
     id: str
+    """Id of the response."""
     base: str | None
     """The stored response that its conversation begins with; None if there is none."""
     items: list[Any]
@@ -44,7 +48,16 @@ class _Unstored:
 
 
 class ResponsesSocket:
-    """Answers the messages of one accepted connection one by one, until `stopping` is set or `lasts_s` have passed."""
+    """Answers the messages of one accepted connection one by one, until `stopping` is set or `lasts_s` have passed.
+
+    A response that is not stored is kept in memory for the next message of the connection, which may continue it.
+
+    Args:
+        websocket: The connection, already accepted.
+        settings: Limits of the server.
+        stopping: Set when the server stops.
+        lasts_s: Maximum seconds of the connection.
+    """
 
     def __init__(
         self, websocket: WebSocket, settings: ServerSettings, stopping: asyncio.Event, lasts_s: float = CONNECTION_S
@@ -62,9 +75,12 @@ class ResponsesSocket:
         self._close: tuple[int, str] | None = None
         """Code and reason with which this side closes the connection; None if it is closed, or stays incomplete."""
         self._previous: _Unstored | None = None
+        """The newest response of the connection, if it is not stored; None before."""
 
     async def serve(self) -> None:
         """Answer messages until the client leaves, the connection has lasted its time, or the server stops.
+
+        Then close it.
 
         A response that has begun is completed first, unless the client has left.
         """
@@ -88,7 +104,7 @@ class ResponsesSocket:
             await asyncio.wait(tasks)
 
     async def _next(self, until: float) -> str | bytes | None:
-        """Return the next message; None if client or server stop; `TimeoutError` at loop time `until`."""
+        """Return the next message; None if client or server stop. Raises `TimeoutError` at the loop time `until`."""
         if asyncio.get_running_loop().time() >= until:
             raise TimeoutError
         async with asyncio.timeout_at(until):
@@ -99,12 +115,17 @@ class ResponsesSocket:
         return message
 
     async def _stop(self) -> None:
+        """Wait until the server stops, and end the queue of messages."""
         await self._stopping.wait()
         self._close = (_SERVICE_RESTART, "The server is stopping.")
         self._messages.put_nowait(None)
 
     async def _read(self) -> None:
-        """Read messages until the client leaves: a server that does not read is not notified of that."""
+        """Queue messages until the client leaves.
+
+        If more bytes wait than a body may have, reading ends and the connection is closed as a policy violation.
+        """
+        # A server that does not read is not notified when a client leaves.
         with contextlib.suppress(WebSocketDisconnect):
             while (received := await self._websocket.receive())["type"] != "websocket.disconnect":
                 message = received.get("text") or received.get("bytes") or b""
@@ -117,7 +138,10 @@ class ResponsesSocket:
         self._messages.put_nowait(None)
 
     async def _answer(self, message: str | bytes) -> bool:
-        """Answer a message; return whether the answer is complete."""
+        """Run the request in a message, and send the events of its response; return whether the answer is complete.
+
+        An invalid message is answered with an error event. The answer is incomplete if the client does not read it.
+        """
         try:
             if len(message) > SMALL_BYTES:
                 given = await anyio.to_thread.run_sync(self._request_of, message)
@@ -144,7 +168,10 @@ class ResponsesSocket:
         return exchange.is_complete
 
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
-        """Return the body of the request in a message; raise `ProblemError` if the message is none."""
+        """Return the body of the request in a message.
+
+        Raise `ProblemError` if it is no valid `response.create` message.
+        """
         content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
         try:
             JsonMeter(self._bounds).feed(content)
@@ -164,6 +191,7 @@ class ResponsesSocket:
         return given
 
     def _scope(self) -> Scope:
+        """Return the ASGI scope of a POST request with the headers of the connection."""
         scope = self._websocket.scope
         headers = [
             (name, value)
@@ -186,13 +214,19 @@ class ResponsesSocket:
         return {"type": "http.disconnect"}
 
     async def _send(self, data: dict[str, Any]) -> None:
+        """Send an object as a JSON text."""
         await self._websocket.send_text(json.dumps(data, ensure_ascii=False))
 
 
 class _Exchange:
-    """ASGI `send` that forwards the response to one request as messages; `wants_end` keeps it at its end.
+    """ASGI `send` that forwards the response to one request as messages.
 
-    `previous_id` is the response's `previous_response_id`, if the request itself does not name it.
+    Args:
+        websocket: The connection.
+        left: Set if the client does not read the response.
+        previous_id: The `previous_response_id` to show in the response, if the request itself does not name it; else
+            None.
+        wants_end: Keep the whole response at its end in `ended`.
     """
 
     def __init__(self, websocket: WebSocket, left: asyncio.Event, previous_id: str | None, *, wants_end: bool) -> None:
@@ -210,7 +244,7 @@ class _Exchange:
         """The response, if it is to be kept and has ended without a failure."""
 
     async def send(self, message: Message) -> None:
-        """Forward a part of the response."""
+        """Forward a part of the response: each complete event of a stream, or an error once it is complete."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             return
@@ -226,6 +260,7 @@ class _Exchange:
             await self._send(json.dumps(error, ensure_ascii=False))
 
     async def _forward(self, frame: str) -> None:
+        """Send the event of a frame, with the right `previous_response_id`; error events are dropped."""
         name, _, data = frame.partition("\ndata: ")
         kind = name.removeprefix("event: ")
         # `response.failed` follows an error; both would end the response for a client.
@@ -243,6 +278,7 @@ class _Exchange:
         await self._send(data)
 
     async def _send(self, text: str) -> None:
+        """Send a text; if the client has left, mark that, which ends the request."""
         try:
             await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError):
@@ -251,14 +287,16 @@ class _Exchange:
 
 
 def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return the event for a request without a response: as Open Responses defines it, with the fields of OpenAI's."""
+    """Return the event for a request without a response, with the fields of Open Responses and of OpenAI."""
     fields = {"code": error.get("code") or error["type"], "message": error["message"], "param": error.get("param")}
     return {"type": "error", "status": status, **fields, "error": {**error, **fields}}
 
 
 def _size(message: str | bytes) -> int:
+    """Return the bytes that a waiting message counts."""
     return len(message) + _MESSAGE_BYTES
 
 
 def _items(given: str | list[Any]) -> list[Any]:
+    """Return an input as items; a text is one message of the user."""
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
