@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
@@ -132,3 +135,15 @@ def file_of(url: str, folder: Path | None = None, field: str = "db") -> Path:
     if not path.parent.is_dir():
         raise ConfigError(f"{field}={url!r}: the folder {path.parent} does not exist; create it first.")
     return path
+
+
+def check_names(database: Path) -> None:
+    """Raise `ConfigError` if a database file has several names (hard links); a file that does not exist passes."""
+    # SQLite and this package would lock each name apart.
+    with suppress(OSError):
+        found = os.stat(database)
+        if (names := found.st_nlink) > 1 and stat.S_ISREG(found.st_mode):
+            raise ConfigError(
+                f"db='sqlite:///{database}': the file has {names} names (hard links), and what is written through one "
+                f"is lost for the others. Keep one of them; `find . -samefile {database.name}` lists them."
+            )

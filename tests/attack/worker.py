@@ -31,8 +31,9 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.base import sqlite_connection
 from graph_agent.persistence import open_saver
-from graph_agent.storage.checkpoints import postgres_fence, sqlite_connection
+from graph_agent.storage.checkpoints import postgres_fence
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
 from tests.support.agents import asks
 

@@ -17,13 +17,13 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy.exc import DBAPIError
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.base import postgres_tables
 from graph_agent.base.database_urls import without_password
 from graph_agent.core.runs.inbox import new_note
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer
-from graph_agent.storage.checkpoints import postgres
-from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver, SharedPostgresStore
+from graph_agent.storage.checkpoints.postgres import SAVER_CONNECTIONS, SharedPostgresSaver, SharedPostgresStore
 from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.postgres import PostgresAddress
 from graph_agent.storage.locks.registry import inbox_of, is_idle
@@ -157,7 +157,7 @@ async def test_tables_are_made_by_several_at_once(postgres_url: str) -> None:
 async def test_a_process_that_stalls_while_it_makes_tables_does_not_block_the_others(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_CREATE_S", 1)
+    monkeypatch.setattr(postgres_tables, "_CREATE_S", 1)
     stalls, made = asyncio.Event(), list[str]()
 
     async def stall(_: object) -> None:
@@ -167,10 +167,10 @@ async def test_a_process_that_stalls_while_it_makes_tables_does_not_block_the_ot
     async def make(_: object) -> None:
         made.append("made")
 
-    stalled = asyncio.create_task(postgres.make_tables(postgres_url, stall))
+    stalled = asyncio.create_task(postgres_tables.make_tables(postgres_url, stall))
     await stalls.wait()
     async with asyncio.timeout(60):
-        await postgres.make_tables(postgres_url, make)
+        await postgres_tables.make_tables(postgres_url, make)
     stalled.cancel()
     await asyncio.gather(stalled, return_exceptions=True)
 
@@ -181,7 +181,7 @@ async def test_a_saver_whose_idle_connections_are_all_dead_reads_again_without_d
     async with open_saver(postgres_url) as saver:
         assert isinstance(saver, SharedPostgresSaver)
         async with AsyncExitStack() as held:
-            for _ in range(postgres.SAVER_CONNECTIONS):
+            for _ in range(SAVER_CONNECTIONS):
                 await held.enter_async_context(saver._pool.connection())
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             (dropped,) = connection.execute(
@@ -192,7 +192,7 @@ async def test_a_saver_whose_idle_connections_are_all_dead_reads_again_without_d
         async with asyncio.timeout(15):
             found = await saver.aget_tuple(thread())
 
-    assert (dropped, found) == (postgres.SAVER_CONNECTIONS, None)
+    assert (dropped, found) == (SAVER_CONNECTIONS, None)
 
 
 async def test_a_saver_reads_over_several_connections_at_once(postgres_url: str) -> None:
@@ -403,7 +403,7 @@ async def test_a_drivers_error_shows_no_password(url: str) -> None:
     ],
 )
 def test_a_url_replaces_only_the_options_that_it_sets(url: str, connect_timeout: int | None) -> None:
-    options = postgres._options(url)
+    options = postgres_tables.connection_options(url)
 
     assert (options.get("connect_timeout"), options["keepalives_idle"], options["tcp_user_timeout"]) == (
         connect_timeout,

@@ -15,12 +15,12 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.base import sqlite_connection as sqlite_files
+from graph_agent.base.sqlite_connection import LockWaitConnection, Patience
 from graph_agent.errors import ConfigError
 from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_cache, open_saver, open_store
-from graph_agent.storage.checkpoints import sqlite_connection as sqlite_files
 from graph_agent.storage.checkpoints.open import open_reader
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience
 
 
 @pytest.mark.parametrize(("patience_s", "tries"), [(30.0, 3), (0.0, 1)])

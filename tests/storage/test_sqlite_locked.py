@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.interfaces.cli import app as cli
-from graph_agent.interfaces.server.a2a.store import open_task_tables
-from graph_agent.persistence import open_saver, open_store
-from graph_agent.storage.checkpoints import sqlite_connection
-from graph_agent.storage.checkpoints import sqlite_connection as sqlite_files
-from graph_agent.storage.checkpoints.sqlite_connection import (
+from graph_agent.base import sqlite_connection
+from graph_agent.base import sqlite_connection as sqlite_files
+from graph_agent.base.sqlite_connection import (
     BUSY_S,
     DatabaseLockedError,
     LockWaitConnection,
     check_sqlite_file,
 )
+from graph_agent.interfaces.cli import app as cli
+from graph_agent.interfaces.server.a2a.store import open_task_tables
+from graph_agent.persistence import open_saver, open_store
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection
+from graph_agent.base.sqlite_connection import LockWaitConnection
 
 Rows = dict[str, list[Any]]
 """Table → its rows, sorted."""

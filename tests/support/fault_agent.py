@@ -22,11 +22,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
+from graph_agent.base.sqlite_connection import BUSY_S
 from graph_agent.core.runs.fence import CheckpointFence
 from graph_agent.persistence import strict_serializer
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
 from graph_agent.storage.checkpoints.postgres_fence import FencedWrite
-from graph_agent.storage.checkpoints.sqlite_connection import BUSY_S
 from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
 
 Reach = Callable[[str], None]

@@ -14,9 +14,9 @@ from starlette.types import Scope
 
 from graph_agent.base._internal.failure_log import is_disconnected, is_out_of_space, log_failure
 from graph_agent.base.errors import DamagedSessionError, NewerFormatError, SessionLostError
+from graph_agent.base.sqlite_connection import DatabaseLockedError, DatabaseRemovedError
 from graph_agent.interfaces.server.settings import REST_PATH, RPC_PATH
 from graph_agent.interfaces.server.sse import ANTHROPIC_HEADER, new_request_id
-from graph_agent.storage.checkpoints.sqlite_connection import DatabaseLockedError, DatabaseRemovedError
 
 logger = logging.getLogger("graph_agent.server.problems")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
@@ -28,8 +28,6 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent.base._compat import stop_batching
 from graph_agent.base._internal.extras import missing_extra
 from graph_agent.base._internal.sync_bridge import await_uninterrupted
-from graph_agent.base.database_urls import redact_passwords, without_password
-from graph_agent.base.errors import ConfigError
 from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import at_of
@@ -45,10 +43,10 @@ try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     from langgraph.store.postgres.aio import AsyncPostgresStore
     from psycopg import AsyncConnection, Error
-    from psycopg.conninfo import conninfo_to_dict
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
 
+    from graph_agent.base.postgres_tables import connection_options, make_tables
     from graph_agent.storage.checkpoints.postgres_fence import (
         FencedPostgresSaver,
         FencedWrite,
@@ -64,40 +62,8 @@ except ImportError as missing:
 
 SAVER_CONNECTIONS, STORE_CONNECTIONS = 8, 4
 """Maximum connections of one process for the saver, and for the Store."""
-CONNECT_S = 10
-"""Seconds to wait for a connection, unless the URL sets `connect_timeout`."""
-
-_LIMITS = {
-    "connect_timeout": CONNECT_S,
-    # A run that loses the database fails after seconds, not after the system default of about 15 minutes.
-    "tcp_user_timeout": 10_000,
-    "keepalives_idle": 5,
-    "keepalives_interval": 5,
-    "keepalives_count": 2,
-}
-"""Default connection options, unless the URL sets them: seconds, but milliseconds for `tcp_user_timeout`."""
-
-_CREATE_LOCK = 0x6772617068
-"""Key of the advisory lock that is held while tables are created."""
-_CREATE_S = 60
-"""Seconds without a query after which the server ends the connection that holds `_CREATE_LOCK`: the process is
-paused."""
-_LIMIT_PAUSES = (
-    "SELECT set_config(name, %s, false) FROM pg_settings"
-    " WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout')"
-)
-"""Ends a connection that sends nothing for a time; a server of an older version may lack one of the two settings."""
-_INVALID = (
-    "SELECT format('REINDEX INDEX CONCURRENTLY %I.%I', current_schema(), i.relname) AS repair FROM pg_index x"
-    " JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid"
-    " WHERE NOT x.indisvalid AND t.relnamespace = current_schema()::regnamespace"
-    " AND t.relname IN ('checkpoints', 'checkpoint_blobs', 'checkpoint_writes', 'store')"
-)
-"""The statements that repair the indexes whose concurrent creation was killed; no query uses such an index."""
 _READ_COMMITTED = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
 """Sets the isolation level on which the check of a write relies (see `READS_COMMITTED`)."""
-_PAUSE_S = 0.05
-"""Seconds between two attempts to acquire `_CREATE_LOCK`."""
 _STORE_PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
 """The write of `SharedPostgresStore.aprobe`."""
 _UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
@@ -178,27 +144,6 @@ class SharedPostgresStore(AsyncPostgresStore):
         return await await_uninterrupted(super().abatch([_storable(op) for op in ops]))
 
 
-async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
-    """Create tables with `make` over a new connection, while no other process does, and repair broken indexes.
-
-    Concurrent creation by two processes would fail, so one waits for the other. Raises `ConfigError`, which names the
-    URL without the password, if the database cannot be reached or refuses a statement.
-    """
-    try:
-        async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
-            await connection.execute(_LIMIT_PAUSES, [f"{_CREATE_S}s"])
-            # Polled: CREATE INDEX CONCURRENTLY would wait for sessions that wait for the lock in the server.
-            query, key = "SELECT pg_try_advisory_lock(%s) AS acquired", [_CREATE_LOCK]
-            while (row := await (await connection.execute(query, key)).fetchone()) and not row["acquired"]:  # noqa: ASYNC110 - no event: another process holds it
-                await asyncio.sleep(_PAUSE_S)
-            await make(connection)
-            for row in await (await connection.execute(_INVALID)).fetchall():
-                await connection.execute(row["repair"])
-    except Error as error:
-        reason = redact_passwords(url, " ".join(str(error).split()))
-        raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {reason}") from None
-
-
 @asynccontextmanager
 async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
     """Open a pool of 1 to `size` connections, which are checked before each use, and close it on exit."""
@@ -221,7 +166,7 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
     pool: Pool = AsyncConnectionPool(
         url,
         connection_class=AsyncConnection[DictRow],
-        kwargs={**_options(url), "row_factory": dict_row},
+        kwargs={**connection_options(url), "row_factory": dict_row},
         min_size=1,
         max_size=size,
         open=False,
@@ -242,16 +187,6 @@ async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
         await connection.close()
     if connection.closed or is_readable(connection.fileno(), 0):
         await Pool.check_connection(connection)
-
-
-def _options(url: str) -> dict[str, Any]:
-    """Return the options of a connection, except those that the URL sets.
-
-    Raises `psycopg.ProgrammingError` if the URL is not in libpq's syntax.
-    """
-    chosen = conninfo_to_dict(url)
-    limits = {name: value for name, value in _LIMITS.items() if name not in chosen}
-    return {"autocommit": True, "prepare_threshold": 0, **limits}
 
 
 def _storable(op: Op) -> Op:

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
-from graph_agent.storage.checkpoints.sqlite_connection import BUSY_S
+from graph_agent.base.sqlite_connection import BUSY_S
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import ormsgpack
 
 from graph_agent.base.errors import UnreadableValueError
+from graph_agent.base.sqlite_connection import LockWaitConnection, check_sqlite_file
 from graph_agent.core.state.lengths import checked, lengths_of, removed
 from graph_agent.storage.checkpoints.format import check_format, check_values, readable
 from graph_agent.storage.checkpoints.session_index import sqlite_threads
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, check_sqlite_file
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

@@ -39,11 +39,11 @@ from graph_agent.base._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import await_uninterrupted, call_in_thread
 from graph_agent.base.input_ids import INPUT_ID
+from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.core.runs.fence import OWNER
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder, Writer
 from graph_agent.storage.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from graph_agent.storage.checkpoints.sqlite_connection import is_locked
+from graph_agent.base.sqlite_connection import is_locked
 
 PROBE_BYTES = 1 << 16
 """Bytes that a probe writes; more than an input usually stores at once."""

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from graph_agent.base.errors import ConfigError, SessionLockError
+from graph_agent.base.database_urls import check_names
+from graph_agent.base.errors import SessionLockError
 
 if sys.platform != "win32":
     import fcntl
@@ -43,17 +44,6 @@ _WITHOUT_LOCKS = (
     "run one session. Keep the database on a local disk, turn the locks of the file system on, or use PostgreSQL."
 )
 _FIXES |= dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS), _WITHOUT_LOCKS)
-
-
-def check_names(database: Path) -> None:
-    """Raise `ConfigError` if a database file has several names (hard links); a file that does not exist passes."""
-    with suppress(OSError):
-        found = os.stat(database)
-        if (names := found.st_nlink) > 1 and stat.S_ISREG(found.st_mode):
-            raise ConfigError(
-                f"db='sqlite:///{database}': the file has {names} names (hard links), and what is written through one "
-                f"is lost for the others. Keep one of them; `find . -samefile {database.name}` lists them."
-            )
 
 
 class LockFile:

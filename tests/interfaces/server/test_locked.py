@@ -10,7 +10,7 @@ from tests.interfaces.server.process import PARROT, serving
 from tests.support.chat_client import answer, chat
 
 MODULE = """
-from graph_agent.storage.checkpoints import sqlite_connection
+from graph_agent.base import sqlite_connection
 from tests.interfaces.server.parrot import make
 
 # The tests do not wait for half a minute.

@@ -33,10 +33,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.database_urls import file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress_message
 from graph_agent.session.compiled import CompiledAgentGraph
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.storage.locks.registry import is_idle
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotif
 
     try:
         if is_postgres(url):
-            from graph_agent.storage.checkpoints.postgres import make_tables
+            from graph_agent.base.postgres_tables import make_tables
 
             await make_tables(url, make)
         else:

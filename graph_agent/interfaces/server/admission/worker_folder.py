@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from graph_agent.base.sqlite_connection import Patience
 from graph_agent.interfaces.server.admission.gate import WINDOW_S, RequestLimits
 from graph_agent.interfaces.server.settings import ServerSettings
-from graph_agent.storage.checkpoints.sqlite_connection import Patience
 
 logger = logging.getLogger("graph_agent.server.admission.worker_folder")
 

@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.base.sqlite_connection import LockWaitConnection, is_locked
 from graph_agent.storage.checkpoints.fenced_writes import At, Statement
 from graph_agent.storage.checkpoints.pruning.plan import Row, Rows
 from graph_agent.storage.checkpoints.pruning.tables import (
@@ -31,7 +32,6 @@ from graph_agent.storage.checkpoints.pruning.tables import (
     no_check,
     written_of,
 )
-from graph_agent.storage.checkpoints.sqlite_connection import LockWaitConnection, is_locked
 from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from graph_agent.base.database_urls import check_names
 from graph_agent.base.errors import ConfigError, OperatorError
-from graph_agent.storage.locks.lock_files import check_names
 
 P = ParamSpec("P")
 T = TypeVar("T")
