@@ -19,9 +19,9 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.base.inbox import ControlMessage, Inbox, NoteKind, new_note
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus, with_fields_of
-from graph_agent.core.runs.inbox import ControlMessage, Inbox, NoteKind, new_note
 from graph_agent.core.runs.notes import checked_fields
 from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
 from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle

@@ -20,10 +20,10 @@ from langgraph.types import Command, PregelTask, StateSnapshot
 from graph_agent.base._compat import INTERRUPT, STRICT_RESUME
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.errors import InputError, SessionBusyError
+from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
 from graph_agent.base.settings.config import checked_context, effective_config
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.inbox import ControlMessage
 from graph_agent.core.runs.notes import note_message
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import Run, RunHandle, handle_of, with_handle

@@ -21,7 +21,7 @@ ROOMS = (
     *("agent_file", "base", "core", "devtools", "integrations", "interfaces"),
     *("models", "nodes", "session", "storage", "web"),
 )
-CEILINGS = {"rooms": 36, "floors": 17, "arrows": 199, "private names across rooms": 0}
+CEILINGS = {"rooms": 36, "floors": 17, "arrows": 198, "private names across rooms": 0}
 """Greatest numbers that are accepted, which only sink."""
 OF_OTHERS = frozenset({"_agenerate", "_arun", "_astream", "_client", "_get_ls_params", "_replace", "_run"})
 """Private names that LangChain or the standard library defines, and classes of several rooms override."""

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.base import postgres_tables
 from graph_agent.base.database_urls import without_password
-from graph_agent.core.runs.inbox import new_note
+from graph_agent.base.inbox import new_note
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
 from graph_agent.interfaces.server.a2a.store import open_task_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer

@@ -16,10 +16,10 @@ from graph_agent.base._compat import read_running_state
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
+from graph_agent.base.inbox import NoteKind
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.inbox import NoteKind
 from graph_agent.core.runs.notes import listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState

@@ -1,6 +1,6 @@
 """Processes the notes of an inbox: steering and follow-ups become messages, changes of the configuration apply.
 
-A note is a message to a session from outside its run; see `runs.inbox`. Steering adds a user message to a running
+A note is a message to a session from outside its run; see `base.inbox`. Steering adds a user message to a running
 input, a follow-up begins the next input.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
-from graph_agent.core.runs.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
 from graph_agent.core.runs.run import Run, WorkStoppedError
 from graph_agent.core.state.events import StoredEvent, event
 

@@ -40,9 +40,9 @@ from graph_agent.core.state.events import StoredEvent
 
 if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker
+    from graph_agent.base.inbox import ControlMessage, Inbox
     from graph_agent.base.input_ids import InputId
     from graph_agent.core.runs.fence import DeferredWrites
-    from graph_agent.core.runs.inbox import ControlMessage, Inbox
     from graph_agent.models.stream_watch import Forwarder
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ class RunStop:
         self.check_held()
 
     def process_aborts(self, notes: Iterable[ControlMessage]) -> list[str]:
-        """Abort the run if one of the notes (messages to the session from outside, see `runs.inbox`) requests it.
+        """Abort the run if one of the notes (messages to the session from outside, see `base.inbox`) requests it.
 
         The first call ignores aborts sent before the run's start, which were meant for an earlier run. An abort that
         appears later always counts, whatever the clock of its sender shows. Notes of other kinds are ignored.

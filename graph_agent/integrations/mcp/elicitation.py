@@ -27,6 +27,7 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import key_of_current_call, running_call
 from graph_agent.base.errors import DecisionError
+from graph_agent.base.inbox import StoreInbox
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.base.usage import LimitMetError, add_usage
 from graph_agent.core.approvals.elicitation import (
@@ -37,7 +38,6 @@ from graph_agent.core.approvals.elicitation import (
     read_elicitation_answer,
     response_schema,
 )
-from graph_agent.core.runs.inbox import StoreInbox
 from graph_agent.core.runs.own_checkpoint import load, running_checkpoint
 from graph_agent.core.runs.run import run_of
 from graph_agent.integrations.mcp.connections import ServerConfig

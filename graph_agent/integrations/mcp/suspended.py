@@ -20,9 +20,9 @@ from mcp.shared.session import ProgressFnT
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.polling import poll_forever
+from graph_agent.base.inbox import ControlMessage, StoreInbox, new_note
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.core.approvals.elicitation import ElicitationRequest
-from graph_agent.core.runs.inbox import ControlMessage, StoreInbox, new_note
 from graph_agent.integrations.mcp.messages import McpCallError
 from graph_agent.storage.locks.registry import POLL_S
 

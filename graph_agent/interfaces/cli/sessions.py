@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
     from graph_agent.agent_file.spec import AgentSpec
-    from graph_agent.core.runs.inbox import ControlMessage, NoteKind
+    from graph_agent.base.inbox import ControlMessage, NoteKind
     from graph_agent.session.history import SessionSummary
     from graph_agent.storage.checkpoints.maintenance import PruneReport
 
@@ -525,7 +525,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         ConfigError: The database does not exist, cannot be opened, or is `memory:`.
         InputError: The text is empty; there is no such session; or no session or several run and none is named.
     """
-    from graph_agent.core.runs.inbox import new_note
+    from graph_agent.base.inbox import new_note
 
     address = db or spec.db
     async with open_sessions(address) as (saver, is_running):
@@ -544,7 +544,7 @@ async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
     import asyncio
 
     from graph_agent.base.database_urls import file_of, is_postgres
-    from graph_agent.core.runs.inbox import StoreInbox, inbox_namespace
+    from graph_agent.base.inbox import StoreInbox, inbox_namespace
     from graph_agent.storage.checkpoints.sqlite_reader import put_item
 
     # Opening the store imports LangGraph, which takes longer than the rest of the command.
@@ -581,7 +581,7 @@ async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) 
         InputError: No session is named, and none or several are running.
         ConfigError: The database does not exist, cannot be opened, or is `memory:`; or the agent cannot be opened.
     """
-    from graph_agent.core.runs.inbox import new_note
+    from graph_agent.base.inbox import new_note
 
     address = db or spec.db
     async with open_sessions(address) as (saver, is_running):

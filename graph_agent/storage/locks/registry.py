@@ -28,7 +28,7 @@ from graph_agent.base._compat import default_executor_of
 from graph_agent.base._internal.polling import poll_forever
 from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
-from graph_agent.core.runs.inbox import Inbox, MemoryInbox, StoreInbox
+from graph_agent.base.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.core.runs.run import Run, RunHandle, RunIdentity, handle_of
 from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
 from graph_agent.storage.locks.locks import SessionLocks, database_key, guards_processes

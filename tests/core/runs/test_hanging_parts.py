@@ -336,7 +336,7 @@ async def test_the_sessions_of_nested_runs_share_the_wait_for_stores_that_hang(m
         call = asks(("1", "delegate_to_helper", {"task": "x"}))
         return {**_store(hang), "delegates": [_WithSession(inner)], "reply": call}
 
-    monkeypatch.setattr("graph_agent.core.runs.inbox.end_or_abandon", noted)
+    monkeypatch.setattr("graph_agent.base.inbox.end_or_abandon", noted)
     with hanging(parts, 0) as (outer, session):
         run = asyncio.create_task(session.run("go"))
         await until(inner.reached.is_set)

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs.inbox import MemoryInbox, new_note
+from graph_agent.base.inbox import MemoryInbox, new_note
 from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver, open_store
 from tests.support.agents import asks, dialogue, echo, kinds

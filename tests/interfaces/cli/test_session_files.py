@@ -10,7 +10,7 @@ import pytest
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.runs.inbox import StoreInbox, new_note
+from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.session.importing import background_sessions, export_session, import_session, remove_sessions

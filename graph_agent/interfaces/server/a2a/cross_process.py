@@ -19,7 +19,7 @@ from a2a.utils.errors import InternalError, TaskNotCancelableError
 from langgraph.store.base import BaseStore
 
 from graph_agent.base._internal.polling import poll_forever
-from graph_agent.core.runs.inbox import StoreInbox, new_note
+from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.interfaces.server.a2a.store import LiveTaskStore
 from graph_agent.storage.locks.registry import POLL_S
 

@@ -19,9 +19,9 @@ from starlette.responses import Response
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.errors import InputError
+from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
 from graph_agent.base.types import NO_USAGE, SessionStatus
-from graph_agent.core.runs.inbox import ControlMessage
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.core.state.lengths import lengths_of
 from graph_agent.interfaces.server.admission.body import BodyRoute

@@ -24,12 +24,12 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 from graph_agent.base._compat import STRICT_RESUME
 from graph_agent.base._internal.text import as_text, printable_lines
 from graph_agent.base.errors import InputError
+from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.core.approvals.requests import approval_requests, calls_of_request, is_single_call, request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.runs.inbox import ControlMessage
 from graph_agent.core.runs.notes import note_message
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.core.tools.client import CLIENT_CALL, ClientResult
