@@ -18,15 +18,16 @@ from graph_agent.models.errors import public_exception_text
 T = TypeVar("T")
 
 _LAZY = ("messages", "tools")
-"""Fields that may be long and that most hooks do not read; copied at first access."""
+"""Fields of a request that may be long and that most hooks do not read; they are copied at first access."""
 
 
 def copied(value: T) -> T:
-    """Copy lists, dicts and messages recursively; other objects are not copied."""
+    """Return a value with lists, dicts and messages copied recursively; other objects are shared with the original."""
     return _copy(value)  # type: ignore[no-any-return]  # a copy has the type of its original
 
 
 def _copy(value: Any) -> Any:
+    """Return a value with lists, dicts and messages copied recursively."""
     # Not `copy.deepcopy`, which is slower and would copy clients and models that hooks pass along.
     if isinstance(value, str):
         return value
@@ -45,14 +46,15 @@ def _copy(value: Any) -> Any:
 
 
 class LazyRequestCopy(HookRequest):
-    """A copy of a request whose messages and tools are copied at first access."""
+    """A copy of a request whose messages and tools are copied at the first access, because most hooks read neither."""
 
     __slots__ = ("_request",)
 
     @classmethod
     def of(cls, request: HookRequest) -> HookRequest:
-        """Copy a request."""
+        """Return a copy of a request; `messages` and `tools` are copied when they are first read."""
         copy = object.__new__(cls)
+        # The class is frozen, and its constructor would require every field.
         object.__setattr__(copy, "_request", request)
         for field in fields(HookRequest):
             if field.name not in _LAZY:
@@ -74,10 +76,13 @@ _RAISED_BY = "_graph_agent_raised_by"
 
 
 def hook_error(hook: str, error: BaseException, *, kind: str = "middleware") -> HookError:
-    """Return the error that ends the input after a hook's exception, which is logged with its traceback.
+    """Return the `HookError` that ends the input after a hook's exception; the exception is logged with its traceback.
 
     Args:
-        error: The exception, which becomes the cause; a `HookError` about an unusable value becomes the reason.
+        hook: Name of the hook.
+        error: The exception, which becomes the cause. A `HookError` about an unusable value is not logged, and gives
+            the reason alone.
+        kind: Category for the `error` event: `middleware` or `hook`.
     """
     if isinstance(error, HookError):
         return HookError(f"The hook {hook} failed: {error}", kind=kind)
@@ -93,20 +98,21 @@ def mark_raised(error: BaseException, hook: str) -> None:
 
 
 def hook_that_raised(error: BaseException) -> str | None:
-    """Return the name that `mark_raised` has recorded; None for another exception."""
+    """Return the hook's name that `mark_raised` recorded on an exception; None for any other exception."""
     name: str | None = getattr(error, _RAISED_BY, None)
     return name
 
 
 def fail_or_skip(hook: Any, error: BaseException, warn: Callable[[str], None]) -> None:
-    """Raise for a failed hook, or warn that it is skipped, according to its `on_error`.
+    """Raise a `HookError` for a failed hook, or warn that the hook is skipped, according to its `on_error`.
 
     Args:
-        error: The hook's exception, which is being handled.
+        hook: The hook; one without `on_error` counts as `fail`.
+        error: The hook's exception, which is being handled. An interrupt of the graph counts as a failure.
         warn: Called with a warning for the user.
 
     Raises:
-        HookError: If the hook declares `on_error = "fail"`.
+        HookError: The hook declares `on_error = "fail"`.
         BaseException: The error itself, if it belongs to the run, such as a cancellation.
     """
     # An interrupt is a fault here: resuming would repeat the model call.

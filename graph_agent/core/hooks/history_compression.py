@@ -33,7 +33,11 @@ class HistoryCompression(LoopHook):
             keeps the beginning and the end, with a line between them that states the number of missing characters.
         over_chars: Characters above which a result is compressed, and the length of the default's compressed text.
         keep_newest: Number of newest results that are not compressed.
-        on_error: As for every hook.
+        on_error: `fail` ends the input as `FAILED` if `compress` raises; `skip` warns and sends the results
+            uncompressed.
+
+    Raises:
+        ValueError: `over_chars` is below 1, or `keep_newest` below 0.
     """
 
     def __init__(
@@ -53,13 +57,18 @@ class HistoryCompression(LoopHook):
         self._cache: dict[bytes, str] = {}
 
     async def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
-        """Compress the long results concurrently."""
+        """Return message id → compressed text of each long result, compressed concurrently or taken from the cache.
+
+        Raises what `compress` raises, and `TypeError` if it returns no text.
+        """
         old = results[: len(results) - self._keep_newest]
         long = [result for result in old if len(result.text) > self._over_chars and result.id]
         short = await asyncio.gather(*(self._compressed(result.text) for result in long))
         return {str(result.id): text for result, text in zip(long, short, strict=True)}
 
     async def _compressed(self, text: str) -> str:
+        # A digest, because the texts themselves may fill the memory.
+        """Return the compressed text of a result, from the cache if possible; a full cache drops its oldest entry."""
         key = hashlib.blake2b(text.encode(errors="surrogatepass")).digest()
         if (cached := self._cache.get(key)) is not None:
             return cached
@@ -68,6 +77,7 @@ class HistoryCompression(LoopHook):
             short = await self._compress(text)
         else:
             short = await call_in_thread(self._compress, text)
+            # A lambda or a partial may return a coroutine.
             short = await short if isinstance(short, Awaitable) else short
         if not isinstance(short, str):
             raise TypeError(f"compress returned {short!r}; return text")
@@ -77,4 +87,5 @@ class HistoryCompression(LoopHook):
         return short
 
     def _cut(self, text: str) -> str:
+        """Return the beginning and the end of a text, with a line between them about the missing characters."""
         return truncate(text, max_chars=self._over_chars, max_lines=sys.maxsize).text

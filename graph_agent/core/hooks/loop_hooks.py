@@ -1,4 +1,7 @@
-"""Sorts the objects of `hooks=`, and wraps loop hooks around model requests: a rerun calls the handler again."""
+"""Sorts the objects of `hooks=`, and wraps loop hooks around model requests: a rerun calls the handler again.
+
+A rerun is a further request to the model, whose reply replaces the one that a hook inspected.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,11 @@ from graph_agent.core.state.schema import HookWork
 from graph_agent.models.retry import run_side_call
 
 _METHODS = ("should_run", "build_plan")
+"""Methods that every loop hook has."""
 
 
 class HookList(NamedTuple):
-    """The hooks of an agent."""
+    """The hooks of an agent, sorted by kind."""
 
     hooks: tuple[LoopHook, ...]
     """Loop hooks that inspect replies, in call order."""
@@ -47,10 +51,10 @@ class HookList(NamedTuple):
 
 
 def sort_hooks(given: Sequence[Any]) -> HookList:
-    """Sort loop hooks and middleware.
+    """Sort the hooks given to an agent into loop hooks and middleware; the order within a kind is kept.
 
     Raises:
-        ConfigError: If an object is neither, is a class instead of an instance, or has an invalid `on_error` or tool.
+        ConfigError: An object is neither, is a class instead of an instance, or has an invalid `on_error` or tool.
     """
     hooks: list[LoopHook] = []
     middleware: list[Any] = []
@@ -86,6 +90,7 @@ def _overrides(hook: Any, method: str) -> bool:
 
 
 def _is_middleware(hook: Any) -> bool:
+    """Whether a hook is LangChain's `AgentMiddleware`. If LangChain's module was not imported, nothing can be one."""
     types = sys.modules.get("langchain.agents.middleware.types")
     return types is not None and isinstance(hook, types.AgentMiddleware)
 
@@ -97,22 +102,22 @@ with the model that answered."""
 
 
 class LoopHooks(Generic[R]):
-    """The loop hooks of one pass.
+    """The loop hooks of one pass through `plan` or `finalize`.
 
     A rerun is refused, with a warning, if the input has had `max_agentic_loops` reruns, or if the reply repeats calls
-    that were rerun before in this input. The hook that requested it gets no more reruns in this input and is shown only
+    that were rerun before in this input. The hook that requested it gets no more reruns in this input and receives only
     replies without calls, which may be the answer; the current reply goes on to the next hook. A rerun that a limit
     forbids ends the input at that limit, and the current reply is not used; an answer that ends an input is used.
 
     Args:
         hooks: The agent's hooks, in order.
-        work: The record of the input's hook work; updated in place.
-        limit: Returns the limit that forbids another model call after a reply, and its size; None if there is none.
+        work: The record of the input's hook actions; changed in place.
+        limit: Returns the limit that forbids another model call after a reply, and its value; None if there is none.
         check_model: Raises for the model of a patch that cannot be built.
         warn: Receives warnings for the user.
         count_reply: Receives each reply of a model that a hook calls itself.
-        report: Receives each decision: the hook's name, what it does, the text and the calls of the reply, and the
-            messages that it adds.
+        report: Receives each decision: the hook's name, its action, the text and the calls of the reply, and the
+            messages that the hook adds.
     """
 
     def __init__(
@@ -135,15 +140,18 @@ class LoopHooks(Generic[R]):
         self._report = report
 
     async def wrap(self, handler: SendRequest[R]) -> tuple[R, HookRequest, tuple[str, LoopPlan] | None]:
-        """Send a request, and show its reply to the hooks; the reply of a rerun is shown from the first hook again.
+        """Send a request, and pass its reply to the hooks; the reply of a rerun is passed to the first hook again.
+
+        Args:
+            handler: Sends a request and returns the reply; called once, and once for each rerun.
 
         Returns:
             The reply; its request; and the decision that replaces it or ends the loop, with the hook's name, or None.
 
         Raises:
-            HookError: If a hook with `on_error = "fail"` fails.
-            LimitMetError: If a limit forbids a rerun.
-            Exception: The error of the handler.
+            HookError: A hook with `on_error = "fail"` failed.
+            LimitMetError: A limit forbids a rerun.
+            Exception: The handler raised it.
         """
         reply, request = await handler(None, ())
         first, work = 0, self._work
@@ -171,18 +179,22 @@ class LoopHooks(Generic[R]):
         return reply, request, None
 
     def _refusal(self, index: int, calls: str, reply: R, request: HookRequest) -> str | None:
-        """Return why a hook gets no rerun; None if it gets one.
+        """Return why a hook gets no rerun, as a clause for the warning; None if it gets one.
 
         Args:
+            index: Index of the hook.
             calls: One key for the reply's calls, independent of order and ids; empty for no calls.
+            reply: The reply.
+            request: The request of the reply.
 
         Raises:
-            LimitMetError: If a limit forbids a rerun of a planning reply.
+            LimitMetError: A limit forbids a rerun of a planning reply.
         """
         work, most = self._work, request.settings.max_agentic_loops
         counts = "its last reply counts"
         if index in work["ended"] or calls in work["calls"]:
             return f"the model makes the same calls again; {counts}"
+        # A hook may never be content with a reply.
         if work["reruns"] >= most:
             asked = f"the model was asked again {work['reruns']} times"
             return f"{asked}, which is all that max_agentic_loops allows; {counts}"
@@ -199,7 +211,10 @@ class LoopHooks(Generic[R]):
         raise LimitMetError(*met)
 
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
-        """Return the first hook that requests a change, its plan and the patched request; None if none does."""
+        """Return index, decision and patched request of the first hook that requests a change; None if none does.
+
+        Hooks before index `first` are skipped. A hook that fails is skipped with a warning, or raises `HookError`.
+        """
         for index, hook in enumerate(self._hooks[first:], first):
             # A hook without reruns left may still replace an answer.
             if index in self._work["ended"] if reply.calls else not sees_answers(hook):
@@ -227,8 +242,12 @@ class LoopHooks(Generic[R]):
         return None
 
     async def _plan_of(self, hook: LoopHook, reply: R, request: HookRequest) -> LoopPlan | None:
-        """Call a hook; None if it requests no change."""
+        """Return the decision of a hook about a reply; None if it requests no change.
+
+        Raises what the hook raises, and `TypeError` if it returns another type.
+        """
         response = HookResponse(copied(reply.message), copied(reply.calls), copied(reply.usage))
+        # One copy for both methods, so that a hook finds its own changes.
         lent = LazyRequestCopy.of(request)
         returned = await run_side_call(hook.should_run, response, lent, on_reply=self._count_reply)
         if not isinstance(returned, tuple) or len(returned) != 2:

@@ -1,4 +1,8 @@
-"""Separates middleware into its wrap methods, hooks, tools and state, and wraps it around tool calls."""
+"""Separates LangChain middleware into its wrap methods, hooks, tools and state, and wraps it around tool calls.
+
+A wrap method (`wrap_model_call`, `wrap_tool_call`) runs around a request or call; a hook (`before_agent` and others) is
+a node of the graph at one of four points.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +61,15 @@ from graph_agent.core.tools.invoke import (
 from graph_agent.models.errors import public_exception_text
 
 _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
+"""Names of the points at which middleware can have a hook."""
 
 
 def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, MiddlewareNode]:
-    """Return the hooks that a middleware defines, by point.
+    """Return point → the hook that a middleware defines there; empty if it defines none.
 
     Args:
-        rewrites: Whether it may rewrite replies.
+        middleware: The middleware; only methods that it overrides count.
+        rewrites: Whether it may rewrite replies of the model.
     """
     found: dict[str, MiddlewareNode] = {}
     for point in _POINTS:
@@ -85,7 +91,11 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
 
 
 def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
-    """Return the hooks of all middleware in their order, the `after_` hooks in reverse; None if there are none."""
+    """Return the hooks of all middleware, `before_` hooks in order, `after_` hooks in reverse; None if there are none.
+
+    Args:
+        hooks: For each middleware in order, point → hook.
+    """
     if not any(hooks):
         return None
 
@@ -97,7 +107,7 @@ def hook_set(hooks: list[dict[str, MiddlewareNode]]) -> MiddlewareNodes | None:
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """One hook of one middleware, blocking, asynchronous, or both.
+    """One hook of one middleware, in its blocking form, its asynchronous form, or both.
 
     Parameters such as `runtime` and `config` are injected as LangGraph does for nodes.
     """
@@ -107,8 +117,13 @@ class _Method:
     name: str
 
     async def __call__(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        """Run the hook and return its update."""
+        """Run the hook and return its update; empty if the hook returns None.
+
+        A hook with both forms runs in its asynchronous form, except within a blocking run; a blocking one runs in a
+        thread. Raises what the hook raises, and `HookError` for a return value that is no update.
+        """
         config = with_context(config, user_context)
+        # A blocking run executes nodes on another loop, on which a program's own clients may not work.
         blocking = self.sync is not None and (self.coroutine is None or in_blocking_run.get())
         runnable: Runnable[Any, Any] = dual_runnable(self.sync if blocking else None, self.coroutine, self.name)
         if blocking:
@@ -118,8 +133,10 @@ class _Method:
         return self._update_of(returned)
 
     def _update_of(self, returned: Any) -> dict[str, Any]:
+        """Return a hook's return value as an update; `HookError` for a command with `goto`, and for other types."""
         if isinstance(returned, Command):
             if returned.goto or returned.graph or returned.resume:
+                # LangGraph would follow the command and leave the loop's order of hooks.
                 raise HookError(f"it returned {returned!r}; return an update with `jump_to` instead.")
             returned = returned.update
         if returned is None:
@@ -130,31 +147,34 @@ class _Method:
 
 
 Handler = Callable[[Any], Awaitable[Any]]
+"""Sends a request on, to the next middleware or to the model or tool, and returns the response."""
 Wrap = Callable[[Any, Handler], Awaitable[Any]]
 """(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedMiddleware:
-    """The parts of one middleware."""
+    """The parts of one middleware that the agent uses."""
 
     name: str
     model: Wrap | None
-    """Its `awrap_model_call`; None if there is none."""
+    """The middleware's `wrap_model_call` as a coroutine function; None if it defines none."""
     tool: Wrap | None
-    """Its `awrap_tool_call`; None if there is none."""
+    """The middleware's `wrap_tool_call` as a coroutine function; None if it defines none."""
     rewrites: bool
-    """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
+    """Whether it may rewrite replies, so that no reply is streamed before the middleware has processed the whole."""
     undeclared: tuple[str, ...]
-    """Its methods that may do so for all that is known, as it does not declare `rewrites_replies`."""
+    """Names of the methods that may rewrite replies as far as is known, because the middleware does not declare
+    `rewrites_replies`."""
     hooks: dict[str, MiddlewareNode]
-    """Its `before_` and `after_` hooks, by point."""
+    """Point → the middleware's hook there."""
     tools: tuple[Any, ...]
+    """Tools that the middleware adds to the agent."""
     state_schema: Any
     transformers: tuple[Any, ...]
-    """Its stream transformers."""
+    """Stream transformers that the middleware adds to the graph."""
     asks: bool
-    """Whether it asks a person for approvals."""
+    """Whether it is LangChain's `HumanInTheLoopMiddleware`, which asks a person for approvals."""
 
     @property
     def adds_tools(self) -> bool:
@@ -163,12 +183,13 @@ class AdmittedMiddleware:
 
 
 def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AdmittedMiddleware]:
-    """Return the parts of an agent's middleware.
+    """Return the parts of each of an agent's middleware, in order.
 
     Raises:
-        ConfigError: If two with hooks have the same name, which names their nodes.
+        ConfigError: Two middleware with hooks have the same name; the name is part of the names of their nodes.
     """
     admitted = [_admit(one) for one in middleware]
+    # Without hooks, middleware has no node, and equal names do no harm.
     names = [one.name for one in admitted if one.hooks]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
@@ -178,6 +199,7 @@ def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[Admitted
 
 
 def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
+    """Return the parts of one middleware."""
     rewriting = _rewriting(middleware)
     model, rewrites = _wrap(middleware, "model"), bool(rewriting)
     hooks = node_hooks(middleware, rewrites=rewrites)
@@ -212,11 +234,11 @@ _OF_DECORATORS = "langchain.agents.middleware.types"
 
 
 def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:
-    """Return the methods of a middleware that may rewrite replies; empty if none does.
+    """Return the names of a middleware's methods that may rewrite replies; empty if none does.
 
-    Its `rewrites_replies` decides if it is set. Otherwise any method that receives a reply may rewrite it, unless the
-    class that defines the method is known to leave replies as they are. So a subclass counts as its parent, except for
-    the methods that it overrides.
+    The attribute `rewrites_replies` decides if it is set, except for `PIIMiddleware` that masks output. Otherwise any
+    method that receives a reply may rewrite it, unless the class that defines the method is known to leave replies as
+    they are. So a subclass counts as its parent, except for the methods that it overrides.
     """
     found = tuple(name for name in _SEE_REPLIES if is_overridden(middleware, AgentMiddleware, name))
     declared = getattr(middleware, "rewrites_replies", None)
@@ -226,10 +248,13 @@ def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:
 
 
 def _masks(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
+    """Whether a middleware is LangChain's `PIIMiddleware` and masks personal data in replies."""
     return isinstance(middleware, PIIMiddleware) and middleware.apply_to_output
 
 
 def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
+    # The class that defines the method, as a subclass may override another one only.
+    """Whether the class that defines a method may rewrite replies in it."""
     owner = next(each for each in type(middleware).__mro__ if name in vars(each))
     if owner is PIIMiddleware:
         return bool(middleware.apply_to_output)  # type: ignore[attr-defined]  # the class is in its MRO
@@ -239,6 +264,11 @@ def _may_rewrite(middleware: AgentMiddleware[Any, Any, Any], name: str) -> bool:
 
 
 def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
+    """Return a middleware's wrap method as a coroutine function that marks its own exceptions; None if it defines none.
+
+    Args:
+        kind: `model` or `tool`.
+    """
     found = [f"{prefix}wrap_{kind}_call" for prefix in ("a", "")]
     name = f"{middleware.name}.{found[1]}"
     coroutine, blocking = (is_overridden(middleware, AgentMiddleware, name) for name in found)
@@ -256,7 +286,11 @@ def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
 
 
 def _marked(wrap: Wrap, name: str) -> Wrap:
-    """Have each exception marked that a wrap method raises itself, and not because its handler did."""
+    """Return a wrap method that marks each exception that it raises itself, as opposed to those of its handler.
+
+    Args:
+        name: Name that `hook_that_raised` returns for a marked exception.
+    """
 
     async def marked(request: Any, handler: Handler) -> Any:
         passed: list[BaseException] = []
@@ -265,6 +299,7 @@ def _marked(wrap: Wrap, name: str) -> Wrap:
             try:
                 return await handler(inner)
             except BaseException as error:
+                # A wrapper that lets the handler's exception pass has not failed itself.
                 passed.append(error)
                 raise
 
@@ -279,9 +314,9 @@ def _marked(wrap: Wrap, name: str) -> Wrap:
 
 
 def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
-    """Convert a blocking wrap method to a coroutine function.
+    """Return a blocking wrap method as a coroutine function: it runs in a daemon thread, its handler in the event loop.
 
-    The method runs in a daemon thread; its handler runs in the event loop.
+    If the coroutine ends first, by a cancellation, the handler is cancelled, and further calls of it are refused.
     """
 
     async def wrapped(request: Any, handler: Handler) -> Any:
@@ -295,11 +330,12 @@ def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
 
 
 async def _call_handler(handler: Handler, request: Any) -> Any:
+    """Await a handler's response; a coroutine for any awaitable."""
     return await handler(request)
 
 
 class _LoopBridge:
-    """Runs coroutines in an event loop on behalf of a waiting thread, until it is closed."""
+    """Runs coroutines in an event loop for a thread that waits for them, until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -307,36 +343,40 @@ class _LoopBridge:
         self._closed = threading.Event()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine and wait for it; called in the thread.
+        """Run a coroutine in the loop, wait for it, and return its result; called in the thread.
 
         Raises:
-            CancelledError: If the bridge is closed, since nothing waits for the thread any more.
+            CancelledError: The bridge is closed, because nothing waits for the thread any more.
+            Exception: The coroutine raised it.
         """
         if self._closed.is_set():
             work.close()
             raise CancelledError
         self._running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        # `close` may have run between the check and the start.
         if self._closed.is_set():
             self._running.cancel()
         return self._running.result()
 
     def close(self) -> None:
-        """Cancel the running coroutine, and refuse further ones."""
+        """Cancel the running coroutine, and refuse further ones; called in the loop."""
         self._closed.set()
         if self._running is not None:
             self._running.cancel()
 
 
 CallRunner = Callable[[Call, BaseTool | None], Awaitable[CallResult]]
-"""Runs a call, with a tool of a middleware's own, or None for the agent's."""
+"""Runs a call with the given tool of a middleware, or with the agent's own tool for None."""
 logger = get_logger("graph_agent.hooks.middleware")
 
 
 _entered: ContextVar[list[str] | None] = ContextVar("graph_agent_entered", default=None)
-"""Names of the middleware that the current call has reached; the last one answers it if the tool does not run."""
+"""Names of the middleware that the current call has reached, outermost first; None outside a call."""
 
 
 def _recorded(name: str, wrap: Wrap) -> Wrap:
+    """Return a wrap method that adds the middleware's name to `_entered` when it is called."""
+
     async def recorded(request: Any, handler: Any) -> Any:
         if (entered := _entered.get()) is not None:
             entered.append(name)
@@ -346,12 +386,12 @@ def _recorded(name: str, wrap: Wrap) -> Wrap:
 
 
 class ToolMiddleware:
-    """The middleware of one agent that wraps tool calls.
+    """The middleware of one agent that wraps tool calls; false if there is none.
 
     Args:
-        middleware: Outermost first.
+        middleware: The agent's middleware, outermost first.
         tools: The agent's tools, by name.
-        own: The agent's own state fields.
+        own: The agent's own state fields, which middleware may read and write.
     """
 
     def __init__(
@@ -366,10 +406,19 @@ class ToolMiddleware:
         return self._wraps is not None
 
     async def __call__(self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: CallRunner) -> CallResult:
-        """Run a call through the middleware; errors become error outputs.
+        """Run a call through the middleware and return the output; exceptions become error outputs, and are logged.
+
+        An output that middleware gives without running the tool has the status `answered` or `denied`.
+
+        Args:
+            call: The call as planned.
+            config: The config of the task.
+            runtime: The runtime of the task.
+            run: Runs the call that the innermost middleware passes on; may be called several times.
 
         Raises:
-            GraphBubbleUp: If the tool or a middleware interrupts the graph to ask a person.
+            GraphBubbleUp: The tool or a middleware interrupts the graph to ask a person.
+            Exception: LangGraph's `interrupt()` refused the person's answer.
         """
         entered: list[str] = []
         token = _entered.set(entered)
@@ -381,6 +430,7 @@ class ToolMiddleware:
             nonlocal ran
             ran = True
             tool_call = request.tool_call
+            # Middleware passes on the request's tool unless it replaces it.
             given = request.tool if request.tool is not wrapped.tool else None
             output = await run({**call, "name": tool_call["name"], "arguments": to_json_safe(tool_call["args"])}, given)
             if isinstance(output.raised, Exception):
@@ -417,6 +467,7 @@ class ToolMiddleware:
         return output if ran or not entered else _answered(output, entered[-1])
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
+        """Return LangChain's request for a call, with copied arguments."""
         state = read_state(config, list(self._own.readable))
         return ToolCallRequest(
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
@@ -427,11 +478,15 @@ class ToolMiddleware:
 
 
 def _answered(output: CallResult, by: str) -> CallResult:
-    """Return the output that a middleware gave in place of the tool's."""
+    """Return an output marked as given by middleware in place of the tool's: `answered`, or `denied` if it is an error.
+
+    Args:
+        by: Name of the middleware.
+    """
     status: ResultStatus = "answered" if output.status == "success" else "denied"
     return replace(output, status=status, stored={**output.stored, "decided_by": by})
 
 
 def _is_raised_by_interrupt(error: BaseException) -> bool:
-    """Whether `interrupt()` refused a person's answer, which does not fit its `response_schema`."""
+    """Whether LangGraph's `interrupt()` raised the exception: the answer does not fit the `response_schema`."""
     return any(frame.f_code is interrupt.__code__ for frame, _ in walk_tb(error.__traceback__))

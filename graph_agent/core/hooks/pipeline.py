@@ -1,4 +1,7 @@
-"""Orders the hooks that are nodes of the graph."""
+"""Orders the hooks of middleware that are nodes of the graph.
+
+`before_agent` and `after_agent` run once an input, `before_model` and `after_model` around each model request.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,30 @@ AFTER_AGENT = "after_agent"
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareNode:
-    """One hook, which the graph runs as a node."""
+    """One hook of middleware, which the graph runs as a node."""
 
     owner: str
     """Name of the middleware."""
     point: str
     """`before_agent`, `before_model`, `after_model` or `after_agent`."""
     run: Callable[[Mapping[str, Any], RunnableConfig], Coroutine[Any, Any, dict[str, Any]]]
-    """Takes the state and the node's config; returns an update, empty if nothing changes."""
+    """Runs the hook: takes the state and the node's config, returns an update, which is empty if nothing changes."""
     jumps: tuple[str, ...] = ()
-    """Destinations that it declares for `jump_to`: `end`, `model`, `tools`."""
+    """Destinations that the hook declares for `jump_to`: `end`, `model`, `tools`."""
     rewrites: bool = False
-    """Whether it may rewrite an answer, so that it also sees answers that no model produced."""
+    """Whether the hook may rewrite an answer, so that it also receives answers that no model produced."""
     trace_policy: TracePolicy | None = None
-    """What tracers record of its node; None for everything."""
+    """What tracers record of the node; None for everything."""
 
     @property
     def node(self) -> str:
-        """The name of its node."""
+        """Name of the node: `<middleware>.<point>`, such as `PIIMiddleware.before_model`."""
         return f"{self.owner}.{self.point}"
 
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareNodes:
-    """The hooks of an agent, in the order in which they run."""
+    """The hooks of an agent by point, each in the order in which they run."""
 
     before_agent: tuple[MiddlewareNode, ...] = ()
     before_model: tuple[MiddlewareNode, ...] = ()
@@ -52,30 +55,32 @@ class MiddlewareNodes:
 
     @property
     def rewrites(self) -> bool:
-        """Whether some `after_model` hook may rewrite an answer."""
+        """Whether an `after_model` hook may rewrite an answer."""
         return any(hook.rewrites for hook in self.after_model)
 
     @property
     def supersteps(self) -> int:
-        """Supersteps that hooks, the model's own node and the return to `plan` add to a step."""
+        """Number of supersteps that hooks, the node `model` and the return to `plan` add to a step."""
+        # An answer after planning passes the hooks of the model a second time.
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)
 
     @property
     def entry(self) -> str:
-        """The first node before each request to the model."""
+        """Name of the first node before each model request."""
         return self.before_model[0].node if self.before_model else "model"
 
     @property
     def start(self) -> str:
-        """The first node of an input, after `plan`."""
+        """Name of the first node of an input, after `plan`."""
         return self.before_agent[0].node if self.before_agent else self.entry
 
     @property
     def review(self) -> str:
-        """The first node after each reply of the model."""
+        """Name of the first node after each reply of the model."""
+        # `plan` acts on the reply as the last hook left it.
         return self.after_model[0].node if self.after_model else "plan"
 
     @property
     def exit(self) -> str:
-        """The first node after the last reply."""
+        """Name of the first node after the last reply of an input."""
         return self.after_agent[0].node if self.after_agent else "finalize"

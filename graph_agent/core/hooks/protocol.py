@@ -32,13 +32,13 @@ OnError = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookRequest:
-    """The request of a planning reply. A patch creates a new one.
+    """The request that led to a reply, as hooks receive it. A patch creates a new one.
 
-    Each hook receives a copy, except for the model and the settings; mutations have no effect.
+    Each hook receives a copy, except for the model and the settings, so mutations have no effect.
     """
 
     model: BaseChatModel | str
-    """The chat model; a name only if a patch set one."""
+    """The chat model; the name `provider:name` only if a patch set one."""
     messages: list[AnyMessage]
     """The conversation as sent to the model, without the system prompt, which is prepended to each request."""
     tools: list[dict[str, Any]]
@@ -54,7 +54,7 @@ class HookRequest:
     session_id: str
     """The session id; empty for a run without a session."""
     step: int
-    """The step that is being planned, or the last step for the answer's request; from 1."""
+    """Number of the plan, from 1: the one being made, or the last one for the request of the answer."""
     phase: Literal["plan", "answer"] = "plan"
     """Kind of the reply: a planning reply, or the answer composed after planning."""
     depth: int = 0
@@ -63,14 +63,14 @@ class HookRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookResponse:
-    """A planning reply, copied for each hook."""
+    """A reply of the model, copied for each hook."""
 
     message: AIMessage
     """The reply, as the history would keep it."""
     calls: list[Call]
     """The calls that would run, each `{"id", "name", "arguments"}` in every mode; empty if there are none."""
     usage: Usage
-    """Usage of this reply."""
+    """Tokens and model calls of this reply."""
 
     @property
     def text(self) -> str:
@@ -79,7 +79,7 @@ class HookResponse:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls in LangChain's form, with `args`."""
+        """The calls in LangChain's form, with `args`; empty in modes in which the model writes calls as text."""
         return self.message.tool_calls
 
 
@@ -106,10 +106,10 @@ class RequestPatch:
     """Additional keyword arguments of the model call, merged over the current ones."""
 
     def apply(self, request: HookRequest) -> HookRequest:
-        """Return the patched request; `request` is not changed.
+        """Return the request with the patch applied, as a new object; `request` is not changed.
 
         Raises:
-            ValueError: If one of `tools` cannot be converted to a tool schema.
+            ValueError: One of `tools` cannot be converted to a tool schema.
         """
         return replace(
             request,
@@ -129,6 +129,7 @@ class LoopPlan:
     The default changes nothing, and the next hook is called.
     """
 
+    # The order of these fields is their precedence.
     response_override: str | AIMessage | None = None
     """The answer of this input in place of the reply: no rerun, no second phase, and none of the reply's calls runs.
 
@@ -161,13 +162,14 @@ class LoopHook:
     """Inspects each reply of the model before it takes effect. Subclass it; methods may be coroutine functions.
 
     A planning reply is passed before its calls run. An answer is passed before it is emitted, whether it comes from
-    planning, the second phase (`request.phase` is `answer`), a limit, or a tool with `return_direct`. One hook object
-    serves all sessions concurrently. A method that is not a coroutine function runs in a thread, so it may block. Model
-    calls made by a hook are not streamed; their usage is counted.
+    planning, the second phase (the request for the answer after planning, with `request.phase` `answer`), a limit, or a
+    tool with `return_direct`. One hook object serves all sessions concurrently. A method that is not a coroutine
+    function runs in a thread, so it may block. Model calls made by a hook are not streamed; their usage is counted.
     """
 
+    # A failed check must not let a reply pass unless the author has decided so.
     on_error: OnError = "fail"
-    """Effect of an exception in this hook."""
+    """Effect of an exception in this hook: `fail` ends the input as `FAILED`, `skip` warns and goes on without it."""
     sees_answers: bool = True
     """Whether this hook receives replies without calls, which may be the answer.
 
@@ -184,31 +186,33 @@ class LoopHook:
     def should_run(
         self, response: HookResponse, request: HookRequest
     ) -> tuple[bool, Any] | Awaitable[tuple[bool, Any]]:
-        """Return whether this hook acts on a reply, and a context value for `build_plan`.
+        """Return whether this hook acts on a reply, and a context value for `build_plan`. The default acts on none.
 
         Args:
-            response: The reply.
-            request: The reply's request.
+            response: A copy of the reply.
+            request: A copy of the reply's request.
         """
+        # Not abstract: a hook may only rewrite results.
         return False, None
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan | Awaitable[LoopPlan]:
-        """Return the hook's decision; called only if `should_run` returned True.
+        """Return the hook's decision; called only if `should_run` returned True. The default changes nothing.
 
         Args:
             context: The context value from `should_run`.
-            response: The reply.
-            request: The reply's request.
+            response: A copy of the reply.
+            request: A copy of the reply's request.
         """
         return LoopPlan()
 
     def rewrite_results(self, results: list[ToolMessage]) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
         """Return replacement texts of tool results for requests; called before each plan and each answer.
 
-        The history keeps the original results, so the replacements must be returned each time.
+        The history keeps the original results, so the replacements must be returned each time. The default replaces
+        none.
 
         Args:
-            results: The results in the conversation, oldest first.
+            results: Copies of the results in the conversation, oldest first.
 
         Returns:
             Message id → text; results without an entry are sent unchanged.
@@ -217,33 +221,37 @@ class LoopHook:
 
 
 class Middleware(Protocol):
-    """An `AgentMiddleware` of the `langchain` package, for checkers of programs that may lack the package."""
+    """An `AgentMiddleware` of the `langchain` package, for type checkers of programs that may lack the package."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, unique among the middleware of an agent."""
         ...
 
     @property
     def state_schema(self) -> type[Any]:
-        """The schema of the state that it reads."""
+        """The `TypedDict` of the state fields that the middleware reads and writes."""
         ...
 
 
 def sees_answers(hook: LoopHook) -> bool:
-    """Whether a hook receives replies without calls; False for a hook that inspects only calls or no replies."""
+    """Whether a hook receives replies without calls, which may be the answer.
+
+    False for a hook that does not override `should_run`, or sets `sees_answers` to False.
+    """
+    # A hook that overrides nothing would otherwise keep answers from being streamed.
     inspects_replies = getattr(type(hook), "should_run", None) is not LoopHook.should_run
     return inspects_replies and bool(getattr(hook, "sees_answers", True))
 
 
 def tool_schema(tool: Any) -> dict[str, Any]:
-    """Convert a tool to an OpenAI schema: `{"type": "function", "function": {"name", …}}`.
+    """Return a tool as OpenAI function schema: `{"type": "function", "function": {"name": …, "parameters": …}}`.
 
     Args:
         tool: An OpenAI schema, a LangChain tool, a pydantic class, or a function.
 
     Raises:
-        ValueError: If it is none of these.
+        ValueError: It is none of these, or has no name.
     """
     # Imported here: only hooks with tools need it.
     from langchain_core.utils.function_calling import convert_to_openai_tool

@@ -1,4 +1,8 @@
-"""Places messages that hooks add to requests but not to the history, and repairs their open calls."""
+"""Places messages that hooks add to requests but not to the history, and repairs their open calls.
+
+Carried messages are additions of a hook's rerun that later requests of the same input contain, too. An open call is a
+call without a result.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from graph_agent.models.sanitize import CALL_BLOCKS
 
 
 class CarriedMessages:
-    """Computes, for the reruns of one plan, the added messages that later requests of the input hold.
+    """Computes, for the reruns of one plan, the carried messages of the input.
 
     Args:
         before: The carried messages of the input's earlier plans.
+        history: The session's messages.
         request: The messages of the plan's first request.
     """
 
@@ -34,15 +39,16 @@ class CarriedMessages:
         self._kept: list[AnyMessage] = []
 
     def after_rerun(self, patched: Sequence[AnyMessage], keep: Sequence[AnyMessage]) -> list[RequestOnlyMessages]:
-        """The carried messages after a rerun, ordered by position.
+        """Return the carried messages of the input after a rerun, ordered by position in the history.
 
         Args:
-            patched: The messages of the rerun; their additions to the plan's first request replace those of the plan's
+            patched: The messages of the rerun. Their additions to the plan's first request replace those of the plan's
                 earlier reruns.
-            keep: Further messages to keep, in addition to those of the plan's earlier reruns.
+            keep: Further messages to carry, which stay for the plan's later reruns, too.
         """
         self._kept += keep
         found = additions(self._request, patched)
+        # A message may be in the patch and in `keep_messages`.
         rest = without_equals(self._kept, [message for addition in found for message in addition.messages])
         if rest:
             found.append(Addition(len(self._request), rest))
@@ -52,7 +58,7 @@ class CarriedMessages:
         return sorted([*self._before, *pieces], key=itemgetter("at"))
 
     def _at(self, before: int) -> int:
-        """The position in the history that corresponds to an index in the request."""
+        """Return the position in the history that corresponds to an index in the request; the end if there is none."""
         if before < len(self._request):
             positions = {message.id: position for position, message in enumerate(self._history)}
             for message in self._request[before:]:
@@ -61,7 +67,7 @@ class CarriedMessages:
         return len(self._history)
 
     def _with_unique_ids(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-        """Give each message an id that is unique in the request: compaction cuts requests at a message id."""
+        """Return messages with ids that no message of the request has, because compaction cuts requests at an id."""
         taken = {message.id for message in self._request}
         return [
             one if one.id and one.id not in taken else one.model_copy(update={"id": str(uuid4())}) for one in messages
@@ -70,6 +76,7 @@ class CarriedMessages:
 
 M = TypeVar("M", bound=BaseMessage)
 _Key: TypeAlias = tuple[str, str, tuple[str | None, ...]]
+"""Type, text and call ids of a message."""
 
 
 class Addition(NamedTuple):
@@ -81,10 +88,10 @@ class Addition(NamedTuple):
 
 
 def additions(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> list[Addition]:
-    """Find the messages that a patched request adds, in order.
+    """Return the messages that a patched request adds to the original, in order.
 
-    A message is an original if it has the id of one, or its type, text and call ids. New messages at a position where
-    originals are missing are rewrites, not additions, up to the first new call: a call and its result are always
+    A message is an original if it has the id of one, or the same type, text and call ids. New messages at a position
+    where originals are missing are rewrites, not additions, up to the first new call: a call and its result are always
     additions. A result whose call is not added with it is a rewrite.
     """
     places = _places(original, patched)
@@ -107,21 +114,22 @@ def additions(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> 
 
 
 def without_equals(messages: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """The messages that do not equal any of the others by type, text and call ids."""
+    """Return the messages that do not equal any of the others by type, text and call ids."""
     keys = {message_key(message) for message in others}
     return [message for message in messages if message_key(message) not in keys]
 
 
 def message_key(message: AnyMessage) -> _Key:
-    """The type, text and call ids of a message."""
+    """Return the type, text and call ids of a message; for a result, the id of the call that it answers."""
     ids = (message.tool_call_id,) if isinstance(message, ToolMessage) else tuple(_call_ids(message))
     return message.type, message.text, ids
 
 
 def _places(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> list[int | None]:
-    """For each patched message the index of its original; None for a new message. No original is used twice."""
+    """Return for each patched message the index of its original; None for a new message. No original is used twice."""
     by_id = {message.id: index for index, message in enumerate(original) if message.id}
     places: list[int | None] = [by_id.pop(message.id, None) if message.id else None for message in patched]
+    # Comparing texts is only needed if ids leave messages open.
     taken = {place for place in places if place is not None}
     if None not in places or len(taken) == len(original):
         return places
@@ -135,13 +143,17 @@ def _places(original: Sequence[AnyMessage], patched: Sequence[AnyMessage]) -> li
 
 
 def _from_first_call(run: Sequence[AnyMessage], known: set[str | None]) -> Sequence[AnyMessage]:
-    """The messages from the first one with a call that the original does not have; empty without one."""
+    """Return the messages from the first one with a call that the original does not have; empty if there is none.
+
+    Args:
+        known: Call ids of the original request.
+    """
     first = next((index for index, message in enumerate(run) if set(_call_ids(message)) - known), len(run))
     return run[first:]
 
 
 def _answered(run: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """The messages without results of calls that are not among them."""
+    """Return the messages without the results of calls that are not among them."""
     calls: set[str | None] = set()
     kept: list[AnyMessage] = []
     for message in run:
@@ -152,11 +164,15 @@ def _answered(run: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def _call_ids(message: AnyMessage) -> list[str | None]:
+    """Return the ids of a model message's calls; empty for any other message."""
     return [call["id"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
 
 
 def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Remove calls without results, which providers refuse; a message that holds only such calls is removed."""
+    """Return the messages without calls that have no result, which providers refuse.
+
+    A model message that has neither other calls nor text is removed.
+    """
     kept: list[AnyMessage] = []
     answered: set[str] = set()
     for message in reversed(messages):
@@ -169,11 +185,13 @@ def without_open_calls(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
             kept += [closed] if closed.tool_calls or closed.text.strip() else []
         else:
             kept.append(message)
+        # A result answers a call of the nearest message before it only.
         answered = set()
     return kept[::-1]
 
 
 def _with_calls(message: AIMessage, ids: set[str]) -> AIMessage:
+    """Return a model message with only the calls of these ids, in its content as well."""
     if all(call["id"] in ids for call in message.tool_calls):
         return message
     content = message.content
@@ -186,6 +204,7 @@ def _with_calls(message: AIMessage, ids: set[str]) -> AIMessage:
 
 
 def _is_open(block: object, ids: set[str]) -> bool:
+    """Whether a content block is a call with none of these ids."""
     return isinstance(block, dict) and block.get("type") in CALL_BLOCKS and block.get("id") not in ids
 
 
@@ -195,10 +214,11 @@ async def result_texts(
     warn: Callable[[str], None],
     count_reply: Callable[[AIMessage], None],
 ) -> dict[str, str]:
-    """Have the hooks rewrite tool results; each hook receives the results of the hooks before it.
+    """Have the hooks rewrite tool results, and return the new texts; each hook receives the texts of those before it.
 
     Args:
         hooks: The hooks that rewrite results, in order.
+        messages: The conversation.
         warn: Receives warnings for the user.
         count_reply: Receives each reply of a model that a hook calls itself.
 
@@ -206,7 +226,7 @@ async def result_texts(
         Message id → new text of the changed results.
 
     Raises:
-        HookError: If a hook with `on_error = "fail"` fails.
+        HookError: A hook with `on_error = "fail"` failed.
     """
     texts: dict[str, str] = {}
     if not hooks:
@@ -224,10 +244,10 @@ async def result_texts(
 
 
 def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
-    """Replace the text of tool results; their images and files stay.
+    """Return the messages with new texts in tool results; images and files of the results stay.
 
     Args:
-        texts: Message id → text.
+        texts: Message id → text; other messages stay unchanged.
     """
     return [
         with_message_text(message, texts[message.id])
@@ -238,7 +258,7 @@ def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
 
 
 def with_message_text(message: M, text: str) -> M:
-    """Replace the text of a message; its images and files follow the text."""
+    """Return a message with another text; its images and files follow the text."""
     content: Any = text
     if isinstance(message.content, list):
         rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
@@ -247,6 +267,7 @@ def with_message_text(message: M, text: str) -> M:
 
 
 def _checked(returned: Any) -> dict[str, str]:
+    """Return the value that `rewrite_results` returned as a dict; `TypeError` if it is no mapping of id → text."""
     if not isinstance(returned, Mapping):
         raise TypeError(f"rewrite_results returned {returned!r}; return a mapping of message id → text")
     for id_, text in returned.items():

@@ -23,7 +23,7 @@ Search = Callable[[str], Any | Awaitable[Any]]
 
 
 class WebSearchInterception(LoopHook):
-    """Runs a search for each `web_search` call of a reply, and reruns the model with the results.
+    """Runs a search for each `web_search` call of a reply, and asks the model again with the results.
 
     The hook offers the tool, so the agent needs none; if the agent has a tool of that name, its calls are fulfilled by
     the hook. The results stay in the requests until the input is answered. Other calls of the same reply do not run;
@@ -34,7 +34,11 @@ class WebSearchInterception(LoopHook):
         search: The search, a function or a coroutine function of the query; a function runs in a thread.
         name: Name of the tool whose calls are fulfilled.
         description: The tool's description for the model.
-        on_error: As for every hook; a failing search is not a failure of the hook.
+        on_error: Effect of a failure of the hook itself, which a failed search is not: `fail` ends the input as
+            `FAILED`; `skip` warns and continues without the hook.
+
+    Raises:
+        TypeError: `search` is not callable.
     """
 
     sees_answers = False
@@ -59,18 +63,20 @@ class WebSearchInterception(LoopHook):
         ]
 
     async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, list[Call]]:
-        """Return whether the reply contains searches, with their calls as the context."""
+        """Return whether the reply has searches, and their calls as the context; a call with `needs` does not count."""
         searches = [call for call in response.calls if call["name"] == self._name and not call.get("needs")]
         return bool(searches), searches
 
     async def build_plan(self, context: list[Call], response: HookResponse, request: HookRequest) -> LoopPlan:
-        """Run all searches concurrently, and rerun the model with the results."""
+        """Run all searches concurrently, and return the decision to ask the model again with the results."""
         results = await asyncio.gather(*(self._fulfil(call) for call in context))
         calls = AIMessage(response.text, tool_calls=canonical_calls(context))
+        # Only the searches, as providers refuse calls without results.
         added: list[AnyMessage] = [calls, *results]
         return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *added]))
 
     async def _fulfil(self, call: Call) -> ToolMessage:
+        """Return the result of one search; an error result if the query is no text, or if the search raises."""
         query = call["arguments"].get("query")
         if not isinstance(query, str) or not query.strip():
             fault = f"{self._name} takes the query as text: {{'query': '…'}}, not {call['arguments']!r}."
@@ -85,6 +91,7 @@ class WebSearchInterception(LoopHook):
         return _result(call, clean(as_text(found)) or "Nothing was found.")
 
     async def _run(self, query: str) -> Any:
+        """Return the results of a search for a query; raises what the search raises."""
         if asyncio.iscoroutinefunction(self._search):
             return await self._search(query)
         found = await call_in_thread(self._search, query)
@@ -92,4 +99,5 @@ class WebSearchInterception(LoopHook):
 
 
 def _result(call: Call, content: str, *, failed: bool = False) -> ToolMessage:
+    """Return the result message of a call."""
     return ToolMessage(content, tool_call_id=call["id"], name=call["name"], status="error" if failed else "success")

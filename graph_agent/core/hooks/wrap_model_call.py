@@ -1,4 +1,8 @@
-"""Wraps middleware around model requests: planning in every mode, and the answer."""
+"""Wraps middleware around model requests: planning in every mode, and the answer.
+
+A guard is middleware that may rewrite replies. Modes are the ways in which a model calls tools: `native` through the
+provider, `text` in the text, `wave` by a structured plan.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ class ModelMiddleware:
     """The middleware of one agent that wraps model calls.
 
     Args:
-        middleware: Outermost first.
+        middleware: The agent's middleware, outermost first.
         tools: The agent's tools, by name.
         prompts: The prompts that describe tools in modes without native tools.
         own: The agent's own state fields, which middleware may read and write.
@@ -72,18 +76,22 @@ class ModelMiddleware:
         self._prompts = prompts
 
     def around(self, client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
-        """Wrap a model's client and structured planner in the middleware."""
+        """Return a model's client and structured planner wrapped in the middleware; unchanged without middleware."""
         if self._wraps is None:
             return client, planner
         return _WrappedClient(client, self, quiet=self._quiet), _WrappedPlanner(planner, self)
 
     def request_tools(self, schemas: Sequence[dict[str, Any]]) -> list[Any]:
-        """Convert schemas to a middleware request's tools: the agent's tool objects, and copied schemas for others."""
+        """Return the tools of a middleware request: the agent's tool objects, and copies of the schemas of all
+        others."""
         names = [(schema["function"]["name"], schema) for schema in schemas]
         return [self._tools.get(name) or copied(schema) for name, schema in names]
 
     def schemas(self, tools: Sequence[Any], offered: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the schemas of a request's tools after the middleware; `offered` itself if they are unchanged."""
+        """Return the OpenAI schemas of a request's tools after the middleware; `offered` itself if they are unchanged.
+
+        Raises `ValueError` for an object that is no tool.
+        """
         if tools == self.request_tools(offered):
             return offered
         return [_schema(tool, offered) for tool in tools]
@@ -91,7 +99,10 @@ class ModelMiddleware:
     def update_prompt(
         self, messages: list[AnyMessage], tools: Sequence[Any], offered: Sequence[dict[str, Any]], mode: Mode
     ) -> list[AnyMessage]:
-        """Update the system prompt's tool descriptions if middleware changed the tools; nothing in native mode."""
+        """Return the messages with new tool descriptions in the system prompt, if middleware changed the tools.
+
+        In native mode the prompt does not describe tools, so the messages stay.
+        """
         remaining = self.schemas(tools, offered)
         if remaining is offered or mode == "native":
             return messages
@@ -108,16 +119,22 @@ class ModelMiddleware:
         send: Send,
         watch: StreamWatch,
     ) -> AIMessage:
-        """Send a request through the middleware and return the reply.
+        """Send a request through the middleware, and return the reply that the outermost returns.
+
+        State updates of the middleware are written by `write_field`. Usage of replies that are not returned is recorded
+        here.
 
         Args:
+            model: The model that the agent would ask.
+            request: The messages, with the system prompt.
             offered: OpenAI schemas of the offered tools, through the provider or in text.
-            watch: Whether tokens have been streamed. A request that fails after its first token is not sent again.
+            send: Sends a request to a model; called for each request that the innermost middleware passes on.
+            watch: State of the stream. A request that fails after its first token is not sent again.
 
         Raises:
-            ConfigError: If a middleware uses an unsupported feature.
-            HookError: If a middleware raises, or its request or response is unusable.
-            Exception: Errors of `send`.
+            ConfigError: A middleware uses an unsupported feature.
+            HookError: A middleware raised, or its request or response is unusable.
+            Exception: `send` raised it.
         """
         model_request = self._request(model, request, offered)
         failure: Exception | None = None
@@ -126,9 +143,11 @@ class ModelMiddleware:
 
         async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
             nonlocal failure, own
+            # Readers have received tokens of the failed reply, and a second one would follow them.
             if failure is not None and watch.seen:
                 raise failure
             if wrapped.response_format is not None:
+                # The agent parses the answer by its own schema.
                 raise ConfigError("A middleware set a response_format; give the agent its response_format instead.")
             self._check_request(wrapped, offered)
             prompt: list[AnyMessage] = [wrapped.system_message] if wrapped.system_message is not None else []
@@ -149,6 +168,7 @@ class ModelMiddleware:
             with side_call_context(replies.append) as context:
                 response = await self._call(self._wraps, model_request, handler, context)
             returned = reply = self._only_reply(response.model_response)
+            # The observer records that the model's own reply did not count.
             if own is None or not _is_same(own, returned):
                 record_replaced(self._names, own)
             self._apply(response.commands, response.model_response.structured_response)
@@ -159,13 +179,19 @@ class ModelMiddleware:
     async def guard(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]], answer: AIMessage
     ) -> AIMessage:
-        """Pass an answer that no model produced through the middleware that rewrites replies, as a model's reply.
+        """Pass an answer that no model produced through the middleware that rewrites replies, and return the result.
+
+        Without such middleware the answer is returned unchanged.
 
         Args:
-            request: Same as for `ask`; it is not sent.
+            model: The model that the request names.
+            request: The messages of the request that middleware receives; it is not sent.
+            offered: OpenAI schemas of the offered tools.
+            answer: The answer, given to the middleware as the model's reply.
 
         Raises:
-            ConfigError, HookError: Same as for `ask`.
+            ConfigError: A middleware uses an unsupported feature.
+            HookError: A middleware raised, or its response is unusable.
         """
 
         if self._guards is None:
@@ -188,11 +214,17 @@ class ModelMiddleware:
             record_replies(replies)
 
     async def _call(self, wraps: Any, request: ModelRequest[Any], handler: Any, context: contextvars.Context) -> Any:
-        """Call the wrappers in a context.
+        """Call the chained wrap methods in a context, and return the response.
+
+        Args:
+            wraps: The wrap methods, chained.
+            request: The request for the outermost.
+            handler: Sends the request that the innermost passes on.
+            context: Context variables for the middleware.
 
         Raises:
-            HookError: For an exception that one of them raised itself.
-            Exception: For one of the handler.
+            HookError: One of them raised an exception itself.
+            Exception: The handler raised it.
         """
         try:
             return await await_in_task(wraps(request, handler), context)
@@ -202,9 +234,15 @@ class ModelMiddleware:
             raise hook_error(hook, error) from error
 
     def _unusable(self, fault: str) -> HookError:
+        """Return the error for a request or response of the middleware that cannot be used.
+
+        Args:
+            fault: What is wrong and the fix, as a clause.
+        """
         return HookError(f"The hook {self._names} failed: {fault}", kind="middleware")
 
     def _only_reply(self, response: Any) -> AIMessage:
+        """Return the reply in a response; raise `HookError` if it is not exactly one model message."""
         if not isinstance(response, ModelResponse):
             raise self._unusable(f"it answered a model request with {response!r}; give a ModelResponse or AIMessage.")
         reply = response.result[-1] if response.result else None
@@ -215,6 +253,7 @@ class ModelMiddleware:
     def _request(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]]
     ) -> ModelRequest[Any]:
+        """Return LangChain's `ModelRequest`, with copies of messages and state, so that mutations have no effect."""
         system, messages = _split(request)
         # Copied: middleware that mutates the request instead of overriding it must not change the history.
         messages = copied(messages)
@@ -228,11 +267,11 @@ class ModelMiddleware:
         )
 
     def _check_request(self, request: ModelRequest[Any], offered: Sequence[dict[str, Any]]) -> None:
-        """Refuse a model and tools that cannot be used.
+        """Refuse a request after the middleware whose model or tools cannot be used.
 
         Raises:
-            ConfigError: If middleware added a tool, and none wraps tool calls.
-            HookError: If the model, or a tool, is another object.
+            ConfigError: Middleware added a tool, and no middleware wraps tool calls.
+            HookError: The model is no model, or a tool is no tool.
         """
         tools = request.tools
         if not isinstance(request.model, Runnable):
@@ -250,15 +289,15 @@ class ModelMiddleware:
             )
 
     def _apply(self, commands: Sequence[Command[Any]], structured: Any) -> None:
-        """Write the state updates that middleware returned with its responses.
+        """Write the state updates that middleware returned with its responses, for the node's own update.
 
         Args:
             commands: The commands, innermost first.
             structured: The structured response of the model response; None if it has none.
 
         Raises:
-            HookError: If one of them updates more than the conversation, the structured response and own fields, or
-                a field that holds one value is written twice.
+            HookError: A command does more than update the conversation, the structured response and own fields, or a
+                field that holds one value is written twice.
         """
         updates: list[tuple[str, Any]] = [] if structured is None else [("structured_response", structured)]
         for command in commands:
@@ -279,6 +318,7 @@ class ModelMiddleware:
             write_field(name, value)
 
     def _fault(self, name: str, value: Any) -> str | None:
+        """Return why middleware may not write a value to a field, as a clause; None if it may."""
         if name == "structured_response":
             return value_fault(value)
         if name != "messages":
@@ -290,6 +330,14 @@ class ModelMiddleware:
 
 
 class _WrappedClient(ModelClient):
+    """A model client whose requests pass through the middleware.
+
+    Args:
+        client: The client to wrap.
+        middleware: The middleware.
+        quiet: Whether answers are not streamed, because middleware may rewrite them.
+    """
+
     def __init__(self, client: ModelClient, middleware: ModelMiddleware, *, quiet: bool) -> None:
         super().__init__(client.model, client.schemas)
         self._middleware = middleware
@@ -306,7 +354,12 @@ class _WrappedClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: StreamWatch | None = None,
     ) -> AIMessage:
+        """Send a request through the middleware and return the reply; the arguments are those of `ModelClient.ask`.
+
+        Raises the errors of `ModelMiddleware.ask`.
+        """
         stream = watch or StreamWatch()
+        # A reply that is rewritten after its last token cannot be taken back from readers.
         silent = quiet or (phase == "answer" and self._quiet and not settings.stream_before_guards)
 
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
@@ -322,9 +375,11 @@ class _WrappedClient(ModelClient):
         return stream.settle(await self._middleware.ask(self.model, request, self.schemas, send, stream))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
+        """Return an answer that no model produced as the middleware rewrites it, without calls."""
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
+        """Return the call that produces an answer in one piece, after the middleware has processed it."""
         # Without retries: the caller retries according to the same settings.
         once = settings.with_values({"model_retries": 0})
         return ModelCall(cast("Any", _WholeAnswer(self, request, once, mode)), {}, list(request), bounded=True)
@@ -344,6 +399,8 @@ class _WrappedClient(ModelClient):
 
 
 class _WrappedPlanner(StructuredPlanner):
+    """A structured planner whose requests pass through the middleware, which sees an answer in a plan as text."""
+
     def __init__(self, planner: StructuredPlanner, middleware: ModelMiddleware) -> None:
         super().__init__(planner.model, planner.schema, planner.tool, planner.endpoint)
         self._middleware = middleware
@@ -351,6 +408,11 @@ class _WrappedPlanner(StructuredPlanner):
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
+        """Request a plan through the middleware and return the reply; a rewritten answer is returned as a plan.
+
+        Raises the errors of `ModelMiddleware.ask`.
+        """
+
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             planner: StructuredPlanner = self
             if wrapped.model is not self.model:
@@ -376,10 +438,14 @@ class _WrappedPlanner(StructuredPlanner):
 
 
 class _WholeAnswer(Runnable[Any, AIMessage]):
-    """An answer after a limit's sentence, returned in one piece after the middleware has processed it."""
+    """A model call that yields an answer in one piece after the middleware has processed it.
+
+    It gives the answer that follows the sentence about a limit.
+    """
 
     sends_requests = True
-    """Its requests are measured themselves; see `TimedRequest`."""
+    """Whether the client measures its requests itself (see `TimedRequest`), so that this call is not measured as
+    well."""
 
     def __init__(self, client: ModelClient, request: Sequence[AnyMessage], settings: LoopConfig, mode: Mode) -> None:
         self._client = client
@@ -388,14 +454,17 @@ class _WholeAnswer(Runnable[Any, AIMessage]):
         self._mode: Mode = mode
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        """Raise `TypeError`: the call runs asynchronously only."""
         raise TypeError("This runs asynchronously only.")
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        """Return the answer; the arguments of `Runnable` are not used."""
         return await self._client.ask("answer", self._request, self._settings, mode=self._mode, quiet=True)
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any | None
     ) -> AsyncIterator[AIMessage]:
+        """Yield the answer as one chunk; the arguments of `Runnable` are not used."""
         reply = await self.ainvoke(input, config)
         yield AIMessageChunk(
             content=reply.content,
@@ -406,7 +475,8 @@ class _WholeAnswer(Runnable[Any, AIMessage]):
 
 
 def _answer_of_plan(reply: AIMessage) -> AIMessage | None:
-    """Return the answer in a plan, as middleware receives it; None if the plan has none or cannot be read."""
+    """Return the answer in a plan as a model message; None if the plan has calls, has no answer, or cannot be
+    parsed."""
     try:
         plan = read_plan(reply, PlanningResult)
     except PlanError:
@@ -417,27 +487,34 @@ def _answer_of_plan(reply: AIMessage) -> AIMessage | None:
 
 
 def _plan_of_answer(answer: AIMessage) -> AIMessage:
-    """Return an answer that middleware has rewritten as a plan, so that no text in it is read as a call."""
+    """Return an answer that middleware has rewritten as JSON of a plan, so that no text in it is parsed as a call."""
     plan = {"status": "done", "tools": [], "answer": answer.text}
     return answer.model_copy(update={"content": json.dumps(plan, ensure_ascii=False)})
 
 
 def _is_same(own: AIMessage, returned: AIMessage) -> bool:
-    """Whether middleware returned the text and the calls of the model."""
+    """Whether middleware returned the text and the calls of the model, whatever else it changed."""
     calls = [[(call["name"], call["args"]) for call in reply.tool_calls] for reply in (own, returned)]
     return own.text == returned.text and calls[0] == calls[1]
 
 
 def _record_other_replies(replies: Sequence[AIMessage], reply: Any) -> None:
-    """Record the usage of replies other than the returned one, which the caller counts."""
+    """Record the usage of all replies but the returned one, which the caller counts.
+
+    Args:
+        replies: Replies of all model calls, also those that a middleware made itself.
+        reply: The returned reply; None if an exception was raised.
+    """
     used = reply.usage_metadata if isinstance(reply, AIMessage) else None
     # A rewritten reply is another object with the same usage.
     returned = next((one for one in replies if one is reply or (used is not None and one.usage_metadata == used)), None)
+    # Middleware may answer without asking a model.
     made_up = isinstance(reply, AIMessage) and returned is None and used is None
     record_replies([one for one in replies if one is not returned], uncalled=int(made_up))
 
 
 def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a tool's OpenAI schema, that of `offered` if it has the tool's name."""
     if not isinstance(tool, BaseTool):
         return tool_schema(tool)
     own = [schema for schema in offered if schema["function"]["name"] == tool.name]
@@ -445,11 +522,13 @@ def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[AnyMessage]]:
+    """Split a request into its system message, None if it has none, and the other messages."""
     first = request[0] if request else None
     return (first, list(request[1:])) if isinstance(first, SystemMessage) else (None, list(request))
 
 
 def _runtime() -> Runtime[Any] | None:
+    """Return LangGraph's runtime of the running node, with the user's own context; None outside a graph."""
     try:
         runtime = get_runtime()
     except (RuntimeError, KeyError):
