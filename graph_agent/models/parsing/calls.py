@@ -69,7 +69,10 @@ class Cut(NamedTuple):
 
 
 class Scanner:
-    """Parses one text in a single pass from left to right; `run` fills the attributes. One object serves one `Page`."""
+    """Parses one text in a single pass from left to right; `run` fills the attributes.
+
+    One object serves one `Page`.
+    """
 
     def __init__(self, page: Page) -> None:
         self.found: list[ParsedCall] = []
