@@ -33,7 +33,16 @@ from graph_agent.models.parsing.payload import (
     read_payload,
 )
 from graph_agent.models.parsing.shapes import ParseContext, ParsedCall, calls_in, envelope_content, is_envelope
-from graph_agent.models.parsing.tags import FAMILY, FUNCTION, FUNCTION_START, TAG, Fence, Page, code_end, read_fence
+from graph_agent.models.parsing.tags import (
+    FAMILY,
+    FUNCTION,
+    FUNCTION_START,
+    TAG,
+    Fence,
+    ParsedText,
+    code_end,
+    read_fence,
+)
 from graph_agent.models.parsing.turns import SPEAKER_LABEL, TURN, ProseEnd, in_quotation, line_end_before
 
 _OPENER = re.compile(
@@ -71,10 +80,10 @@ class Cut(NamedTuple):
 class Scanner:
     """Parses one text in a single pass from left to right; `run` fills the attributes.
 
-    One object serves one `Page`.
+    One object serves one `ParsedText`.
     """
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: ParsedText) -> None:
         self.found: list[ParsedCall] = []
         self.cuts: list[Cut] = []
         self.unclosed = False
@@ -410,7 +419,7 @@ def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
     """Parse a text like ``split_tool_calls`` for the same arguments, and also return how the text ends."""
     if _ANY_OPENER.search(text) is None:
         return TextCalls([], text.strip(), visible=text.strip())
-    scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))
+    scanner = Scanner(ParsedText(text, None if tools is None else frozenset(tools)))
     scanner.run()
     whole, damage = text[: scanner.end], scanner.damage
     prose = _prose(whole, scanner.cuts)
@@ -430,7 +439,7 @@ def plan_end(text: str) -> int | None:
     end, brace = ProseEnd().end(text), text.find("{", text.rfind("</think>") + 1)
     if brace < 0 or (end is not None and end <= brace):
         return end
-    position = Page(text, None).value_end(brace)
+    position = ParsedText(text, None).value_end(brace)
     turns = (turn.start() for turn in TURN.finditer(text, position) if not in_quotation(text, turn.start()))
     turn = next(turns, None)
     return None if turn is None else line_end_before(text, turn)
@@ -489,6 +498,6 @@ def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None
 
 def _pythonic(text: str, tools: Collection[str]) -> re.Match[str] | None:
     """Match the beginning of the first unclosed list of calls in Python's notation whose first name is a known tool."""
-    page = Page(text, frozenset(tools))
+    page = ParsedText(text, frozenset(tools))
     found = (match for match in _PYTHONIC.finditer(text) if match["name"] in tools)
     return next((match for match in found if page.bracket_end(match.start("list")) is None), None)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from graph_agent.base._internal.lenient_json import read_json
 from graph_agent.base.types import MAX_DEPTH
-from graph_agent.models.parsing.tags import TOOL_NAME_PATTERN, Page
+from graph_agent.models.parsing.tags import TOOL_NAME_PATTERN, ParsedText
 
 GEMMA_CALL = re.compile(rf"\s*+call:\s*+(?P<name>{TOOL_NAME_PATTERN})\s*+(?=\{{)")
 """Matches the beginning of a call of Gemma 4 or FunctionGemma, after its opening tag."""
@@ -68,7 +68,7 @@ class FamilyCall(NamedTuple):
     """Index after the arguments."""
 
 
-def read_gemma(page: Page, named: re.Match[str]) -> FamilyCall | None:
+def read_gemma(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
     """Parse the arguments after a match of ``GEMMA_CALL``; None if they are damaged.
 
     Arguments that end with the text are returned, and recorded in the page as unclosed.
@@ -124,13 +124,13 @@ def _word(text: str) -> Any:
     return text
 
 
-def harmony_end(page: Page, start: int) -> int:
+def harmony_end(page: ParsedText, start: int) -> int:
     """Return the index at which the gpt-oss message with the body at ``start`` ends, before its closing token."""
     end = page.next(_HARMONY_END, start)
     return len(page.text) if end is None else end.start()
 
 
-def read_kimi(page: Page, named: re.Match[str]) -> FamilyCall | None:
+def read_kimi(page: ParsedText, named: re.Match[str]) -> FamilyCall | None:
     """Parse the arguments after a match of ``KIMI_CALL``; `arguments` is None if they are damaged.
 
     A call without its end is recorded in the page as unclosed.

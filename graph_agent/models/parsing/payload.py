@@ -31,7 +31,7 @@ from graph_agent.models.parsing.tags import (
     PARAMETER_END,
     SEPARATOR,
     TOOL_NAME_PATTERN,
-    Page,
+    ParsedText,
 )
 
 _LONGEST = 100_000
@@ -190,7 +190,7 @@ class Payload(NamedTuple):
     """Index after the calls and their closing tags."""
 
 
-def read_payload(page: Page, start: int) -> Payload | None:
+def read_payload(page: ParsedText, start: int) -> Payload | None:
     """Parse the calls at ``start``, after an opening tag or fence, in any notation; None if there are none."""
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
@@ -205,7 +205,7 @@ def read_payload(page: Page, start: int) -> Payload | None:
     return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))
 
 
-def payload_of(page: Page, call: FamilyCall | None) -> Payload | None:
+def payload_of(page: ParsedText, call: FamilyCall | None) -> Payload | None:
     """Return a family's call, with its closing tags skipped; None if there is none or its arguments are damaged."""
     if call is None or call.arguments is None:
         return None
@@ -213,7 +213,7 @@ def payload_of(page: Page, call: FamilyCall | None) -> Payload | None:
     return Payload([parsed], after_closing_tags(page, call.end))
 
 
-def read_function(page: Page, name: str, start: int) -> Payload | None:
+def read_function(page: ParsedText, name: str, start: int) -> Payload | None:
     """Parse the parameters of a call whose opening tag ends at ``start``; None if nothing there belongs to a call.
 
     Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
@@ -250,13 +250,13 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
     return Payload([ParsedCall(known_name(name, page.tools), arguments)], end_of_tags)
 
 
-def after_closing_tags(page: Page, end: int) -> int:
+def after_closing_tags(page: ParsedText, end: int) -> int:
     """Return the index after the closing tags at ``end``; ``end`` if there are none."""
     closing = CLOSE.match(page.text, end)
     return closing.end() if closing else end
 
 
-def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
+def _values(page: ParsedText, start: int, *, delegate: bool) -> Payload | None:
     """Parse consecutive JSON values: Llama separates calls by ``;``, MiniMax and Jamba by lines."""
     calls: list[ParsedCall] = []
     position, end = start, start
@@ -273,13 +273,13 @@ def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
     return None if end == start else Payload(calls, end)
 
 
-def _pythonic_list(page: Page, start: int) -> Payload | None:
+def _pythonic_list(page: ParsedText, start: int) -> Payload | None:
     end = page.bracket_end(start)
     calls = None if end is None else pythonic_calls(page.text, start, end, page.work)
     return None if calls is None or end is None else Payload(calls, end)
 
 
-def _named(page: Page, start: int) -> Payload | None:
+def _named(page: ParsedText, start: int) -> Payload | None:
     """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none."""
     kind = DEEPSEEK_TYPE.match(page.text, start)
     if kind and (invoked := FUNCTION.match(page.text, kind.end())) is not None:
@@ -309,7 +309,7 @@ def _named(page: Page, start: int) -> Payload | None:
     return None
 
 
-def _with_arguments(page: Page, name: str, call_id: str | None, start: int) -> Payload | None:
+def _with_arguments(page: ParsedText, name: str, call_id: str | None, start: int) -> Payload | None:
     at = page.value_at(start, region=True)
     arguments = None if at is None else arguments_of(at.read.value, page.work)
     if at is None or arguments is None:
@@ -317,14 +317,14 @@ def _with_arguments(page: Page, name: str, call_id: str | None, start: int) -> P
     return Payload([ParsedCall(known_name(name, page.tools), arguments, call_id)], at.end)
 
 
-def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
+def _without_call(page: ParsedText, call: ParsedCall) -> ParsedCall:
     # Llama 3.1 calls its built-in tools as brave_search.call(query=…).
     if page.tools is not None and call.name in page.tools:
         return call
     return call._replace(name=call.name.removesuffix(".call"))
 
 
-def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int, bool]:
+def _pairs(page: ParsedText, start: int) -> tuple[dict[str, Any], int, bool]:
     """Parse the key-value pairs at ``start``; return them, the index after them, whether the text ends in a value."""
     pairs: dict[str, Any] = {}
     position, partial = start, False

@@ -146,7 +146,7 @@ class ValueAt(NamedTuple):
     """Index after it."""
 
 
-class Page:
+class ParsedText:
     """One text and the known tool names, with cached searches, so that parsing takes linear time."""
 
     def __init__(self, text: str, tools: Set[str] | None) -> None:
@@ -369,7 +369,7 @@ def code_language(language: str) -> bool:
     return _CODE.fullmatch(language) is not None
 
 
-def read_fence(page: Page, marks: re.Match[str]) -> Fence:
+def read_fence(page: ParsedText, marks: re.Match[str]) -> Fence:
     """Return the fence that begins with the matched marks."""
     info = _INFO.match(page.text, marks.end())
     if info is None:
@@ -377,7 +377,7 @@ def read_fence(page: Page, marks: re.Match[str]) -> Fence:
     return Fence(marks.start(), info.end(), marks[0], info["language"] or "")
 
 
-def code_end(page: Page, fence: Fence) -> int:
+def code_end(page: ParsedText, fence: Fence) -> int:
     """Return the index after a code block, which may close on its first line; the text's length if it is unclosed."""
     mark = fence.marks[0]
     first = page.next(_END_OR_LINE[mark], fence.body)
