@@ -407,12 +407,12 @@ class ForkPoint(BaseModel):
     seq: int = Field(ge=0, le=2**31, description="Index of the last event of the step.")
 
 
-def sessions(sender: Sender, server: RequestServices) -> Sessions:
+def sessions_of_caller(sender: Sender, server: RequestServices) -> Sessions:
     """Return the sessions of the request's caller; a dependency of routes."""
     return Sessions(server.chat.runs, sender)
 
 
-_CallerSessions = Annotated[Sessions, Depends(sessions)]
+_CallerSessions = Annotated[Sessions, Depends(sessions_of_caller)]
 
 
 @router.get("/memory/sessions")
