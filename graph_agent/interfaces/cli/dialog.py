@@ -130,7 +130,7 @@ def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
         )
     check_decision(kind, action)
     if kind == "edit":
-        return edit(action, parse_typed_arguments(rest))
+        return edit_decision(action, parse_typed_arguments(rest))
     return {"type": kind, "message": rest} if rest else {"type": kind}
 
 
@@ -140,7 +140,7 @@ def check_decision(kind: str, action: ReviewedCall) -> None:
         raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
 
 
-def edit(action: ReviewedCall, arguments: dict[str, Any]) -> DecisionFields:
+def edit_decision(action: ReviewedCall, arguments: dict[str, Any]) -> DecisionFields:
     """Return the decision to run a call with other arguments."""
     return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
 
@@ -304,7 +304,7 @@ class Dialog:
             answer, value = parse_answer(given), self._question.value
             self._close_question(read_elicitation_answer(value, answer).as_value() if is_elicitation(value) else answer)
         elif self._awaits == "edit":
-            self._decide(edit(action, parse_typed_arguments(given)))
+            self._decide(edit_decision(action, parse_typed_arguments(given)))
         elif self._awaits == "reject":
             self._decide({"type": "reject", "message": given.strip()} if given.strip() else {"type": "reject"})
         elif self._awaits == "respond":
