@@ -24,8 +24,7 @@ from graph_agent.core.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.planning.ask import RefusedError
 from graph_agent.core.planning.background import receive_for_session
 from graph_agent.core.planning.failures import failure_event
-from graph_agent.core.planning.hooked_requests import plan as request_plan
-from graph_agent.core.planning.hooked_requests import prepare
+from graph_agent.core.planning.hooked_requests import prepare, request_plan
 from graph_agent.core.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.core.planning.middleware_replies import (
     apply_hooks,

@@ -58,7 +58,7 @@ async def prepare(
         await renew_summary(requests, stored, new)
 
 
-async def plan(requests: ModelRequests) -> Planned:
+async def request_plan(requests: ModelRequests) -> Planned:
     """Ask for the next wave, and return the reply as the loop hooks leave it.
 
     Raises:
