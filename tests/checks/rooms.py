@@ -1,8 +1,10 @@
-"""Fail when the package's rooms become more tangled: more rooms, floors or arrows, or private names across rooms.
+"""Fail when the package's rooms become more tangled: more rooms, floors or arrows, private names across rooms, or names
+with several meanings.
 
 A room is a folder of the package with a folder above it at most, such as `core/planning`; `base` is one room. An arrow
 is a pair of rooms with an import from the first to the second, a floor a step of the longest chain of arrows. The
-public paths at the root are not counted: they only export names. `-v` lists the private names.
+public paths at the root are not counted: they only export names. A name has several meanings if the top levels of two
+modules define it differently and both are public by their spelling. `-v` lists the private names and the homonyms.
 """
 
 from __future__ import annotations
@@ -21,10 +23,28 @@ ROOMS = (
     *("agent_file", "base", "core", "devtools", "integrations", "interfaces"),
     *("models", "nodes", "session", "storage", "web"),
 )
-CEILINGS = {"rooms": 36, "floors": 17, "arrows": 198, "private names across rooms": 0}
+CEILINGS = {
+    "rooms": 36,
+    "floors": 17,
+    "arrows": 198,
+    "private names across rooms": 0,
+    "names with several meanings": 0,
+}
 """Greatest numbers that are accepted, which only sink."""
 OF_OTHERS = frozenset({"_agenerate", "_arun", "_astream", "_client", "_get_ls_params", "_replace", "_run"})
 """Private names that LangChain or the standard library defines, and classes of several rooms override."""
+
+ONE_MEANING = frozenset({"logger", "main", "router"})
+"""Names that mean the same in each module that defines them: its logger, its entry point, its routes."""
+PUBLIC_TWICE = {
+    "prune": "the command of `graph-agent`, and `graph_agent.persistence.prune`",
+    "replay": "the command of `graph-agent`, and `graph_agent.testing.replay`",
+    "serve": "the command, `graph_agent.server.serve.serve`, and `graph_agent.engines.restate_worker.serve`",
+    "steer": "the command of `graph-agent`, and `graph_agent.testing.steer`",
+}
+"""Names with several meanings that stay, with the reason."""
+ROUTES = frozenset({"delete", "get", "patch", "post", "put", "websocket"})
+"""Decorators of routes, whose functions' names are their operation ids, and so public."""
 
 
 def room_of(module: str) -> str | None:
@@ -104,12 +124,43 @@ def private_names() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}: {name} of {', '.join(sorted(defined[name]))}"
 
 
+def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the public names that a module's top level defines, each with its definition as text.
+
+    Left out are type variables, which are local, and functions whose name is a route's operation id.
+    """
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                called = {each.func for each in node.decorator_list if isinstance(each, ast.Call)}
+                if not any(isinstance(each, ast.Attribute) and each.attr in ROUTES for each in called):
+                    yield name, ast.dump(node)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                if not (isinstance(value, ast.Call) and "TypeVar" in ast.dump(value.func)):
+                    yield name, ast.dump(value)
+
+
+def homonyms() -> Iterator[str]:
+    """Yield each public name that two modules define differently, with these modules."""
+    found: dict[str, dict[str, Path]] = {}
+    for path, _ in files():
+        for name, definition in dict(definitions(ast.parse(path.read_text(encoding="utf-8")))).items():
+            if not name.startswith("_") and name not in ONE_MEANING and name not in PUBLIC_TWICE:
+                found.setdefault(name, {})[definition] = path.relative_to(ROOT)
+    for name, places in found.items():
+        if len(places) > 1:
+            yield f"{name}: {', '.join(map(str, places.values()))}"
+
+
 def main() -> None:
     """Print each number; exit with status 1 if one is above its ceiling."""
-    found = [*private_names()]
+    found, twice = [*private_names()], [*homonyms()]
     if "-v" in sys.argv[1:]:
-        sys.stdout.write("".join(f"{place}\n" for place in found))
-    numbers = dict(zip(CEILINGS, (*shape(), len(found)), strict=True))
+        sys.stdout.write("".join(f"{place}\n" for place in (*found, *twice)))
+    numbers = dict(zip(CEILINGS, (*shape(), len(found), len(twice)), strict=True))
     sys.stdout.write(", ".join(f"{number} {name}" for name, number in numbers.items()) + "\n")
     if worse := [name for name, number in numbers.items() if number > CEILINGS[name]]:
         sys.exit(f"More {' and '.join(worse)} than before, at most {[CEILINGS[name] for name in worse]} may be.")
