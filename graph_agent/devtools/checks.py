@@ -169,7 +169,10 @@ async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[CheckResul
 
 
 async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
-    """Contact the endpoint of a model without a completion, and return the result; `name` is shown."""
+    """Contact the endpoint of a model without a completion, and return the result; `name` is shown.
+
+    A refused key is a problem, an endpoint that cannot be reached a warning, and so is one that is there with a remark.
+    """
     from graph_agent.models.resolve import OK, endpoint_state
 
     state, remark = await endpoint_state(model)
@@ -221,7 +224,7 @@ async def check_delegates(spec: AgentSpec) -> list[CheckResult]:
 
 
 async def _remote(delegate: DelegateSpec, spec: AgentSpec) -> CheckResult:
-    """Return the result for one remote delegate."""
+    """Read the agent card of a remote delegate, and return the result: `ok`, or a problem with the reason."""
     fix = f"Start the agent {delegate.name!r}, or correct its url in the agent file."
     try:
         fault = await cast("A2ADelegate", delegate.build(spec.folder, None)).fault()

@@ -521,7 +521,7 @@ class PushedMessages(StreamTransformer):
         return {}
 
     def process(self, event: Any) -> bool:
-        """Replace a pushed chunk by a whole message; return False, which drops it, if the message has been reported."""
+        """Replace a pushed chunk by a whole message; return False to drop one whose message was reported, else True."""
         if event["method"] != "messages":
             return True
         data = event["params"]["data"]

@@ -161,8 +161,9 @@ class SessionCommands:
             return await self.abort()  # a run has begun since the check
 
     async def _was_taken_elsewhere(self) -> bool:
-        """Whether a run in a process whose lock is not visible here takes an abort out of the Store, within a
-        second.
+        """Whether a run in a process whose lock is not visible here takes an abort out of the Store, within a second.
+
+        If none does, the abort is removed again. Returns False at once without a Store, or if all locks are visible.
         """
         if self._store is None or await sees_other_processes(self.saver):
             return False
@@ -301,7 +302,10 @@ def call_records(
     interrupted = _interrupted(snapshot, recovery)
 
     def state(call: TrackedCall) -> CallProgress:
-        """Return the state of a call, from its events, its run, and what the checkpoints record after a crash."""
+        """Return the state of a call: from its result, the run in this process, or what a crashed run left.
+
+        Without any, a call that may have begun is `unknown`.
+        """
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]

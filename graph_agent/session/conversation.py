@@ -115,7 +115,9 @@ def _node_of(hook: MiddlewareNode) -> Callable[..., Any]:
     """
 
     async def run(state: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        """Run the hook, and return its update of the state."""
+        """Run the hook, and return its update of the state; raise `HookError` if it fails, and `NoSummaryError` at a
+        jump.
+        """
         try:
             update = await hook.run(state, config)
         except Exception as error:

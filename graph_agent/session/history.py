@@ -164,7 +164,10 @@ class EventReader:
         return await read_again(self._read)
 
     async def _read(self) -> Sequence[StoredEvent] | None:
-        """Read once; raise `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile."""
+        """Read once; move the position, and set `pending`. The result is that of `read`.
+
+        Raises `CheckpointRemovedError` if a pruning removes the checkpoint meanwhile.
+        """
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
@@ -259,7 +262,8 @@ class EventReader:
     async def _stored_at(self, checkpoint: CheckpointTuple) -> list[StoredEvent]:
         """Return the events at a checkpoint from its stored writes: the last full copy, and what was written after it.
 
-        Raises `DamagedSessionError` if there are fewer than recorded.
+        A write that overwrites the history replaces what was before. Raises `DamagedSessionError` if there are fewer
+        than recorded.
         """
         values = checkpoint.checkpoint["channel_values"]
         if "events" in values:
@@ -534,7 +538,7 @@ def _user_text(message: Any) -> str:
 
 
 async def _first_checkpoint(saver: BaseCheckpointSaver[Any], session_id: str) -> CheckpointTuple | None:
-    """Return the oldest checkpoint of a session; None if there is none."""
+    """Return the oldest checkpoint of a session that begins with an input; None if there is none."""
     read = getattr(saver, "first_checkpoint", None)
     if read is not None:
         found: CheckpointTuple | None = await read(session_id)

@@ -49,7 +49,11 @@ def add_hooks(graph: AgentStateGraph, deps: AgentDeps, hooks: MiddlewareNodes) -
 
 
 def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, all_hooks: MiddlewareNodes) -> None:
-    """Add the edges from each of some hooks to the next, from the last one to the node `then`, and for its jumps."""
+    """Add the edges from each of some hooks to the next, from the last one to the node `then`, and for its jumps.
+
+    A jump of a hook leads to `plan`, which decides what follows; a jump to `end` after the agent leads to `finalize`,
+    and a jump to `model` before the model to the first hook (`all_hooks.entry`).
+    """
     for at, hook in enumerate(hooks):
         following = hooks[at + 1].node if at + 1 < len(hooks) else then
         if not hook.jumps or following == "plan":
@@ -86,7 +90,11 @@ def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
     targets = {"agent": hooks.start, "model": hooks.entry, "review": hooks.review, "exit": hooks.exit}
 
     async def after_plan(state: ApprovalRoute, config: RunnableConfig) -> Sequence[Send | str] | str:
-        """Return the next tasks or node."""
+        """Return the ready calls as tasks; without any, the node of the route that `plan` has left in the loop state.
+
+        Also notes in the run whether it answers now. After an edit of the state, the calls that are left, or
+        `finalize`.
+        """
         if not is_running(config):
             return sends_of(calls_after_edit(config)) or "finalize"
         if state["loop"].get("awaiting_approval"):

@@ -76,7 +76,10 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 
 
 async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
-    """Yield the lines of an export except the last one."""
+    """Yield the lines of an export except the last one: the session, messages, events, checkpoints and notes.
+
+    Raises what `export_session` raises.
+    """
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
         newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
@@ -161,7 +164,11 @@ async def _chosen(
 async def _checkpoints(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, plans: Mapping[str, Trim], moved: Moved
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield a line for each checkpoint that is exported, each after its parent."""
+    """Yield a line for each checkpoint that is exported, each after its parent, with its writes and those that it
+    receives.
+
+    Raises `SessionBusyError` if one was pruned meanwhile.
+    """
     writes: dict[tuple[str, str], list[StoredWrite]] = {}
     for write in await tables.stored_writes(session_id):
         writes.setdefault((write.namespace, write.checkpoint_id), []).append(write)
@@ -351,7 +358,9 @@ async def background_sessions(saver: BaseCheckpointSaver[Any], session_id: str) 
 
 
 async def _named_tasks(saver: BaseCheckpointSaver[Any], session_id: str) -> list[str]:
-    """Return the ids of the sessions of a session's own background tasks."""
+    """Return the ids of the sessions of a session's own background tasks, from its events; none if these are
+    damaged.
+    """
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     try:
         events = [] if newest is None else (await read_history(saver, session_id, newest, pending=True))["events"]

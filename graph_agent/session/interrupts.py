@@ -139,7 +139,10 @@ async def checked_answers(
 def _checked_answers(
     answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Check answers (see `checked_answers`); blocking."""
+    """Return interrupt id → checked answer, in the form that the interrupted node expects; blocking.
+
+    Arguments and errors are described at `checked_answers`.
+    """
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")
     asked = open_interrupts(state)

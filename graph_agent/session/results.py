@@ -320,7 +320,10 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[TrackedCall]:
 
 
 def _results(calls: Sequence[TrackedCall]) -> dict[str, Any]:
-    """Return the model's id of a call → value of its result, with `#2` and so on for an id that is used again."""
+    """Return the model's id of a call → value of its result; calls without a result are left out.
+
+    An id that is used again counts for its newest call in structured plans, and gets `#2`, `#3` otherwise.
+    """
     results: dict[str, Any] = {}
     times: Counter[str] = Counter()
     for call in calls:
@@ -353,7 +356,10 @@ def planned_arguments(messages: Iterable[AnyMessage]) -> dict[str, dict[str, Any
 
 
 def _run_calls(calls: Sequence[TrackedCall], messages: Sequence[AnyMessage]) -> list[RunCall]:
-    """Return the calls of an input with their outcome; `messages` are those of the session."""
+    """Return the calls of an input with arguments, outcome and duration, in the order planned.
+
+    `messages` are those of the session, for the arguments of calls that did not start.
+    """
     planned = planned_arguments(since_input(messages))
     found: list[RunCall] = []
     for call in calls:

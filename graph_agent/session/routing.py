@@ -31,7 +31,7 @@ def session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[.
 
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
-        """Run the node between two checks of the lock."""
+        """Run the node between two checks of the lock, and stream the tool results in its update."""
         active_run = run_of(config)
         active_run.stop.check_held()
         update = await node(state, config, *args, **kwargs)

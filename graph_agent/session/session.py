@@ -396,7 +396,9 @@ def _check_callback(on_approval: object) -> None:
 
 
 def _input(given: Given) -> dict[str, Any]:
-    """Return the graph's input for a text or messages; raise `InputError` if it is empty or of another form."""
+    """Return `{"messages": […]}` for a text or messages, copied; raise `InputError` if it is empty or of another
+    form.
+    """
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}
     if isinstance(given, Sequence) and not isinstance(given, str) and given:

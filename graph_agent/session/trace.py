@@ -176,7 +176,9 @@ class _Input:
     """Call id → ids of the calls that it waits for."""
 
     def add(self, entry: Mapping[str, Any], seq: int) -> None:
-        """Process the next event of the input, whose index is `seq`."""
+        """Process the next event of the input, whose index in the history is `seq`: it begins or ends a span, or is a
+        note.
+        """
         self.last_seq = seq
         type_ = entry["type"]
         if type_ == "user_message":
@@ -284,7 +286,11 @@ class _Input:
 
 
 def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Span:
-    """Return the span of an event with the model calls that led to it; without any it has no duration."""
+    """Return the span of an event with the model calls that led to it, from the begin of the first to the end of the
+    last.
+
+    Without any it has no duration. Its status is `error` if the last call failed. `name` is the name of the span.
+    """
     models = [_model_call(call, entry, seq) for call in entry.get("model_calls", ())]
     start = min((model.start for model in models), default=_at(entry))
     ended = max((model.end for model in models), default=_at(entry))
@@ -319,7 +325,10 @@ def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Sp
 
 
 def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
-    """Return the span of a call, from its event; the spans of a delegate in this process are within it."""
+    """Return the span of a tool call or delegation, from the event of its begin or its result.
+
+    `fields` are those of `Span`. A delegate in this process has its own spans as children; a remote one only its usage.
+    """
     common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
     if entry["type"] in ("tool_call", "tool_result"):
         return Span(kind="tool", name=entry["name"], **common)
@@ -341,7 +350,7 @@ def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
 
 
 def _with_usage(span: Span) -> Span:
-    """Return a span with the tokens and the cost of its children summed."""
+    """Return a span with the sums of its children's tokens and cost; the cost is None if no child has one."""
     costs = [child.cost for child in span.children if child.cost is not None]
     return replace(
         span,
@@ -362,7 +371,7 @@ def _seconds(start: datetime, end: datetime) -> float:
 
 
 def _text(entry: Mapping[str, Any]) -> str:
-    """Return the text of a note."""
+    """Return the text of the note of an event of a type in `NOTED`."""
     match entry["type"]:
         case "limit":
             return f"{entry['reason']}: {entry['limit']:g}"
@@ -468,7 +477,10 @@ def _rows(spans: Sequence[Span], depth: int = 0) -> Iterator[tuple[int, Span]]:
 
 
 def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
-    """Return the SVG elements of a span: its label, its bar and its duration, at the height `y`."""
+    """Return the SVG elements of a span at the height `y`: its label, its bar on the axis, and its duration.
+
+    `depth` indents the label.
+    """
     room = _WIDTH - _LABEL - _TIME - 28
     begin, end = axis.at(span.start), axis.at(span.end)
     x, width = 14 + _LABEL + begin * room, max(2.0, (end - begin) * room)
@@ -481,7 +493,9 @@ def _row(span: Span, depth: int, y: int, axis: TimeAxis) -> list[str]:
 
 
 def _label(span: Span) -> str:
-    """Return the label of a span, with a mark for a failure."""
+    """Return the label of a span, such as `plan 2 gpt-4o`, `person: book` or `✗ search`; `?` and `–` mark other
+    outcomes.
+    """
     if span.kind == "wait":
         return f"person: {span.name}"
     if span.kind in ("plan", "answer"):

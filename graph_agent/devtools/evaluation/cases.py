@@ -348,7 +348,11 @@ def dump_cases(file: CaseFile) -> str:
 
 
 def _shortened(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case that have a short form, in this form."""
+    """Return the fields of a case that have a short form, in this form: `approve` and `reject` as words, calls as a
+    list.
+
+    Fields without a short form are left out.
+    """
     found: dict[str, Any] = {}
     if approvals := case.get("approvals"):
         found["approvals"] = {
@@ -464,7 +468,7 @@ def _outcome(case: Case, last: RunResult) -> Iterator[FailedCheck]:
 
 
 def _limits(limits: Limits, measures: Measures) -> Iterator[FailedCheck]:
-    """Yield a failure for each limit that the run exceeded, or a limit of the cost without prices."""
+    """Yield a failure for each limit that the run exceeded, and for a limit of the cost if the run has no cost."""
     for name in Limits.model_fields:
         most, took = getattr(limits, name), getattr(measures, name)
         if most is not None and took is None:

@@ -64,8 +64,10 @@ def write_cases(file: CaseFile, format_: CaseFormat) -> str:
 
 
 def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
-    """Convert examples, one JSON object a line, to the content of cases; `ConfigError` with the line if one is
-    invalid.
+    """Convert examples, one JSON object a line, to the content of cases.
+
+    The name is in the metadata, or is the example's `name`, `id` or number. Outputs become the expected answer. Raises
+    `ConfigError` with the line if an example is invalid; `where` is the name of the file.
     """
     cases: list[dict[str, Any]] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -89,6 +91,8 @@ def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
 def _to_langsmith(case: Case) -> dict[str, Any]:
     """Return a case as an example: `{"inputs": …, "outputs": …, "metadata": …}`, `outputs` only with an expected
     answer.
+
+    A single text is `{"input": TEXT}`; content blocks and several turns are `{"messages": […]}`.
     """
     turns = case.turns
     is_text = len(turns) == 1 and isinstance(turns[0], str)
@@ -154,8 +158,9 @@ def _to_pydantic_evals(case: Case) -> dict[str, Any]:
 
 
 def _own(case: Case) -> tuple[dict[str, Any], Any]:
-    """Return the fields that other formats do not have, as JSON, and the expected answer, which they have; None without
-    one.
+    """Return the fields that other formats do not have, as JSON, and the expected answer, which they have.
+
+    The fields are empty if the case has nothing but an expected answer; the answer is None if there is none.
     """
     fields = {"approvals", "context", "state", "expect"}
     own = case.model_dump(mode="json", exclude_defaults=True, include=fields)
@@ -173,7 +178,12 @@ def _with_own(case: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _input_of(inputs: Any) -> Any:
-    """Return the user's turns in the inputs of another format; as JSON text if they have no known form."""
+    """Return the user's turn or turns in the inputs of another format; the inputs as JSON text if they have no known
+    form.
+
+    Known are a text, a list, `{"messages": […]}` (those of the user), one of `_INPUT_KEYS`, and a single text under any
+    key.
+    """
     if isinstance(inputs, str | list):
         return inputs
     if isinstance(inputs, Mapping):
@@ -193,7 +203,10 @@ def _input_of(inputs: Any) -> Any:
 
 
 def _output_of(outputs: Any) -> Any:
-    """Return the answer in the outputs of an example; the outputs themselves if they have no known form."""
+    """Return the answer in the outputs of an example; the outputs themselves if they have no known form.
+
+    Known are `{"messages": […]}` (the last one) and a single key of `_OUTPUT_KEYS`.
+    """
     if not isinstance(outputs, Mapping):
         return outputs
     messages = outputs.get("messages")
@@ -205,7 +218,11 @@ def _output_of(outputs: Any) -> Any:
 
 
 def _evaluator(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of an evaluator and its arguments; a single argument without a name has the key `""`."""
+    """Return the name of an evaluator and its arguments, which are empty without any.
+
+    The forms are `NAME`, `{NAME: ARGUMENTS}` and `{"name": NAME, "arguments": ARGUMENTS}`. A single argument without a
+    name has the key `""`.
+    """
     if isinstance(given, Mapping) and set(given) == {"name", "arguments"}:
         given = {given["name"]: given["arguments"]}
     if not isinstance(given, Mapping):

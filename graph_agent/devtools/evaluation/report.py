@@ -247,7 +247,7 @@ def failure_lines(summary: CaseSummary) -> Iterator[str]:
 
 
 def _compared(comparison: Comparison) -> Iterator[str]:
-    """Yield the lines of a comparison."""
+    """Yield the lines of a comparison: the differences, the test of McNemar, and where the calls diverge."""
     yield f"{comparison.second.label} compared with {comparison.first.label}, with intervals of 95 %:"
     for name, difference in comparison.differences.items():
         form = {"passed": "+.1%", "tokens": "+,.0f", "cost": "+.4f"}.get(name, "+.2f")
@@ -263,7 +263,9 @@ def _compared(comparison: Comparison) -> Iterator[str]:
 
 
 def _agent_object(agent: AgentSummary) -> dict[str, Any]:
-    """Return the summary of an agent as plain JSON."""
+    """Return the summary of an agent as plain JSON: label, runs, passed, pass rate, pass^k and the means of the
+    measures.
+    """
     return {
         "agent": agent.label,
         "runs": agent.runs,
@@ -395,7 +397,9 @@ def report_page(report: Report, histories: Mapping[str, Sequence[Event]]) -> str
 
 
 def _row(summary: CaseSummary, sessions: Mapping[str, Sequence[Event]], *, several: bool) -> str:
-    """Return the row of a case in the table; `several` is whether it has a column for the agent."""
+    """Return the HTML row of a case: its outcome, failed checks, agent (if `several`), measures, and links to
+    sessions.
+    """
     state = "pass" if summary.passed == len(summary.trials) else "fail"
     failures = "".join(f"<li>{_text(line)}</li>" for line in failure_lines(summary) if not line.startswith("session "))
     agent = f'<td class="soft">{_text(summary.agent)}</td>' if several else ""

@@ -244,7 +244,11 @@ class Runner:
         return await Session(self.agents[trial.agent], trial.session_id).events()
 
     async def _run(self, trial: Trial) -> Trial:
-        """Run the turns of a trial, check the run, and return the trial with its outcome."""
+        """Run the turns of a trial, check the run, and return the trial with its outcome.
+
+        A turn that waits for a person without a decision is the last one. An exception of the run is a failure `run`,
+        without secrets in its text; then nothing else is checked.
+        """
         case, results = trial.case, list[RunResult]()
         session = Session(self.agents[trial.agent], trial.session_id, on_approval=_decider(case))
         is_stored, failures = False, list[FailedCheck]()
@@ -276,8 +280,10 @@ class Runner:
         """Return the function that asks a judge for the score of a trial's answer."""
 
         async def ask(judge: Judge, last: RunResult) -> Score:
-            """Ask a judge in a session of its own, which is found again for the same answer; raise `InputError` without
-            a score.
+            """Ask a judge for the score of an answer, in a session of its own.
+
+            The session of an equal request and answer is found again, and not asked twice, unless the trial was
+            deleted. Raises `InputError` if the judge gives no score, and `RunFailedError` if its model fails.
             """
             graph = self.judges[_judge_key(judge)]
             request = "\n\n".join(turn if isinstance(turn, str) else json.dumps(turn) for turn in trial.case.turns)
@@ -303,7 +309,7 @@ class Runner:
 
 
 def _measures(results: Sequence[RunResult]) -> Measures:
-    """Return what the results of a run took together; the cost is None without prices."""
+    """Return what the results of a run took together; the cost is None if no result has one."""
     spans = [span for result in results for span in spans_of(since_last_input(result.events))]
     costs = [result.cost for result in results if result.cost is not None]
     return Measures(
@@ -318,7 +324,9 @@ def _decider(case: Case) -> Callable[[HeldCall], Any]:
     """Return the function that decides on the calls of a case that wait for approval."""
 
     def decide(call: HeldCall) -> Any:
-        """Return the case's decision on a call; raise `InputError` if the case has none."""
+        """Return the case's decision on a call, by the name of its tool or else by `*`; raise `InputError` if there is
+        none.
+        """
         given = case.approvals.get(call["name"], case.approvals.get("*"))
         if given is None:
             raise InputError(
@@ -359,7 +367,11 @@ def _named(model: str | list[str]) -> str | list[str | ModelEndpoint]:
 
 
 def _judge_spec(judge: Judge, plan: Plan, agent: AgentSpec) -> AgentSpec:
-    """Return the agent file of a judge, with the model of `agent` unless the judge names another."""
+    """Return the agent file of a judge: a prompt with its rubric, and a score with a reason as the answer.
+
+    The model is that of `agent` unless the judge names another, whose dotted name is resolved in the folder of the
+    plan.
+    """
     # Braces of a rubric must not be read as those of a template.
     rubric = judge.rubric.replace("{{", "{ {").replace("{%", "{ %").replace("{#", "{ #")
     return AgentSpec(

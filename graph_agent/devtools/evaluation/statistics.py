@@ -193,7 +193,10 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
 
 
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:
-    """Return the value of a field in the events of an input, as text; `(none)` if there is none."""
+    """Return the value of a field in the first event that has it, as text; `(none)` if there is none.
+
+    The field `model` is the model of the first recorded model call.
+    """
     for entry in events:
         if field == "model" and entry.get("model_calls"):
             return str(entry["model_calls"][0]["model"])

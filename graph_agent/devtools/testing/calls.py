@@ -171,7 +171,8 @@ def compare_calls(
 def compare_runs(one: Sequence[CallInWave], other: Sequence[CallInWave]) -> CallDifference | None:
     """Return the first difference between the waves of two runs; None if they are equal.
 
-    The order within a wave and the ids of calls do not count.
+    It is in the first wave that differs: an argument of a call that both have, or a call that only one has. The order
+    within a wave, the ids and the outcomes of calls do not count.
     """
     for number, (wave, now) in enumerate(zip_longest(waves_of(one), waves_of(other), fillvalue=()), 1):
         paired = pair_calls(*([(call.name, call.arguments) for call in calls] for calls in (wave, now)))
@@ -319,7 +320,10 @@ def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
 
 
 def _calls_of(run: Any) -> list[CallInWave]:
-    """Return the calls of the run that `assert_calls` was given; raise `ConfigError` for another type."""
+    """Return the calls of the run that `assert_calls` was given: of a result, of all results in a list, or of events.
+
+    Raises `ConfigError` for another type.
+    """
     if isinstance(run, RunResult):
         return wave_calls([run])
     if not isinstance(run, Sequence) or isinstance(run, str):

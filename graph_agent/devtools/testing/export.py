@@ -136,7 +136,9 @@ def _expected(call: RecordedCall) -> dict[str, Any]:
 
 
 def _decisions_by_tool(inputs: Sequence[RecordedInput]) -> dict[str, Any]:
-    """Return tool → the first decision on its calls, as a case gives it; a case has one for each tool."""
+    """Return tool → the first decision on its calls, such as `{"reject": "too expensive"}`; a case has one for each
+    tool.
+    """
     found: dict[str, Any] = {}
     for entry in (entry for each in inputs for entry in each.events if entry["type"] == "approval_decision"):
         values = {"approve": True, "edit": entry.get("arguments"), **dict.fromkeys(("reject", "respond"), "")}
@@ -173,7 +175,7 @@ class _TestFile:
         self._uses_any = False
 
     def text(self, graph: CompiledStateGraph[Any, Any, Any, Any] | None, agent: str | None) -> str:
-        """Return the source of the file."""
+        """Return the source of the file; `graph` and `agent` are those of `to_test`."""
         writer = ScriptWriter(self._constants, self._has_agent, self._several, self._names)
         scripts = [(each, script_of(each)) for each in self._inputs]
         script = [code for each, one in scripts for code in writer.script(each, one.items)]
@@ -232,7 +234,9 @@ class _TestFile:
         return [*standard, *([""] if standard else []), *own, _import("graph_agent.testing", self._names)]
 
     def _turn(self, recorded: RecordedInput) -> Iterator[str]:
-        """Yield the statements that run one input and compare what it did."""
+        """Yield the statements that run one input and compare calls, results, answer, status and usage with the
+        recorded ones.
+        """
         name = f"INPUT_{recorded.number}" if self._several else "INPUT"
         contents = [self._constants.of(each, name) for each in recorded.contents]
         decisions = self._approvals(recorded)
@@ -285,7 +289,10 @@ class _TestFile:
         return found
 
     def _usage(self, recorded: RecordedInput) -> dict[str, Any]:
-        """Return the usage that the test has: of all stored replies except summaries, and of delegates."""
+        """Return the usage to compare with: of all stored replies except summaries, and of delegates, without cost.
+
+        All counts are `ANY` if a request was stopped.
+        """
         total: Usage = NO_USAGE
         for step in recorded.steps:
             for reply in step.replies:
@@ -299,7 +306,10 @@ class _TestFile:
         return dict.fromkeys(found, self._any()) if _stopped(recorded) else found
 
     def _approvals(self, recorded: RecordedInput) -> dict[str, Any]:
-        """Return call id → the code of the decision on it, or a list of them."""
+        """Return call id → the code of the decision on it, or a list of several.
+
+        With stub tools, a call that the agent's policy let run after a question is approved.
+        """
         decisions, asked = _decisions(recorded), asked_about([recorded])
         found: dict[str, Any] = {}
         for _, each in recorded.calls:

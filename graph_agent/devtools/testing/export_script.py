@@ -130,7 +130,8 @@ class Constants:
     def of(self, value: Any, name: str) -> Any:
         """Return the name of a long value as `Code`, and register it; return any other value unchanged.
 
-        `name` is the preferred name; a number follows if another value has it.
+        Long is a text of several lines, or an object or list, of at least `_LONG` characters. `name` is the preferred
+        name; a number follows if another value has it. An equal value keeps the name that it has.
         """
         if isinstance(value, Code) or not _is_long(value):
             return value
@@ -169,7 +170,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _key(value: Any) -> str:
-    """Return the text by which equal values are recognized."""
+    """Return the text (`repr`) by which equal values are recognized."""
     return repr(value)
 
 
@@ -278,7 +279,7 @@ class ScriptWriter:
                 return self._call("fail", [item.kind, item.message])
 
     def _reply(self, recorded: RecordedInput, item: Reply, following: Sequence[ScriptItem]) -> Code:
-        """Return the code of a reply or a structured plan."""
+        """Return the code of a reply, `reply(…)` or `plan(…)`, with its text, calls, tokens, finish reason and time."""
         options: dict[str, Any] = {"tokens": _tokens(item.tokens)}
         if item.finish_reason:
             options["finish_reason"] = item.finish_reason
@@ -347,7 +348,9 @@ def _at(item: Reply | Stop | Result) -> dict[str, float]:
 
 
 def _outcome(found: RecordedResult) -> dict[str, Any]:
-    """Return the options of `result` for a result: its value, content or error, its artifact, and its usage."""
+    """Return the options of `result` for a result: `returns`, `content` or `error`, and `artifact` and `usage` if there
+    are any.
+    """
     usage = {"usage": {name: count for name, count in found.usage.items() if name != "cost"}} if found.usage else {}
     if found.status not in SUCCESSES:
         return {"error": found.content, **usage}
@@ -459,7 +462,7 @@ def _recursion_limit(inputs: Sequence[RecordedInput]) -> dict[str, int]:
 
 
 def _brief_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a JSON schema that a stub tool needs."""
+    """Return `properties`, `required` and `$defs` of a JSON schema, as far as they are not empty."""
     return {name: schema[name] for name in ("properties", "required", "$defs") if schema.get(name)}
 
 

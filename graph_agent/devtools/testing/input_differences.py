@@ -163,7 +163,10 @@ class InputComparison:
                 yield from _placed(recorded, number, _step(step, other))
 
     def _requests(self, recorded: RecordedInput, step: RecordedStep, requests: Requests) -> Iterator[_Found]:
-        """Yield the differences of a step's requests, where both sides have recorded them."""
+        """Yield the differences of a step's requests, where both sides have recorded them.
+
+        A step with a reply that a hook or a repair replaced is skipped.
+        """
         if any(not reply.is_stored and not reply.error for reply in step.replies):
             return  # A hook or a repair asked again, with messages that are not recorded.
         for purpose in ("summary", "plan", "answer"):
@@ -172,7 +175,11 @@ class InputComparison:
                 yield from _differing("request", purpose, self._shown(one), self._shown(other))
 
     def _shown(self, request: ModelRequest) -> dict[str, Any]:
-        """Return what is compared of a request."""
+        """Return what is compared of a request: `{"messages": […], "tools": {name: definition}, "options": {…}}`.
+
+        System messages are empty if the prompt is expected to differ; tools that are replaced, and the definitions of
+        delegates, are left out.
+        """
         messages = [dict(each) for each in request.messages]
         if self.ignores_prompt:
             messages = [{"type": "system"} if each["type"] == "system" else each for each in messages]
@@ -229,7 +236,10 @@ def unfinished_wave(recorded: RecordedInput, now: RecordedInput) -> Iterator[Dif
 
 
 def _step(recorded: RecordedStep, now: RecordedStep) -> Iterator[_Found]:
-    """Yield the differences of one step: approvals, calls, results, limits, loop notices and steering."""
+    """Yield the differences of one step: approvals, calls, results, limits, loop notices and steering.
+
+    Calls are paired by name and arguments. A limit of the deadline is not compared.
+    """
     held, asked = _held(recorded.events), _held(now.events)
     paired = pair_calls(held, asked)
     yield from (_only(held[at], "approval", ABSENT) for at in paired.missing)
@@ -256,7 +266,10 @@ def _only(recorded: Any, kind: DifferenceKind, now: Any) -> _Found:
 
 
 def _calls(recorded: Sequence[RecordedCall], now: Sequence[RecordedCall], paired: PairedCalls) -> Iterator[_Found]:
-    """Yield the differences of the calls of a wave; `paired` is which of them correspond."""
+    """Yield the differences of the calls of a wave; `paired` is which of them correspond.
+
+    Corresponding calls with equal arguments are compared by the calls that they need and by their results.
+    """
     named, others = _named(recorded), _named(now)
     for at, other in paired.changed:
         yield from _differing("call", recorded[at].name, recorded[at].arguments, now[other].arguments)
@@ -284,7 +297,10 @@ def _needs(calls: Sequence[RecordedCall], new: Mapping[int, int]) -> Callable[[i
 
 
 def _result(recorded: RecordedCall, now: RecordedCall) -> Iterator[_Found]:
-    """Yield the differences of the results of two corresponding calls."""
+    """Yield the differences of the results of two corresponding calls: status, value and truncation.
+
+    A result that only one has is a difference; two failures of a different status are none.
+    """
     name, one, other = recorded.name, recorded.result, now.result
     if one is None or other is None:
         if one is not other:

@@ -95,7 +95,11 @@ def _quoted(name: str) -> str:
 
 
 def shown_values(recorded: Any, now: Any) -> tuple[str, str]:
-    """Return two values as JSON in one line each, for a message; of long ones, the part where they begin to differ."""
+    """Return two values as JSON, for a message, each in one line of at most `_SHOWN_CHARS` characters.
+
+    Of long values, the part is shown where they begin to differ, with `…` where something is cut. `ABSENT` is
+    `nothing`.
+    """
     one, other = (repr(each) if each is ABSENT else json.dumps(each, ensure_ascii=False) for each in (recorded, now))
     first = max(0, common_length(one, other) - _CONTEXT_CHARS) if max(len(one), len(other)) > _SHOWN_CHARS else 0
 

@@ -151,7 +151,11 @@ class _Values:
                 yield from self._objects(schema, depth)
 
     def _arrays(self, schema: Mapping[str, Any], name: str, depth: int) -> Iterator[list[Any]]:
-        """Yield a list of the usual length, then one of the least length."""
+        """Yield candidates of a list, of one or two lengths, whose items are the first candidates of their schemas.
+
+        The first list has the minimum length, but one item at least above the level `_DEEP`; the second has the minimum
+        length. A list with an item that has no candidate is left out.
+        """
         first, rest = schema.get("prefixItems", []), schema.get("items", schema.get("contains", True))
         least = max(schema.get("minItems", 0), schema.get("minContains", 1) if "contains" in schema else 0)
         for size in dict.fromkeys([max(least, len(first) or depth <= _DEEP), least]):
@@ -161,7 +165,10 @@ class _Values:
                 yield items
 
     def _objects(self, schema: Mapping[str, Any], depth: int) -> Iterator[dict[str, Any]]:
-        """Yield an object with its required properties, then one with all properties."""
+        """Yield an object with its required properties, or more up to the minimum number, then one with all properties.
+
+        An object with a property that has no candidate is left out.
+        """
         fields: Mapping[str, Any] = schema.get("properties", {})
         further = schema.get("additionalProperties", True)
         required = [*schema.get("required", ())]
@@ -182,7 +189,9 @@ class _Values:
         return next((value for value in candidates if check.is_valid(value)), _NONE)
 
     def _merged(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a schema with its references resolved and its parts under `allOf` joined into one."""
+        """Return a schema with its references resolved and its parts under `allOf` joined into one, up to
+        `_MOST_NESTED` levels.
+        """
         for _ in range(_MOST_NESTED):
             if isinstance(reference := schema.get("$ref"), str):
                 schema = _both({key: value for key, value in schema.items() if key != "$ref"}, self._at(reference))
@@ -291,7 +300,10 @@ _SAMPLES = "a0A-_ .!é\n"
 
 
 def _member(members: list[Any]) -> str:
-    """Return a character that a set of a parsed pattern contains."""
+    """Return a character that a set of a parsed pattern contains, by the first member of the set.
+
+    For a negated set it is a sample character that the set does not exclude.
+    """
     operation, given = members[0]
     match str(operation):
         case "LITERAL":
@@ -452,8 +464,9 @@ class _Improvisation(ModelScript):
         ]
 
     def _text_of_answer(self, request: ScriptedRequest, newest: Sequence[_Read]) -> str:
-        """Return the given answer, a value of the response format, or the results of the messages since the last
-        answer.
+        """Return the text of an answer: the given one, a value of the response format as JSON, or the results of calls.
+
+        The results are those in `newest`, as `<tool>: <result>`, one a line; without any it is `_NO_CALLS`.
         """
         if self._answer is not None:
             return self._answer

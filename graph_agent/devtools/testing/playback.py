@@ -169,7 +169,11 @@ class Playback:
         *,
         resumes: bool,
     ) -> Sequence[Interrupt]:
-        """Run or resume the input, and answer its interrupts, until it ends or waits; return the open interrupts."""
+        """Run or resume the input, and answer its interrupts with `decide`, until it ends or waits for a person.
+
+        Returns the open interrupts; empty if it has ended, failed, or `on_event` has ended it. The results of the
+        script are available again.
+        """
         self._calls, self.step, self._began = RecordedCalls(self._script.results), self._first, time.monotonic()
         self._ended_by = None
         await self._steer()
@@ -191,7 +195,9 @@ class Playback:
     async def _last_of(
         self, parts: AsyncGenerator[Part], on_event: Callable[[StoredEvent], Awaitable[bool]]
     ) -> RunResult | None:
-        """Consume the parts of an input's stream, and return its result; None if `on_event` has ended it."""
+        """Consume the parts of an input's stream, and return its result; None if `on_event` has ended the input by
+        returning True.
+        """
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, EventAdded):
@@ -206,8 +212,10 @@ class Playback:
     async def reply(self) -> AIMessage:
         """Return the next reply of the script, to a request of the model; called within a run.
 
-        Sends the steering that follows. At a stop, it aborts the input or waits for the deadline, and never returns.
-        Raises the error of a failure, and `ScriptError` at a fault where a test runs the inputs itself.
+        A request that a hook repeats in the same node gets the reply again that was given before, as often as the
+        recording lacks replies. The steering after the reply is sent. At a stop, the input is aborted, or the deadline
+        is waited for, and the call never returns. Raises the error of a failure, and `ScriptError` at a fault where a
+        test runs the inputs itself; where `play` runs them, a fault waits to be cancelled.
         """
         task, self._task = self._task, str(get_config()["configurable"].get("checkpoint_ns", ""))
         if self._repeats and task == self._task:  # a hook asks again; its first reply is not recorded
@@ -317,7 +325,10 @@ class Playback:
             await asyncio.sleep(0)
 
     def _missing(self, id_: str, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return a sentence on a call without a recorded result, with the difference from the most similar one."""
+        """Return a sentence on a call without a recorded result.
+
+        It names the first argument in which the most similar recorded call differs, or that the result was used before.
+        """
         near = [each for each in self._script.results if each.name == name]
         near.sort(key=lambda each: (each.id != id_, not self._calls.is_left(each)))
         if not near:
@@ -347,7 +358,9 @@ def asked_calls(asked: Interrupt) -> Sequence[HeldCall]:
 
 
 class RecordedCalls:
-    """Finds the results of calls. Each is found once, but again for a call that middleware repeats."""
+    """Finds the results of calls by name and arguments. Each is found once, but again for a call that middleware
+    repeats.
+    """
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._left: dict[_Key, list[Result]] = defaultdict(list)
@@ -356,7 +369,10 @@ class RecordedCalls:
             self._left[_key(each)].append(each)
 
     def take(self, id_: str, name: str, arguments: Mapping[str, Any]) -> Result | None:
-        """Return the result of a call with equal arguments, that of the same id first; None if none is left."""
+        """Return the result of the call with equal name and arguments; None if none is left.
+
+        A result for the same id comes first, then one that this call received before, then any other.
+        """
         key = name, canonical_arguments(arguments)
         fitting = self._left[key]
         same_id = next((each for each in fitting if each.id == id_), None)

@@ -214,7 +214,7 @@ class RecordedSession:
         return self._playback.session
 
     async def _run(self, contents: Sequence[ReplyContent], approvals: Mapping[str, Any]) -> RecordedRun:
-        """Run one input (see `run`)."""
+        """Run one input, and return what it did; raise `AssertionError` or `ScriptError` as `run` describes."""
         left = {id_: [*given] if isinstance(given, list) else [given] for id_, given in approvals.items()}
 
         def decide(call: HeldCall) -> Any:
@@ -236,7 +236,10 @@ class RecordedSession:
         return RecordedRun((await read_recording(self._saver, self._session.id)).input(-1))
 
     async def _build(self) -> CompiledAgentGraph:
-        """Build the agent with stubs for the tools and delegates that have results and that it does not have."""
+        """Build the agent with recorded models and calls.
+
+        Tools and delegates that the script has results of and that the agent lacks are added as stubs.
+        """
         graph = await self._agent()
         arguments = dict(graph.builder.arguments)
         config: LoopConfig = arguments.get("config") or LoopConfig()
@@ -261,7 +264,7 @@ class RecordedSession:
         return built if self._limit is None else built.with_config({"recursion_limit": self._limit})
 
     async def _agent(self) -> CompiledAgentGraph:
-        """Return the given agent, opened from its file if it is a path."""
+        """Return the given agent, opened from its file if it is a path; an agent without tools if none was given."""
         model = RecordedModel(self._playback)
         if self._given is None:
             return create_graph_agent(model, name="recorded")
@@ -274,7 +277,7 @@ class RecordedSession:
             return graph
 
     def _stub(self, name: str) -> BaseTool:
-        """Return a tool with recorded results only."""
+        """Return a tool of a name that checks its arguments, and whose results come from the script."""
 
         async def run(**_: Any) -> str:
             """Never called: the playback replaces the tool."""

@@ -82,7 +82,7 @@ class RecordedTest:
         return Session(opened, file.stem)
 
     def _built(self, given: Any) -> Agent:
-        """Return the agent, or call the function that makes it."""
+        """Return the agent, or call the function that makes it; in a replay, with a script in place of every model."""
         if isinstance(given, Pregel):
             return cast("Agent", given)
         # Without a provider's key, only a stand-in for the model can be built.
@@ -154,7 +154,9 @@ class _QuestionSaver(InMemorySaver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task, and note its questions and the calls that it has finished."""
+        """Store the writes of a task, and note its questions and the calls that it has finished; delegates are left
+        out.
+        """
         super().put_writes(config, writes, task_id, task_path)
         if config["configurable"].get("checkpoint_ns"):
             return  # of a delegate

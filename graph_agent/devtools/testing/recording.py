@@ -280,7 +280,10 @@ def recording_of(
 
 
 def _message_turns(messages: Iterable[AnyMessage]) -> list[list[AnyMessage]]:
-    """Return the messages after each input of the user, without the input itself."""
+    """Return one list for each input of the user, with the messages after it and without the user's own.
+
+    Messages before the first input are left out.
+    """
     turns: list[list[AnyMessage]] = []
     is_input = False
     for message in messages:
@@ -384,7 +387,7 @@ class _InputReader:
         return found
 
     def _step_of(self, tracked: TrackedCall) -> int:
-        """Return the step in which a call ran or was planned; 0 if that is unknown."""
+        """Return the step in which a call ran, or else in which it was planned; 0 if neither is known."""
         entry = tracked.started or tracked.result
         if entry is not None:
             return int(entry["step"])
@@ -407,7 +410,7 @@ class _InputReader:
         )
 
     def _replies_of(self, entries: Sequence[StoredEvent]) -> Iterator[RecordedReply]:
-        """Yield the replies of models in the events of one step, in order, and note gaps."""
+        """Yield the replies of models in the events of one step, in order; note in `gaps` what is not stored."""
         for entry in entries:
             records = list(entry.get("model_calls", ()))
             if entry["type"] == "plan" and not records and not entry.get("cached"):
@@ -431,7 +434,9 @@ class _InputReader:
                 yield self._unanswered(record)
 
     def _stored(self, entry: StoredEvent, record: ModelCallRecord, message: AIMessage | None) -> RecordedReply:
-        """Return the reply of a plan or an answer; `message` is its message, None if it has none."""
+        """Return the reply that became a plan or an answer, with details from `message`; None if the message is not
+        stored.
+        """
         usage = (message.usage_metadata if message is not None else None) or _usage_in(record)
         finish = str(message.response_metadata.get("finish_reason", "")) if message is not None else ""
         content = entry["reasoning"] if entry["type"] == "plan" else entry["content"]
@@ -449,7 +454,11 @@ class _InputReader:
         )
 
     def _planned(self, call: Mapping[str, Any], message: AIMessage | None) -> Mapping[str, Any]:
-        """Return a call of a plan as the model made it, before a person or a hook changed it."""
+        """Return a call of a plan as the model made it, before a person or a hook changed it: id, name, arguments and
+        needs.
+
+        Notes a gap if its arguments are not stored.
+        """
         id_, arguments, name = call["id"], {}, call["name"]
         if (held := self._requested.get(id_)) is not None:
             name, arguments = held["name"], held["arguments"]
@@ -467,7 +476,10 @@ class _InputReader:
         return {"id": plan_id_of(call), "name": name, "arguments": to_json_safe(arguments), **needs}
 
     def _message(self, entry: StoredEvent) -> AIMessage | None:
-        """Return the next message of a plan with calls, or of an answer; None if middleware has removed it."""
+        """Return the next message of a plan with calls, or of an answer; None if middleware has removed it.
+
+        Messages are matched in order: by the ids of calls, or by the text of the answer.
+        """
         wanted = {call["id"] for call in entry.get("calls", ())}
         for at, message in enumerate(self._messages[self._at :], self._at + 1):
             # A message that reports a failure is the framework's, and no reply of a model.
@@ -480,7 +492,11 @@ class _InputReader:
         return None
 
     def _unanswered(self, record: ModelCallRecord) -> RecordedReply:
-        """Return the reply of a request for which the session has no plan or answer; note a gap if it was replaced."""
+        """Return the reply of a request that led to no plan and no answer: a summary, a failure, or a reply that was
+        replaced.
+
+        Notes a gap for the last.
+        """
         purpose, error = record["purpose"], record.get("error", "")
         if purpose == "summary" and not error and (summary := next(self._summaries, None)) is not None:
             return RecordedReply(purpose=purpose, content=summary["content"], usage=_usage_in(record))
@@ -538,7 +554,10 @@ _REASONS: Mapping[str, StopReason] = {
 
 
 def _stop_reason(events: Sequence[StoredEvent], status: str) -> StopReason | None:
-    """Return why an input with a final status stopped; None for one that has not ended."""
+    """Return why an input with a final status stopped; None for one that has not ended.
+
+    For `ROUND_LIMIT` it is the reason of its last limit, or `loop`.
+    """
     if status != SessionStatus.ROUND_LIMIT:
         return _REASONS.get(status)
     # The status alone does not distinguish the limits: steps, tokens, cost and deadline share it.

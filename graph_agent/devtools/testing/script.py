@@ -377,7 +377,10 @@ def _steering(step: RecordedStep) -> dict[int, list[Steering]]:
 
 
 def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, repeats: int) -> Reply:
-    """Return the item of a stored reply; `repeats` is the number of replies before it that are not stored."""
+    """Return the item of a stored reply; `repeats` is the number of replies before it that are not stored.
+
+    An answer loses the sentence on the limit that the agent has put before it.
+    """
     content, finish = given.content, given.finish_reason
     is_limited = recorded.status in _LIMITED or any(each["type"] == "limit" for each in step.events)
     if given.purpose == "answer" and isinstance(content, str) and is_limited:
@@ -401,7 +404,9 @@ def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, re
 
 
 def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
-    """Return the recorded result of a call, or how it was stopped."""
+    """Return the recorded result of a call; a call without a result waits for a person, or is stopped if its input was
+    aborted.
+    """
     found, cause, given = each.result, stop_cause(recorded), (step, each.id, each.name, each.arguments)
     if found is None:
         return Result(*given, _NO_RESULT, stops="abort" if cause == "abort" else None, waits=cause != "abort")
@@ -419,7 +424,10 @@ def was_stopped(recorded: RecordedInput, each: RecordedCall) -> bool:
 
 
 def _reply_at_s(recorded: RecordedInput, step: RecordedStep, given: RecordedReply) -> float | None:
-    """Return when a reply ended, in seconds since the input began; None unless a deadline stopped the input."""
+    """Return when a reply ended, in seconds since the input began; None unless a deadline stopped the input.
+
+    It is the end of the model call, or else the time of its event.
+    """
     kind = "plan" if given.purpose == "plan" else "agent_response"
     entry = next((each for each in step.events if each["type"] == kind), {})
     if calls := entry.get("model_calls"):

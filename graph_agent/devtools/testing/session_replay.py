@@ -209,7 +209,11 @@ class Replayer:
                 await self._saver.adelete_thread(thread)
 
     async def _replay(self, recording: Recording, chosen: RecordedInput | None, from_step: int) -> Replay:
-        """Replay the inputs up to the chosen one, and compare them, or only that one."""
+        """Replay the inputs up to the chosen one, and compare all, or only that one if there is one.
+
+        Ends at the first difference that counts unless the replay continues, and where an input cannot be answered
+        further.
+        """
         events = [entry for each in recording.inputs for entry in each.events]
         comparison = InputComparison(
             requests={} if self._has_new_model else recorded_requests(events),

@@ -144,7 +144,10 @@ def recorded_tool(tool: BaseTool, playback: Playback) -> BaseTool:
     hidden = InjectedArguments(tool).hidden
 
     async def run(**_: Any) -> Any:
-        """Return the recorded result of the current call, as a value or a `ToolMessage`."""
+        """Return the recorded result of the current call: the value if it is JSON, else a `ToolMessage`.
+
+        Without a recorded result, the tool itself runs if the playback permits it.
+        """
         id_, arguments = _requested.get()
         shown = {name: value for name, value in arguments.items() if name not in hidden}
         found = await playback.result(id_, tool.name, shown, tool)
@@ -251,7 +254,10 @@ def rebuild(
     models = builder.deps.models
 
     def resolve(given: Any) -> BaseChatModel:
-        """Return the model that stands in for one of the agent's models."""
+        """Return what stands in for one of the agent's models: the given model, or a copy of it with recorded replies.
+
+        A model that cannot be built, e.g. without a key, is replaced by a plain model with recorded replies.
+        """
         if model is not None:
             return model
         try:

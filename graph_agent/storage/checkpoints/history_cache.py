@@ -182,7 +182,10 @@ class HistoryCache:
             return self._restore(known)
 
     def _restore(self, known: KnownHistory) -> History:
-        """Unpickle the kept chunks, append the newer writes, and keep the result with the new writes pickled."""
+        """Unpickle the kept chunks, append the newer writes, and keep the result under the checkpoint that is read.
+
+        Only the last chunk that is not full, and the newer writes, are pickled again.
+        """
         extended: dict[str, _Channel] = {}
         history: dict[str, DeltaChannelHistory] = {}
         for name, channel in known.kept.channels.items():

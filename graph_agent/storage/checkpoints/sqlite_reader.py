@@ -155,8 +155,11 @@ class SqliteReader:
         return await self.aget_tuple(_config(at, checkpoint_id)) if checkpoint_id else None
 
     def _history(self, at: tuple[str, str], target: str, channel: str) -> dict[str, Any]:
-        """Return the history of one channel before the checkpoint `target`: its writes, oldest first, and the last full
-        copy.
+        """Return the history of one channel before the checkpoint `target`: `{"writes": […], "seed": …}`, oldest write
+        first.
+
+        It goes back to the newest ancestor with a full copy, which is the `seed`; without one, to the first ancestor
+        that exists, and `seed` is absent.
         """
         writes: list[list[tuple[str, str, Any]]] = []
         query = f"{_WRITES} AND channel = ?{self._order}"

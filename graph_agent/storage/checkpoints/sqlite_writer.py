@@ -216,7 +216,11 @@ class Writer:
             _report(jobs)
 
     def _next(self) -> _Job | None:
-        """Return the next job when its batch is due; None to end the thread."""
+        """Return the next job when its batch is due: at once if a caller waits for one, else after `MAX_DELAY_S`
+        seconds.
+
+        Blocks while the queue is empty. Returns None to end the thread.
+        """
         if not self._urgent.wait(MAX_DELAY_S) and self._jobs.empty():
             # Idle: the next job wakes the thread. Otherwise a deferred job does not, as it waits for an urgent one.
             first = self._jobs.get()
@@ -259,7 +263,10 @@ class Writer:
         return True
 
     def _run_apart(self, jobs: list[_Job]) -> None:
-        """Run jobs such that a failed one is undone alone; the others stay in the transaction."""
+        """Run jobs such that a failed one is undone alone; the others stay in the transaction.
+
+        If SQLite rolls back the whole transaction, the jobs before the failed one fail, too.
+        """
         done: list[_Job] = []
         for job in jobs:
             try:
@@ -355,7 +362,9 @@ def _report(jobs: list[_Job]) -> None:
 
 
 def _resolve(jobs: list[_Job]) -> None:
-    """Set the futures of jobs on their event loop."""
+    """Set the results or errors of jobs in their futures, on the event loop of the futures; cancelled ones are
+    skipped.
+    """
     for job in jobs:
         assert isinstance(job.future, asyncio.Future)
         if job.future.done():

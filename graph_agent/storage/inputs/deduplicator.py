@@ -218,7 +218,10 @@ async def admit_input(
 
 
 def _content(given: Any) -> Any:
-    """Return what identifies an input of a graph, with its messages in the form that `Session.run` gives them."""
+    """Return what identifies an input of a graph: of a `Command` the answer, of a state update the whole update.
+
+    Its messages are converted to LangChain messages, as in inputs of `Session.run`.
+    """
     if isinstance(given, Command):
         return given.resume
     if not isinstance(given, Mapping) or "messages" not in given:

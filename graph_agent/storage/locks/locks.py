@@ -182,7 +182,10 @@ class SessionLocks:
         return file
 
     def _is_free_byte(self, place: Path, session_id: str) -> bool:
-        """Whether no other process has locked the byte of a session."""
+        """Whether no other process has locked the byte of a session; True without a lock file, which is not created.
+
+        Raises `SessionLockError` if the file cannot be inspected.
+        """
         file = self._file(place) if place in self._files else LockFile.open_read_only(place)
         if file is None:
             return True
@@ -293,7 +296,7 @@ def _path(rows: Any) -> Path | None:
 
 
 def _postgres_place(connection: Any) -> PostgresAddress:
-    """Return the identity of the database of a psycopg connection."""
+    """Return the identity of the database of a psycopg connection, with a connection string for new connections."""
     from psycopg.conninfo import make_conninfo
 
     info = connection.info

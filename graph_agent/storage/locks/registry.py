@@ -318,7 +318,10 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 
     # The function receives itself: in its closure it would be a cycle, which only garbage collection frees.
     def look(again: Callable[..., None]) -> None:
-        """Check whether the run is stopped, and schedule the next check, or cancel the task."""
+        """Check whether the run is stopped, and schedule the next check; cancel the task if its time is over.
+
+        The fence is closed before, so that the run stores nothing more. `again` is this function itself.
+        """
         nonlocal timer, is_forced, stopped_at
         is_left = run.stop.readership is not None and run.stop.readership.is_left
         is_stopped = run.stop.aborted or is_left or run.stop.left_s == 0 or task.cancelling() > before
@@ -347,7 +350,9 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
-    """Create the run of an entry point, with the run that surrounds it as its parent."""
+    """Create the run of an entry point, with the run that surrounds it as its parent, and the mark of the input, if
+    any.
+    """
     handle = handle_of(configurable)
     identity, parent = RunIdentity(str(configurable.get("thread_id", ""))), handle.run or handle.parent
     if isinstance(parent, RunHandle):
@@ -356,7 +361,7 @@ def _new_run(configurable: Mapping[str, Any]) -> Run:
 
 
 def _has_session(run: Run) -> bool:
-    """Whether a run is the session's own, and not a part of another run of the same session."""
+    """Whether a run must lock its session: it has a session, and is not a part of another run of the same session."""
     session_id, parent = run.identity.session_id, run.parent
     if not session_id or (isinstance(parent, Run) and parent.identity.session_id == session_id):
         return False
@@ -465,7 +470,12 @@ async def _take(key: tuple[Hashable, str]) -> bool:
 
 
 def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
-    """Return a future of the end of a session's run; None if it is not ending, or runs in another process."""
+    """Return a future that is done at the end of a session's run; None if the run goes on, or there is none in this
+    process.
+
+    A run whose stream was left by its reader is closed. For a run that has ended, the future is done when its lock is
+    released.
+    """
     run = _under_way.get(key)
     if run is None:
         return _releasing.get(key)
@@ -526,7 +536,7 @@ def _released(key: tuple[Hashable, str], run: Run) -> Iterator[None]:
 
 
 def _busy(session_id: str) -> SessionBusyError:
-    """Return the error for a session whose run is in progress."""
+    """Return the error for a session whose run is in progress, with what a caller can do."""
     return SessionBusyError(
         f"Session {session_id!r} is running already. Talk to that run (Session.steer, Session.follow_up), stop it "
         "(Session.abort), or wait for its end."

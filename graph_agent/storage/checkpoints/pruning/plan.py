@@ -110,7 +110,11 @@ class Trim:
         return [part for part in self.parts if len(part.ids) > 1 or not self.rows[part.ids[0]].is_part]
 
     def parents(self) -> dict[str, str | None]:
-        """Return checkpoint id → new parent, for the checkpoints whose parent changes: None for no parent."""
+        """Return checkpoint id → new parent, None for no parent, for the checkpoints whose parent changes.
+
+        These are heads of parts and the cut: each becomes the child of the one before it, the oldest the child of
+        `first`. Empty without a cut.
+        """
         if self.cut is None:
             return {}
         below = self.first
@@ -135,7 +139,10 @@ class Trim:
         return [each for each in order if each in remaining]
 
     def metadata_of(self, id_: str) -> Mapping[str, Any]:
-        """Return the metadata of a checkpoint after the pruning; that of the head of a part is changed."""
+        """Return the metadata that a checkpoint has after the pruning.
+
+        That of the head of a part gets the mark `JOINED` and loses the id of its input; any other is unchanged.
+        """
         metadata = self.rows[id_].metadata
         if id_ not in {part.ids[0] for part in self.parts}:
             return metadata
@@ -143,7 +150,7 @@ class Trim:
         return {**{name: value for name, value in metadata.items() if name != INPUT_ID}, JOINED: True}
 
     def reasons(self) -> dict[str, str]:
-        """Return the id of each remaining checkpoint → why it remains."""
+        """Return checkpoint id → why it remains, one of the constants of this module, for each remaining checkpoint."""
         parts = dict.fromkeys((part.ids[0] for part in self.parts), HISTORY)
         stored = {id_: HISTORY for id_ in self.kept if self.rows[id_].is_part}
         first = {self.first: FIRST} if self.first is not None else {}
@@ -163,7 +170,7 @@ def lineage(rows: Rows, id_: str | None) -> list[Row]:
 
 
 def descendants(rows: Rows, id_: str) -> set[str]:
-    """Return the ids of a checkpoint and of all checkpoints that continue it."""
+    """Return the ids of a checkpoint, itself included, and of all checkpoints that continue it, directly or not."""
     children: dict[str, list[str]] = {}
     for row in rows.values():
         if row.parent is not None:

@@ -105,7 +105,12 @@ class SessionPlan:
     """Namespace and id of the head of a part → the writes that the part receives."""
 
     async def report(self, tables: Tables) -> PrunedSession:
-        """Return what the plan removes; the session's `tables` are read, and nothing is changed."""
+        """Return the numbers of checkpoints, writes and bytes that the plan removes, and how many remain for which
+        reason.
+
+        Checkpoints that become parts count as removed, moved writes do not. The session's `tables` are read, and
+        nothing is changed.
+        """
         checkpoints = writes = size = 0
         for namespace, plan in self.namespaces.items():
             hidden = [part.ids[0] for part in plan.new_parts if not plan.rows[part.ids[0]].is_part]
@@ -122,8 +127,10 @@ class SessionPlan:
         return PrunedSession(self.thread_id, checkpoints, writes, size, remaining, by_number(self._reasons()))
 
     def statements(self, tables: Tables) -> list[Statement]:
-        """Return the statements that carry out the plan, and note what remains, so that a later pruning can skip the
-        session.
+        """Return the statements that carry out the plan: delete, move writes, change parents, and clean up.
+
+        The last one notes what remains, so that a later pruning can skip the session. Statements without rows are left
+        out.
         """
         found: list[Statement] = []
         for namespace, plan in self.namespaces.items():
@@ -149,7 +156,10 @@ class SessionPlan:
         return Counter(reason for plan in self.namespaces.values() for reason in plan.reasons().values())
 
     def _mark(self) -> bytes | None:
-        """Return the note by which a later pruning recognizes the session, in JSON; None if it may remove more then."""
+        """Return the note of what remains: `{"newest": …, "number": …, "trimmed": {reason: number}}` as JSON.
+
+        Returns None if a later pruning may remove more although nothing was added.
+        """
         if any(depends_on_time(name, plan) for name, plan in self.namespaces.items()):
             return None
         remaining = [id_ for plan in self.namespaces.values() for id_ in plan.rows.keys() - {*plan.removed}]

@@ -103,7 +103,9 @@ class SqliteTables(Tables):
         await confirm()  # a lock on a file is not lost within a transaction
 
         def store(db: sqlite3.Connection) -> None:
-            """Execute the statements, if the thread is as expected."""
+            """Execute the statements in a transaction; raise `ThreadChangedError` first if the thread is not as
+            expected.
+            """
             with _transaction(db):
                 if expected is not None:
                     found = db.execute(EXTENT, (expected.id,)).fetchone()
@@ -198,7 +200,11 @@ def _unpack(kind: str, blob: bytes) -> Any:
 
 
 def _reclaim(db: sqlite3.Connection, *, idle: bool) -> None:
-    """Free unused pages, and shorten the log; `idle` permits a rewrite of a file that cannot free single pages."""
+    """Free unused pages in small steps, and shorten the write-ahead log.
+
+    A file that cannot free single pages is rewritten if `idle`, so that it can from then on, and is else left as it is.
+    Stops without an error when another connection holds a lock.
+    """
     try:
         [[mode]] = db.execute("PRAGMA auto_vacuum").fetchall()
         if mode == _INCREMENTAL:
