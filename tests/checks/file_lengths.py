@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 422
 """Modules the package may have; lower it when modules join."""
-LINES = 94_224
+LINES = 94_481
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
