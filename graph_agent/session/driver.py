@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from langgraph.types import StreamMode
 
     from graph_agent.base._internal.closing_stream import ConsumerTracker
+    from graph_agent.session.deduplicator import InputDeduplicator
     from graph_agent.session.interrupts import AutoApproval, OnApproval
     from graph_agent.session.results import Part
     from graph_agent.session.stream_parts import StreamParts
-    from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 
 logger = logging.getLogger(__name__)
 _FOLLOW_UP_S = 10.0
@@ -143,7 +143,7 @@ class RunDriver:
     def inputs(self) -> InputDeduplicator:
         """Finds the session's inputs by the ids that their senders gave them."""
         # Imported here: only inputs with an id, and answers, need it.
-        from graph_agent.storage.inputs.deduplicator import InputDeduplicator
+        from graph_agent.session.deduplicator import InputDeduplicator
 
         return InputDeduplicator(
             cast("BaseCheckpointSaver[Any]", self._graph.checkpointer), self._graph.aget_state, self.id

@@ -94,7 +94,7 @@ async def test_the_ids_of_inputs_and_answers_are_recognized_among_each_other() -
 async def test_the_ids_of_a_session_of_an_earlier_version_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     session = counting_session(InMemorySaver())
     with monkeypatch.context() as earlier:
-        earlier.setattr("graph_agent.storage.inputs.deduplicator.index_of", lambda _: not_found)
+        earlier.setattr("graph_agent.session.deduplicator.index_of", lambda _: not_found)
         first = await inputs(session, 0, 1)
     first += await inputs(session, 2)
 

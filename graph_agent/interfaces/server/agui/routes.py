@@ -53,9 +53,9 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 from graph_agent.interfaces.server.response_models import control_errors
 from graph_agent.interfaces.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
+from graph_agent.session.deduplicator import InputDeduplicator
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts
-from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 from graph_agent.storage.locks.registry import is_idle
 
 _OVERWRITE = "__overwrite__"

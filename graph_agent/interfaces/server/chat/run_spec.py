@@ -45,9 +45,9 @@ from graph_agent.interfaces.server.chat.schemas import (
 from graph_agent.interfaces.server.host import Host, thread_token
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.deduplicator import InputDeduplicator
 from graph_agent.session.interrupts import checked_answers, joint_question
 from graph_agent.session.results import open_interrupts, since_last_input, waiting_for
-from graph_agent.storage.inputs.deduplicator import InputDeduplicator
 
 _PER_REQUEST = frozenset(
     {"client_tools", "client_calls", "client_tool_choice", "parallel_client_calls", "response_schema", "credentials"}

@@ -38,7 +38,7 @@ from graph_agent.interfaces.server.responses.records import (
     token_of_response,
 )
 from graph_agent.interfaces.server.responses.schemas import Conversation, as_items, replace_references
-from graph_agent.storage.inputs.deduplicator import InputDeduplicator
+from graph_agent.session.deduplicator import InputDeduplicator
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Runs each input with an id once; its repetition returns the stored answer."""
