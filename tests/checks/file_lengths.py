@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 422
+MODULES = 421
 """Modules the package may have; lower it when modules join."""
-LINES = 94_481
+LINES = 94_480
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
