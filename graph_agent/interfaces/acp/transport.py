@@ -31,7 +31,11 @@ def take_stdio() -> StdioTransport:
 class StdioTransport:
     """Exchanges messages with one client; implements the transport of the package `acp`.
 
-    At the end of the input, the requests of the client are still answered; those to the client fail.
+    At the end of the input, the client's requests that are running are still answered; requests to the client fail.
+
+    Args:
+        stdin: Stream of the client's messages, one JSON object a line.
+        stdout: Stream for the messages to the client.
     """
 
     def __init__(self, stdin: BinaryIO, stdout: BinaryIO) -> None:
@@ -41,11 +45,17 @@ class StdioTransport:
         self._received: set[Hashable] = set()
         """Ids of the client's requests without a response."""
         self._sent: set[Hashable] = set()
+        """Ids of requests to the client without a response."""
         self._changed = asyncio.Event()
+        """Set when a request was answered."""
         self._ended = False
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None after the end of the input, when every request has its response."""
+        """Return the next message; None after the end of the input, once every request has its response.
+
+        A line that is no JSON-RPC message is answered with an error, and skipped. After the end, each open request to
+        the client is answered here with an error.
+        """
         while not self._ended:
             line = await call_in_thread(self._stdin.readline)
             self._ended = not line
@@ -74,7 +84,10 @@ class StdioTransport:
         return _fault(RequestError(-32603, _NO_ANSWERS), self._sent.pop())
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message; raise `ConnectionError` if the client does not read any more, or cannot answer a request."""
+        """Write a message, in a thread; concurrent calls write one after the other.
+
+        Raises `ConnectionError` if the client does not read any more, or cannot answer a request.
+        """
         if "method" in message and "id" in message:
             if self._ended:
                 raise ConnectionError(_NO_ANSWERS)
@@ -95,15 +108,18 @@ class StdioTransport:
         """Do nothing: the streams are open as long as the process."""
 
     def _write(self, line: bytes) -> None:
+        """Write a line, and flush it."""
         self._stdout.write(line)
         self._stdout.flush()
 
 
 def _is_message(value: Any) -> bool:
+    """Return whether a JSON value is a JSON-RPC request, notification or response."""
     if not isinstance(value, dict) or not isinstance(value.get("id"), str | int | None):
         return False
     return isinstance(value["method"], str) if "method" in value else "id" in value
 
 
 def _fault(error: RequestError, id_: Hashable = None) -> dict[str, Any]:
+    """Return the JSON-RPC response for an error; `id_` is None if the request is unknown."""
     return {"jsonrpc": "2.0", "id": id_, "error": error.to_error_obj()}

@@ -25,10 +25,12 @@ from graph_agent.session.session import Session
 from graph_agent.storage.locks.registry import find_run
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
+"""Returns the context of a session's run, by the session's id."""
 RUNS: set[asyncio.Task[Any]] = set()
 """Runs in this process; a run outlives a lost connection to Restate, and the next delivery waits for its end."""
 _RETRY = InvocationRetryPolicy(initial_interval=timedelta(milliseconds=50))
 _json = partial(to_jsonable_python, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
+"""Returns a value as JSON types; bytes become base64, infinite numbers null."""
 
 
 class RunRequest(BaseModel, extra="forbid"):
@@ -47,6 +49,9 @@ class ResumeRequest(BaseModel, extra="forbid"):
 
 @asynccontextmanager
 async def _terminal_errors() -> AsyncIterator[None]:
+    """Make errors that a retry cannot fix a `TerminalError`, with status 400 for the user's and 500 for a failed
+    run.
+    """
     try:
         yield
     except (UserError, RunFailedError) as error:
@@ -75,19 +80,32 @@ def agent_object(
     )
 
     async def state_of(session: Session) -> StateSnapshot:
+        """Return the newest state of a session."""
         return await graph.aget_state({"configurable": {"thread_id": session.id}})
 
     async def is_current(session: Session, input_id: str) -> bool:
-        """Whether the session's run, or else its newest checkpoint, is of an input."""
+        """Return whether the session's run, or else its newest checkpoint, is of the input with this id."""
         run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
         if run is not None:
             return run.identity.mark is not None and run.identity.mark.id == input_id
         return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
 
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
+        """Run an input once, also if Restate delivers it again, and return the result as JSON.
+
+        The run continues if the connection to Restate is lost. A cancelled invocation aborts the run, or stops waiting
+        for the run of another input.
+
+        Args:
+            ctx: The context of the invocation.
+            session: The session.
+            input_id: Id of the input.
+            start: Runs the input, or resumes with it; receives `context`.
+        """
         started: list[asyncio.Task[Any]] = []
 
         async def run_to_end() -> Any:
+            """Run the input, after the session's other inputs, and return the result."""
             while True:
                 async with _terminal_errors():
                     with suppress(SessionBusyError):
@@ -95,6 +113,7 @@ def agent_object(
                 await asyncio.sleep(0.1)
 
         async def attempt() -> Any:
+            """Start the run in a task that outlives this invocation, and wait for it."""
             started.append(task := asyncio.create_task(run_to_end()))
             RUNS.add(task)
             task.add_done_callback(RUNS.discard)

@@ -22,12 +22,13 @@ async def serve(
     drain_s: float = 30.0,
     identity_keys: Sequence[str] = (),
 ) -> None:
-    """Serve virtual objects until SIGTERM or SIGINT.
+    """Serve virtual objects to Restate until SIGTERM or SIGINT; then drain the runs and return.
 
     After the signal the connections are closed, so that Restate delivers to another worker. That worker waits for the
-    runs of this one, and returns their results.
+    runs of this one, and returns their results. Raises `OSError` if the address cannot be bound.
 
     Args:
+        objects: Virtual objects, e.g. of `agent_object`.
         bind: Host and port. Several processes of a machine may bind one address; the system shares the connections.
         drain_s: Seconds that runs have after the signal to end; another worker continues those that have not.
         identity_keys: Public keys of the Restate servers that may call this worker; empty for any caller.

@@ -28,6 +28,7 @@ _UNSUPPORTED = {
     "container_upload": "files are not stored here",
     "tool_removal": "leave the tool out of 'tools' instead",
 }
+"""Types that are refused → what to do instead."""
 _KNOWN = {*_GIVEN, *_WITHOUT_EFFECT, *_UNSUPPORTED, "compaction"}
 _OF_PROVIDERS = ("_use", "_result", "_error", "_output")
 """Ends of the types of the calls and results of tools that Anthropic's servers run, and of what is in a result."""
@@ -35,6 +36,7 @@ _EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the ca
 
 
 def _known_type(name: str) -> str:
+    """Return the type of a block; raise an error of pydantic if this server does not know it."""
     if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
         raise PydanticCustomError("block_type", "Input should be {expected}", {"expected": _EXPECTED})
     return name
@@ -80,7 +82,10 @@ class AnthropicInput(schemas.RequestObject):
 
 
 def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
-    """Return a message without its system content: results of calls first, then the rest."""
+    """Return a message for the session: the results of calls first, each a message, then the rest.
+
+    A system message returns an empty list. Raises `InvalidRequestError` for a block that is unsupported or incomplete.
+    """
     if message.role == "system":
         return []
     if isinstance(message.content, str):
@@ -96,7 +101,11 @@ def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
 
 
 def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = False) -> str:
-    """Return the text of a message as paragraphs; an assistant's with the calls and results of provider tools."""
+    """Return the text of a message as paragraphs; blocks without text are ignored.
+
+    With `is_assistant`, the calls and results of tools that Anthropic's servers ran become text, too. Raises
+    `InvalidRequestError` for an unsupported block.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     names = {block.id: block.name for block in content if block.id}
@@ -117,6 +126,7 @@ def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = Fa
 
 
 def _check_ignored(block: Block) -> None:
+    """Raise `InvalidRequestError` for a block that must not be ignored."""
     if block.type in _UNSUPPORTED:
         raise InvalidRequestError(
             f"A block of type {block.type} is not supported: {_UNSUPPORTED[block.type]}.", "messages"
@@ -126,6 +136,7 @@ def _check_ignored(block: Block) -> None:
 
 
 def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
+    """Return blocks as content blocks of LangChain; raise `InvalidRequestError` for an unsupported one."""
     found: list[dict[str, Any]] = []
     for block in blocks:
         if block.type in ("image", "document"):
@@ -138,6 +149,7 @@ def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
 
 
 def _given_text(block: Block) -> str:
+    """Return the text of a block that is no image or document."""
     if block.type == "tool_reference":
         return f"The tool {block.tool_name} can be called now."
     return _plain_text(block) if block.type == "search_result" else block.text or ""
@@ -158,6 +170,10 @@ def _plain_text(value: str | list[Block] | Block | None) -> str:
 
 
 def _media(block: Block) -> list[dict[str, Any]]:
+    """Return an image or document as content blocks.
+
+    Raise `InvalidRequestError` if the source is missing or unsupported.
+    """
     source = block.source
     if not isinstance(source, Source):
         raise InvalidRequestError(f"A block of type {block.type} has no source.", "messages")
@@ -171,6 +187,7 @@ def _media(block: Block) -> list[dict[str, Any]]:
 
 
 def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
+    """Return a document as content blocks; raise `InvalidRequestError` for one that is given by its address."""
     if source.type == "url":
         raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
     if source.type == "base64":
@@ -183,18 +200,21 @@ def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
 
 
 def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
+    """Return content blocks, as a text if they are only text; raise `InvalidRequestError` if there are none."""
     if not blocks:
         raise InvalidRequestError("A message of the user's has no content.", "messages")
     return schemas.simplify_blocks(blocks)
 
 
 def _call(block: Block) -> ToolCall:
+    """Return the call of a block; raise `InvalidRequestError` without id or name."""
     if not block.id or not block.name:
         raise InvalidRequestError("A block of type tool_use has no id or no name.", "messages")
     return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
 
 
 def _result(block: Block) -> ToolMessage:
+    """Return the result of a call in a block; raise `InvalidRequestError` without the id of the call."""
     if not block.tool_use_id:
         raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")
     content: str | list[Any] = block.content if isinstance(block.content, str) else ""

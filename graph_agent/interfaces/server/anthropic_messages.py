@@ -85,7 +85,10 @@ class MessagesRequest(CountRequest):
 
 
 def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
-    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value."""
+    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value.
+
+    The session is that of the body's metadata, if any.
+    """
     if body.thread is not None:
         # Clients start threads by default, and send the whole conversation after this error code.
         raise ProblemError(
@@ -127,19 +130,23 @@ def tokens_of(body: CountRequest) -> int:
 
 
 def _instructions(body: CountRequest) -> str:
+    """Return the system texts of a request, joined by empty lines."""
     system = [message.content for message in body.messages if message.role == "system"]
     return "\n\n".join(text for content in (body.system, *system) if (text := text_of_blocks(content)))
 
 
 def _is_function(tool: AnthropicTool) -> bool:
+    """Return whether a tool is a function of the caller, and no tool that Anthropic's servers run."""
     return tool.type in (None, "custom")
 
 
 def _tools(body: CountRequest) -> list[dict[str, Any]]:
+    """Return the caller's functions of a request as OpenAI functions."""
     return [_tool(tool) for tool in body.tools or [] if _is_function(tool)]
 
 
 def _tool(tool: AnthropicTool) -> dict[str, Any]:
+    """Return a tool as an OpenAI function; raise `InvalidRequestError` without a schema or a valid name."""
     if tool.input_schema is None or not re.fullmatch(schemas.FUNCTION_NAME, tool.name):
         raise InvalidRequestError(f"The tool {tool.name!r} has no input_schema, or no valid name.", "tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
@@ -147,6 +154,10 @@ def _tool(tool: AnthropicTool) -> dict[str, Any]:
 
 
 def _choice(body: MessagesRequest) -> str | None:
+    """Return the name of the tool that the model must call, `any` for one of them, or None for a free choice.
+
+    Raises `InvalidRequestError` for a name that is not among the tools.
+    """
     choice = body.tool_choice
     if choice is None or choice.type in ("auto", "none"):
         return None
@@ -164,27 +175,37 @@ _STOP: dict[Ending, str] = {
     "calls": "tool_use",
     "filtered": "refusal",
 }
+"""How an answer ended → Anthropic's `stop_reason`."""
 
 
 class _AnthropicDialect(ChatDialect):
-    """Formats one answer as a message; the first event estimates the input tokens, the last has the usage."""
+    """Formats one answer as a message; the first event estimates the input tokens, the last has the usage.
+
+    Args:
+        model: The name in the request.
+        input_tokens: Estimate of the request's tokens.
+    """
 
     def __init__(self, model: str, input_tokens: int) -> None:
         self._model = model
         self._id = f"msg_{uuid.uuid4().hex}"
         self._input_tokens = input_tokens
         self._blocks = 0
+        """Index of the open block, or of the next one."""
         self._open = False
+        """Whether a block is open."""
         self._texts: list[list[str]] = []
         """The text of each text block, in pieces."""
 
     def start_frames(self) -> Iterable[str]:
+        """Yield the start of the message."""
         usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=message)
         yield _event("ping")
 
     def text_frames(self, text: str) -> Iterable[str]:
+        """Yield a piece of the answer's text, after the start of a block if none is open."""
         if not self._open:
             self._open = True
             self._texts.append([])
@@ -193,14 +214,17 @@ class _AnthropicDialect(ChatDialect):
         yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
 
     def break_frames(self) -> Iterable[str]:
+        """Yield the end of the open block, because each message is a block."""
         # Each message is a block.
         yield from self._stop_frames()
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """Yield a `ping`, which every client skips, with the field `progress`."""
         # A `ping`, which every client skips, with the field `progress`.
         yield _event("ping", progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the last events: the calls of the caller's tools, the stop reason and the usage."""
         yield from self._stop_frames()
         for call in outcome.calls:
             empty = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
@@ -215,9 +239,11 @@ class _AnthropicDialect(ChatDialect):
         yield _event("message_stop")
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """Yield an error."""
         yield frame(anthropic_error(problem), "error")
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the whole message, with progress as a field of its own if there is any."""
         content: list[dict[str, Any]] = [{"type": "text", "text": "".join(text)} for text in self._texts]
         content += [
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
@@ -227,9 +253,11 @@ class _AnthropicDialect(ChatDialect):
         return {**self._message(content), **_ending(outcome), "usage": _usage(outcome), **extra}
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the fields of the message with its content."""
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model, "content": content}
 
     def _stop_frames(self) -> Iterable[str]:
+        """Yield the end of the open block; nothing if none is open."""
         if self._open:
             yield _event("content_block_stop", index=self._blocks)
             self._open = False
@@ -237,14 +265,17 @@ class _AnthropicDialect(ChatDialect):
 
 
 def _event(type_: str, **fields: Any) -> str:
+    """Return the frame of an event."""
     return frame({"type": type_, **fields}, type_)
 
 
 def _ending(outcome: ChatOutcome) -> dict[str, Any]:
+    """Return the stop reason of an answer."""
     return {"stop_reason": _STOP[outcome.ending], "stop_sequence": outcome.stop_sequence}
 
 
 def _usage(outcome: ChatOutcome) -> dict[str, int]:
+    """Return the tokens of an answer."""
     return {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
 
 
@@ -262,6 +293,7 @@ async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint
 
 
 def _dialect(body: MessagesRequest) -> _AnthropicDialect:
+    """Return the format of the answer to a request."""
     return _AnthropicDialect(body.model, tokens_of(body))
 
 

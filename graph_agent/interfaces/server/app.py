@@ -85,9 +85,10 @@ def create_app(
     shared: Path | None = None,
     a2a_only: bool = False,
 ) -> FastAPI:
-    """Create the application of one agent; the agent is opened when the application starts.
+    """Create the application of one agent; the agent is opened when the application starts, and closed when it stops.
 
     Args:
+        source: The agent.
         settings: Keys, limits and times; None for the defaults.
         db: A database URL that replaces the agent's own, e.g. `sqlite:///my.db` or `memory:`.
         mounted: Whether the application shares the server of `langgraph dev`, which has its own OpenAPI document and
@@ -101,6 +102,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        """Open the agent and its services while the application runs."""
         limits, streams, tasks = limits_of(settings, shared)
         async with (
             open_host(source, settings, db) as host,
@@ -116,6 +118,7 @@ def create_app(
                 opening, opened = asyncio.Lock(), set[str]()
 
                 async def open_protocol(name: str) -> None:
+                    """Import a protocol's module, open its routes and add them to the application, once."""
                     async with opening:
                         if name in opened:
                             return
@@ -177,7 +180,7 @@ def create_app(
 
 
 class _Apis:
-    """The APIs whose routes an application does not have yet."""
+    """The APIs whose routes an application does not have yet, by module."""
 
     def __init__(self, app: FastAPI, paths: Mapping[str, tuple[str, ...]]) -> None:
         self._app = app
@@ -189,18 +192,20 @@ class _Apis:
             self._include(name)
 
     async def include_for(self, path: str) -> None:
-        """Add the routes of the API with a path."""
+        """Add the routes of the API with a path, importing its module in a thread; does nothing if they are there."""
         for name in [name for name, paths in self._missing.items() if path.startswith(paths)]:
             if _is_installed(name):
                 await asyncio.to_thread(import_module, name)
             self._include(name)
 
     def _include(self, name: str) -> None:
+        """Add the routes of an API, unless they are there or a package that it needs is not installed."""
         if self._missing.pop(name, None) and _is_installed(name):
             self._app.include_router(import_module(name).router)
 
 
 def _is_installed(name: str) -> bool:
+    """Return whether the package that an API needs is installed."""
     return name not in _OPTIONAL or find_spec(_OPTIONAL[name]) is not None
 
 
@@ -217,6 +222,10 @@ class _RoutesOnDemand:
         self._protocols = protocols
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the routes of a request's path, and call the application.
+
+        Raise `ProblemError` while the server is not open.
+        """
         if scope["type"] in ("http", "websocket"):
             path = path_of(scope)
             await self._apis.include_for(path)
@@ -229,10 +238,12 @@ class _RoutesOnDemand:
 
 
 def _renamed(parameter: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a parameter of the OpenAPI document with another name."""
     return {**parameter, "name": name, "schema": {**parameter["schema"], "title": name}}
 
 
 def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, Any]:
+    """Return the OpenAPI document, with all APIs, their own error responses and the ways to send a key; made once."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     apis.include_all()
@@ -278,9 +289,11 @@ _LINKS = {
     "messages": "/v1/messages",
     "agent card": "/.well-known/agent-card.json",
 }
+"""Name → path, of the links that a client of `/` receives as JSON."""
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>
 <h1>{title}</h1><p>{description}</p><p>The whole description is in <a href="{root}/openapi.json">openapi.json</a>.</p>
 {operations}</body></html>"""
+"""Template of `/docs`."""
 
 
 @pages_router.get("/")

@@ -1,4 +1,8 @@
-"""Defines Prometheus metrics, reserves disk space for their files, and checks readiness."""
+"""Defines Prometheus metrics, reserves disk space for their files, and checks readiness.
+
+With several worker processes, prometheus_client keeps values in memory-mapped files of a folder that they share. A
+write to a mapped page without disk space would kill the process (SIGBUS), so the space is reserved first.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,16 @@ from graph_agent.models.resolve import endpoint_state
 from graph_agent.storage.checkpoints.write_probe import SupportsWriteProbe
 
 _FIRST_BYTES = 1 << 16
+"""Bytes that a new file has."""
 _OVERHEAD_BYTES = 64
 """Upper bound of the bytes that a value takes in addition to its key."""
 
 
 class ReservedFile(MmapedDict):
-    """prometheus_client's file of values; all pages are allocated before they are mapped, or `OSError` is raised."""
+    """prometheus_client's file of values, whose pages are all allocated on disk before they are mapped.
+
+    Construction and new values raise `OSError` if the disk is full.
+    """
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         if not read_mode:
@@ -44,6 +52,7 @@ class ReservedFile(MmapedDict):
         super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]  # prometheus_client is untyped
 
     def _init_value(self, key: str) -> None:
+        """Add a value with a key; called by prometheus_client."""
         own: Any = self
         if own._used + len(key.encode()) + _OVERHEAD_BYTES > own._capacity:
             _reserve(own._fname, 2 * own._capacity)
@@ -69,13 +78,17 @@ def _reserve(filename: str, size: int) -> None:
 
 
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
+"""Type of an event that starts a call → field with the name of the tool or delegate."""
 _RESULTS = {"tool_result": "name", "delegation_response": "target"}
+"""Type of an event that ends a call → field with the name of the tool or delegate."""
 _MODEL_ERRORS = {"transient", "auth", "permission", "unknown_model"}
 """Kinds of errors that affect every caller; the other kinds can be caused by a single request."""
 
 
 class Metrics:
     """Metrics of runs, steps, waves, calls and tokens, in their own registry.
+
+    If the folder cannot be used, this process counts alone, with a logged warning.
 
     Args:
         tools: Tool names that may be a label; any other counts as `other`, because callers can invent names.
@@ -100,6 +113,7 @@ class Metrics:
             self._create()
 
     def _create(self) -> None:
+        """Create the metrics; raise `OSError` if their files cannot be."""
         self._registry = CollectorRegistry()
         self._runs = Counter(
             "graph_agent_runs",
@@ -145,6 +159,7 @@ class Metrics:
                     self._event(entry, open_calls)
 
     def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
+        """Count one event of a session's history."""
         kind = entry["type"]
         if kind == "plan":
             self._steps.inc()
@@ -184,7 +199,7 @@ class Metrics:
             warn_of_folder(self._shared, error)
 
     def text(self) -> bytes:
-        """Return all metrics, summed over the processes that share the folder, in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format, summed over the processes that share the folder."""
         if self._shared is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
@@ -193,6 +208,7 @@ class Metrics:
 
 
 def _remove_dead_workers(shared: Path) -> None:
+    """Delete the gauges of worker processes that have ended."""
     for file in shared.glob("gauge_live*.db"):
         worker = file.stem.rpartition("_")[2]
         if worker.isdigit() and not is_alive(int(worker)):
@@ -213,7 +229,13 @@ _MODEL_DOWN_S = 60
 
 
 class ReadinessCheck:
-    """Checks the model, the MCP servers and the database."""
+    """Checks whether requests can be answered: the model, the MCP servers and the database.
+
+    Args:
+        host: The open agent.
+        metrics: Remembers the newest model error.
+        runs: Reports whether the server stops.
+    """
 
     def __init__(self, host: Host, metrics: Metrics, runs: Drainable) -> None:
         self._host = host
@@ -239,6 +261,7 @@ class ReadinessCheck:
         return {"server": "stopping" if self._runs.draining else OK, **states}
 
     async def _check_model(self) -> dict[str, str]:
+        """Return the state of the model's endpoint, and log once what is wrong with its list of models."""
         state, remark = await endpoint_state(self._host.kept.builder.model)
         if remark and remark != self._remark:
             logger.warning("The check of /ready of the model: %s; completion requests are %s.", remark, state)
@@ -246,6 +269,7 @@ class ReadinessCheck:
         return {"model": state}
 
     async def _check_mcp(self) -> dict[str, str]:
+        """Return the states of the MCP servers, as `mcp:NAME`."""
         return {f"mcp:{name}": state for name, state in (await self._host.mcp_states()).items()}
 
 
@@ -256,7 +280,10 @@ def readiness(checks: Mapping[str, str]) -> JSONResponse:
 
 
 async def database_states(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> dict[str, str]:
-    """Check that the database of sessions can be read and written; raise its error if not."""
+    """Check that the database of sessions can be read and written; return `{"database": "ok"}`.
+
+    Raises the error of the database, or of the Store, if not.
+    """
     await load(saver, {"configurable": {"thread_id": "/ready"}})
     if store is not None:
         await store.aget(("graph_agent", "ready"), "ready")
@@ -268,7 +295,13 @@ async def database_states(saver: BaseCheckpointSaver[Any], store: BaseStore | No
 
 
 class StateCheck:
-    """The check of one part: cached, shared by concurrent callers, and run at most once at a time."""
+    """The check of one part: cached, shared by concurrent callers, and run at most once at a time.
+
+    Args:
+        name: Name of the part, for its state if the check fails.
+        check: Returns the states of the part by name; any exception counts as `failed`, or `full` on a full disk.
+        cache_s: Seconds that a result is used again.
+    """
 
     def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], cache_s: float = 0.0) -> None:
         self._name = name
@@ -280,7 +313,7 @@ class StateCheck:
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        """Return the state of the part; `timeout` if the check takes too long."""
+        """Return the states of the part; `timeout` if the check takes more than 5 seconds, in which it continues."""
         if self._result is not None and time.monotonic() - self._result[0] < self._cache_s:
             return self._result[1]
         if self._task is None or self._task.done():
@@ -293,6 +326,7 @@ class StateCheck:
         return self._result[1]
 
     async def _run(self) -> None:
+        """Run the check, and store its result; the first of consecutive failures is logged."""
         try:
             states = await self._check()
             self._failed = False

@@ -25,6 +25,7 @@ from graph_agent.interfaces.server.response_models import Completion, Model, Mod
 from graph_agent.interfaces.server.sse import frame
 
 _SYSTEM_ROLES = ("system", "developer")
+"""Roles of messages that are instructions."""
 
 
 class ImageUrl(schemas.RequestObject):
@@ -117,6 +118,7 @@ class AllowedChoice(schemas.RequestObject):
 
 
 def _kind_of_choice(value: Any) -> str:
+    """Return the tag of a tool choice, by which pydantic selects the model that reports its faults."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     if isinstance(value, str):
         return "Mode"
@@ -177,7 +179,10 @@ class ChatCompletionRequest(schemas.RequestObject):
 
 
 def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
-    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value."""
+    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value.
+
+    The session is that of the body's metadata, if any.
+    """
     calls = (call for message in body.messages for call in message.tool_calls or [])
     schemas.check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
     question = _system_question(body.messages)
@@ -226,6 +231,10 @@ def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:
 
 
 def _message(message: ChatMessage) -> AnyMessage | None:
+    """Return a message for the session.
+
+    None for instructions. Raises `InvalidRequestError` for an incomplete message.
+    """
     match message.role:
         case "system" | "developer":
             return None
@@ -243,12 +252,14 @@ def _message(message: ChatMessage) -> AnyMessage | None:
 
 
 def _content(message: ChatMessage) -> str | list[Any]:
+    """Return the content of a message: a text, or content blocks of LangChain if it is more than text."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return schemas.simplify_blocks([_block(part) for part in message.content])
 
 
 def _block(part: ChatPart) -> dict[str, Any]:
+    """Return a part as a content block of LangChain; raise `InvalidRequestError` if it is incomplete."""
     if part.type == "image_url":
         if part.image_url is None:
             raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
@@ -262,17 +273,20 @@ def _block(part: ChatPart) -> dict[str, Any]:
 
 
 def _text(message: ChatMessage) -> str:
+    """Return the texts of a message, joined without a separator."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "".join(part.text or part.refusal or "" for part in message.content)
 
 
 def _call(call: CallInHistory) -> ToolCall:
+    """Return a call of the client's history; raise `InvalidRequestError` if the arguments are no JSON object."""
     arguments = schemas.parse_arguments(call.id, call.function.arguments, "messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
 
 
 def _functions(body: ChatCompletionRequest) -> list[Function]:
+    """Return the functions of a request; raise `InvalidRequestError` for a function tool without one."""
     found = [tool.function for tool in body.tools or [] if tool.type == "function"]
     if None in found:
         raise InvalidRequestError("A tool of type function has no function.", "tools")
@@ -280,7 +294,10 @@ def _functions(body: ChatCompletionRequest) -> list[Function]:
 
 
 def _offered(body: ChatCompletionRequest) -> list[Function]:
-    """Return the functions that the model may call."""
+    """Return the functions that the model may call, by the request's tools and its choice.
+
+    Raises `InvalidRequestError` if an allowed function is not among the tools.
+    """
     functions = _functions(body)
     if body.tool_choice == "none":
         return []
@@ -291,10 +308,15 @@ def _offered(body: ChatCompletionRequest) -> list[Function]:
 
 
 def _kinds(tools: Iterable[ChatTool]) -> list[tuple[str, str | None]]:
+    """Return type and name of each tool."""
     return [(tool.type, tool.function.name if tool.function else None) for tool in tools]
 
 
 def _choice(body: ChatCompletionRequest) -> str | None:
+    """Return the name of the tool that the model must call, `any` for one of them, or None for a free choice.
+
+    Raises `InvalidRequestError` for a name that is not among the tools.
+    """
     if isinstance(body.tool_choice, AllowedChoice):
         return "any" if body.tool_choice.allowed_tools.mode == "required" else None
     if not isinstance(body.tool_choice, NamedTool):
@@ -312,6 +334,7 @@ _FINISH: dict[Ending, str] = {
     "calls": "tool_calls",
     "filtered": "content_filter",
 }
+"""How an answer ended → OpenAI's `finish_reason`."""
 
 
 class _OpenAIDialect(ChatDialect):
@@ -323,17 +346,21 @@ class _OpenAIDialect(ChatDialect):
         self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def start_frames(self) -> Iterable[str]:
+        """Yield the first chunk, which has the role."""
         yield self._chunk({"role": "assistant", "content": ""})
 
     def text_frames(self, text: str) -> Iterable[str]:
+        """Yield a piece of the answer's text as a chunk."""
         self._text.append(text)
         yield self._chunk({"content": text})
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """Yield a chunk with an empty delta and the field `progress`."""
         # A chunk with an empty delta and the field `progress`.
         yield self._chunk({}, progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the last chunks: the calls of the caller's tools, the finish reason, and the usage if asked for."""
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=_FINISH[outcome.ending], **status_fields(outcome))
@@ -342,9 +369,11 @@ class _OpenAIDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """Yield an error."""
         yield frame(openai_error(problem))
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the whole completion, with progress as a field of its own if there is any."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
@@ -361,15 +390,18 @@ class _OpenAIDialect(ChatDialect):
         }
 
     def _chunks(self) -> dict[str, Any]:
+        """Return the fields that every chunk has."""
         return {**self._metadata, "object": "chat.completion.chunk"}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
+        """Return the frame of a chunk; `extra` are further fields."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         usage = {"usage": None} if self._include_usage else {}
         return frame({**self._chunks(), "choices": [choice], **usage, **extra})
 
 
 def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:
+    """Return the calls of an answer in the form of the API, with arguments as text."""
     return [
         {
             "id": call["id"],
@@ -381,6 +413,7 @@ def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:
 
 
 def _usage(outcome: ChatOutcome) -> dict[str, int]:
+    """Return the tokens of an answer."""
     return {
         "prompt_tokens": outcome.input_tokens,
         "completion_tokens": outcome.output_tokens,
@@ -404,6 +437,7 @@ async def create_chat_completion(
 
 
 def _dialect(body: ChatCompletionRequest) -> _OpenAIDialect:
+    """Return the format of the answer to a request."""
     return _OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
 
 
@@ -425,6 +459,7 @@ async def get_model(model_id: Annotated[str, Path(description="The agent's name.
 
 
 def _model(server: Services) -> Model:
+    """Return the description of the agent as a model."""
     host = server.chat.runs.host
     return Model(
         id=host.source.name,

@@ -24,6 +24,7 @@ from graph_agent.interfaces.server.sse import EventStream
 SESSION_HEADER = "X-Session-Id"
 """The default name of the header that names a session."""
 _AFFINITY_HEADER = "x-session-affinity"
+"""Header by which some clients name their conversation to load balancers."""
 SessionHeader = Annotated[
     str | None,
     Header(
@@ -52,13 +53,16 @@ class _ChatBody(Protocol):
     """The fields that the bodies of both chat APIs have."""
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """Name of the model, which is the agent."""
 
     @property
-    def messages(self) -> Sequence[Any]: ...
+    def messages(self) -> Sequence[Any]:
+        """The messages."""
 
     @property
-    def tools(self) -> Sequence[Any] | None: ...
+    def tools(self) -> Sequence[Any] | None:
+        """The caller's tools; None if there are none."""
 
 
 B = TypeVar("B", bound=_ChatBody)
@@ -70,28 +74,33 @@ class Services:
     """Services of an open server."""
 
     chat: ChatHandler
+    """Executes chat requests."""
     streams: RequestLimits
     """Limits of event streams per caller."""
     readiness: ReadinessCheck
+    """Checks whether requests can be answered."""
 
     def check_model(self, name: str) -> None:
-        """Check that a request names this server's agent as its model."""
+        """Raise `ProblemError` (`model`) unless a request names this server's agent as its model."""
         known = self.chat.runs.host.source.name
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
     def check_body(self, body: _ChatBody) -> None:
-        """Check the model of a chat request, and the number of its messages and tools."""
+        """Raise `ProblemError` for a chat request with another model, or too many messages or tools."""
         self.check_model(body.model)
         self.check_items(body.messages, body.tools)
 
     def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
-        """Check that the settings allow the number of a request's messages, or items, and tools."""
+        """Raise `ProblemError` if the settings do not allow the number of a request's messages, or items, and tools."""
         settings = self.chat.runs.host.settings
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
     def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
-        """Return a stream of events, which counts against the caller's limit of streams until it ends."""
+        """Return a stream of frames as a response, which counts against the caller's limit of streams until it ends.
+
+        Raises `ProblemError` (`busy`) if the caller has too many streams.
+        """
         stack = AsyncExitStack()
         stack.enter_context(self.streams.slot(caller.name))
         settings = self.chat.runs.host.settings
@@ -99,7 +108,10 @@ class Services:
 
 
 async def services(request: HTTPConnection) -> Services:
-    """Return the open server's services; a dependency of routes, async because FastAPI runs sync ones in a thread."""
+    """Return the open server's services; a dependency of routes, asynchronous because FastAPI runs others in a thread.
+
+    Raises `ProblemError` if the server has not started or stops.
+    """
     return open_part(request, "graph_agent", Services)
 
 
@@ -110,7 +122,10 @@ RequestServices = Annotated[Services, Depends(services)]
 
 
 def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
-    """Return a part of the server that it has while it is open; raise `ProblemError` if the server is not open."""
+    """Return the part `name` of the application's state, of the type `kind`, which it has while it is open.
+
+    Raises `ProblemError` if the server has not started or stops.
+    """
     found = getattr(request.app.state, name, None)
     if not isinstance(found, kind):
         raise stopping()
@@ -125,20 +140,28 @@ class ChatEndpoint:
     caller: Caller
     services: Services
     session_in_header: str | None
+    """The session that the header names, not checked yet; None without one."""
     progress_as_field: bool
+    """Whether the client receives progress in a field, in place of comments."""
     idempotency_key: str | None = None
     """The key in the headers; None without one."""
 
     def session_of(self, in_body: str | None) -> str | None:
-        """Return the checked session of the header, or else of the body; None without a session."""
+        """Return the session of the header, or else of the body; None without a session.
+
+        Raises `ProblemError` for an invalid id.
+        """
         if self.session_in_header is not None:
             return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
         return None if in_body is None else checked_session_id(in_body)
 
     async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
-        """Answer the request; `read` converts its body, `dialect` creates the format of the answer.
+        """Run the request, and return its response; raise `ProblemError` if it cannot be answered.
 
-        Both are called in a thread for a large body.
+        Args:
+            body: The body of the request.
+            read: Converts the body; called in a thread if it is large.
+            dialect: Creates the format of the answer from the body; called in a thread if it is large.
         """
         self.services.check_body(body)
         chat_request = await run_in_thread(self.request, read, body)

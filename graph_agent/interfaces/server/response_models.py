@@ -76,16 +76,22 @@ _ERRORS = {
 def error_responses(
     model: type[BaseModel], own: Mapping[int, str] | None = None, *, only: Collection[int] = ()
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of an API's routes, for its OpenAPI: those of `only`, or all.
+    """Return the error responses of an API's routes, for its OpenAPI document: HTTP status → response.
 
-    `own` are descriptions, by HTTP status, of errors that the routes have in a way of their own.
+    Args:
+        model: The form of the errors.
+        own: HTTP status → description, for errors that differ from the usual ones.
+        only: The statuses of the usual errors to include; empty for all.
     """
     texts = {status: text for status, text in _ERRORS.items() if not only or status in only} | dict(own or {})
     return {status: {"model": model, "description": text} for status, text in sorted(texts.items())}
 
 
 def control_errors(more: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of routes with a `ControlError`; `more` has the errors of some of them."""
+    """Return the error responses of routes whose errors are a `ControlError`, for the OpenAPI document.
+
+    `more` has descriptions, by HTTP status, of errors that only these routes have.
+    """
     own = {400: "Malformed", 429: "Too many requests", **(more or {})}
     return error_responses(ControlError, own, only=(401, 403, 408, 413, 500, 503, 507))
 

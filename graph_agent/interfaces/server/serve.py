@@ -37,7 +37,7 @@ from graph_agent.storage.locks.registry import use_daemon_threads_of_own_loop
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP socket bound to an address, at any free port for 0; it does not listen yet.
+    """Return a TCP socket bound to an address; it does not listen yet. Port 0 selects any free port.
 
     Raises `ConfigError` if there is no such address, or the port is in use or not permitted for this user.
     """
@@ -60,18 +60,20 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL of a listening socket, for clients on this machine."""
+    """Return the URL of a listening socket for clients on this machine, e.g. `http://127.0.0.1:8000`."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def _bind_fault(host: str, port: int, error: OSError) -> str:
+    """Return the text of an error of binding, with the fix."""
     about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
     fix = "take another port" if about_port else "give an address of this machine"
     return f"--host {host} --port {port}: {error.strerror}; {fix}."
 
 
 _FAILED = "not-started"
+"""Name of the file by which a worker reports that it could not start."""
 STARTUP_FAILURE = 3
 """Exit status of a server that could not start; the same as uvicorn's."""
 
@@ -79,8 +81,11 @@ STARTUP_FAILURE = 3
 class StartupErrors:
     """ASGI middleware that reports a `GraphAgentError` at startup as its message, others with Starlette's stack trace.
 
-    In the folder `shared` of worker processes, the failure is recorded for the supervisor. `on_start` is called when
-    the application has started.
+    Args:
+        app: The application.
+        shared: The folder of worker processes, in which a failure is recorded for the supervisor; None for a single
+            process.
+        on_start: Called when the application has started; None for nothing.
     """
 
     def __init__(self, app: ASGIApp, shared: Path | None = None, on_start: Callable[[], None] | None = None) -> None:
@@ -95,6 +100,7 @@ class StartupErrors:
             return
 
         async def send_plain(message: Message) -> None:
+            """Send a message of the application's lifespan, with a plain text if it reports a failure."""
             # Starlette sends this message from its `except` block.
             error = sys.exc_info()[1]
             if message["type"] == "lifespan.startup.complete" and self._on_start is not None:
@@ -132,11 +138,12 @@ def serve(
     record: bool = False,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent file until the process receives a signal to stop.
+    """Serve an agent file until the process receives a signal to stop; returns then.
 
     Args:
         config: The agent file.
         host: The address to bind to; any but a loopback address needs keys.
+        port: The port; 0 for any free one.
         db: A database URL that replaces the file's; None for the file's.
         workers: Number of processes.
         keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
@@ -190,7 +197,14 @@ def serve_a2a(
 ) -> None:
     """Serve an agent to A2A clients only, until the process receives a signal to stop; prints the URL.
 
-    The arguments are those of `serve`; without `log_level`, uvicorn logs at WARNING.
+    Args:
+        source: The agent.
+        host: The address to bind to; any but a loopback address needs keys.
+        port: The port; 0 for any free one.
+        db: A database URL that replaces the agent's; None for the agent's.
+        keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
+        settings: Limits and times; `settings.keys` is ignored.
+        log_level: Name of the level of this package's and uvicorn's logs on standard error; None for WARNING.
 
     Raises:
         ConfigError: If the keys, a credential or the address cannot be used.
@@ -200,6 +214,7 @@ def serve_a2a(
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
 
     def show(url: str) -> None:
+        """Print the URL."""
         typer.echo(f"{source.name} listens at {settings.public_url or url}")
 
     app = partial(_application, source, settings, db, a2a_only=True)
@@ -214,7 +229,10 @@ def serve_page(
     The address is printed; a browser is opened only from a terminal of a desktop.
 
     Args:
+        source: The agent.
         session_id: The session to show; None for a new one.
+        db: A database URL that replaces the agent's; None for the agent's.
+        log_level: Name of the level of the logs on standard error; None for WARNING.
 
     Raises:
         ConfigError: If the keys or a credential cannot be used.
@@ -223,6 +241,7 @@ def serve_page(
     settings = _with_keys(source, ServerSettings(), None, "127.0.0.1")
 
     def show(url: str) -> None:
+        """Print the address, and open a browser."""
         address = f"{url}/" + ("#" + quote(session_id, safe="") if session_id else "")
         typer.echo(f"{source.name} is at {address} (Ctrl-C stops it)")
         if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or _DISPLAYS & os.environ.keys()):
@@ -234,6 +253,7 @@ def serve_page(
 
 
 _DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
+"""Variables that a desktop sets."""
 
 
 def _serve_at(
@@ -244,7 +264,16 @@ def _serve_at(
     log_level: str | None,
     show: Callable[[str], None],
 ) -> None:
-    """Serve an application in this process; `show` is called with its URL once it has started."""
+    """Serve an application in this process until a signal stops it; raise `ConfigError` if the address cannot be bound.
+
+    Args:
+        host: The address.
+        port: The port; 0 for any free one.
+        app: Creates the application.
+        settings: Limits and times.
+        log_level: Name of the log level; None for WARNING.
+        show: Called with the URL once the application has started.
+    """
     log_at(log_level)
     _exit_cleanly_on_sigterm()
     with bind_socket(host, port) as listener:
@@ -255,6 +284,7 @@ def _serve_at(
 
 
 def _begin_log(log_level: str | None) -> None:
+    """Set up the log, and warn of environment variables that look like settings and are none."""
     log_at(log_level)
     for text in unknown_variables().values():
         logger.warning("%s", text)
@@ -267,6 +297,7 @@ def _exit_cleanly_on_sigterm() -> None:
     """
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
+        """Exit with status 0."""
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, leave)
@@ -280,6 +311,7 @@ class _ServerWithStartupLine(uvicorn.Server):
         self._show = show
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the server, and call the function if it has started."""
         await super().startup(sockets)
         if self.started:
             self._show()
@@ -294,6 +326,11 @@ def _worker_application(
     shared: Path | None,
     log_level: str | None,
 ) -> ASGIApp:
+    """Create the application in a worker process, from the agent file as it is now; exit with status 1 if that fails.
+
+    The arguments are those of `serve`, except `with_keys`, which returns the settings with the keys for an agent, and
+    `shared`, the folder of all workers.
+    """
     log_at(log_level)
     try:
         source = of_file(config, credentials, record=record)
@@ -304,7 +341,11 @@ def _worker_application(
 
 
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
-    """Return the settings with the keys that were read, which an address of other machines needs."""
+    """Return the settings with the API keys of the environment and of `keys_file`.
+
+    Raises `ConfigError` if the keys are invalid, `host` is reachable by other machines and there are none, or a header
+    of a credential is in use otherwise.
+    """
     settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
     headers = {**source.credential_headers, **settings.credential_headers}
     check_headers(headers, has_keys=bool(settings.keys), session_header=settings.session_header)
@@ -312,7 +353,7 @@ def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | 
 
 
 def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
-    """Return uvicorn's options, for an application factory."""
+    """Return uvicorn's options, for an application that a function creates."""
     return {
         "factory": True,
         "http": BoundedProtocol,
@@ -331,7 +372,15 @@ def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
 def _application(
     source: AgentSource, settings: ServerSettings, db: str | None, *, shared: Path | None = None, a2a_only: bool = False
 ) -> ASGIApp:
-    """Create the application and set up the process; called on the serving event loop."""
+    """Create the application, and set up the process for it; called on the serving event loop.
+
+    Args:
+        source: The agent.
+        settings: Keys, limits and times.
+        db: A database URL that replaces the agent's; None for the agent's.
+        shared: The folder of all worker processes; None for a single process.
+        a2a_only: Whether to serve only A2A.
+    """
     use_daemon_threads_of_own_loop()
     # Otherwise the A2A SDK's streams and their tasks end at the first signal, before runs had time to finish.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # sse-starlette is untyped

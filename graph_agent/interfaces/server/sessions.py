@@ -1,4 +1,7 @@
-"""Reads and controls a caller's sessions from outside their runs, and implements the routes to them."""
+"""Reads and controls a caller's sessions from outside their runs, and implements the routes to them.
+
+A *caller* is the owner of an API key; the thread of a session contains the caller's name.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from graph_agent.storage.locks.registry import inbox_of, is_idle, running_check
 
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
-    """Whether an event is one of the requested types; without any, recorded requests are left out.
+    """Return whether an event is one of the requested types; without any, recorded requests are left out.
 
     They have the system prompt, which most callers must not receive by accident.
     """
@@ -47,10 +50,14 @@ def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
 
 
 def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
-    """Return an event; recorded requests in a delegate's history are left out unless their type is requested.
+    """Return an event as the caller may see it.
+
+    Recorded requests in a delegate's history are left out unless their type is requested.
 
     Args:
-        caller: Prefix of the caller's threads, which no id has that it sees.
+        event: The event.
+        types: The requested types; empty for all.
+        caller: Prefix of the caller's threads, which is removed from ids; empty on a server without keys.
     """
     if caller and "background" in event:
         event = {**event, "background": event["background"].removeprefix(caller)}
@@ -81,7 +88,9 @@ class EventOrder:
         return new
 
     def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return those of the next stored events that were not sent, or were sent with other values."""
+        """Return those of the next stored events that were not sent, or were sent with other values, with their
+        indexes.
+        """
         new = []
         for event in events:
             self.after += 1
@@ -96,7 +105,10 @@ FORK = "-fork-"
 
 
 class Sessions:
-    """One caller's sessions; another caller's do not exist here: each method raises `ProblemError` without one."""
+    """The sessions of one caller; those of other callers cannot be reached.
+
+    Each method with a session's id raises `ProblemError` (`not_found`) if the caller has no such session.
+    """
 
     def __init__(self, runs: Runs, caller: Caller) -> None:
         self._runs = runs
@@ -104,7 +116,9 @@ class Sessions:
         self._caller = caller
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
-        """Return at most `limit` ids of the caller's sessions, newest first, those after `after` in this order."""
+        """Return at most `limit` ids of the caller's sessions (None for all), newest first, those after `after` in
+        this order.
+        """
         after_thread = self._caller.thread(after) if after is not None else None
         try:
             threads = await list_threads(
@@ -115,7 +129,9 @@ class Sessions:
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
-        """Return the states of the caller's sessions, newest first; arguments as for `ids`."""
+        """Return the states of at most `limit` of the caller's sessions, newest first, those after the session
+        `after`.
+        """
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
             # Another request may delete a session meanwhile.
@@ -126,7 +142,8 @@ class Sessions:
     async def summaries(self, limit: int, after: str | None, search: str) -> tuple[list[dict[str, Any]], str | None]:
         """Return summaries of at most `limit` sessions, newest first, and the id to continue after; None at the end.
 
-        `search` is a part of the id or the title, in any case.
+        Sessions that cannot be read, and those that do not contain `search` in their id or title, in any case, are left
+        out.
         """
         found = []
         read = await self.ids(limit, after)
@@ -139,6 +156,7 @@ class Sessions:
         return matching, read[-1] if len(read) == limit else None
 
     async def _summary(self, session_id: str) -> dict[str, Any] | None:
+        """Return the summary of a session with the cost of its newest input; None if it is not stored."""
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
         if newest is None:
@@ -148,7 +166,11 @@ class Sessions:
         return {**asdict(summary), "cost": usage.get("cost")}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        """Return events of a session, oldest first, those of finished calls of a wave that runs or waits included."""
+        """Return events of a session as JSON, oldest first, with those of finished calls of a step that runs or waits.
+
+        `types` selects types of events, empty for all; `after` is the index of the newest event that the caller has, or
+        -1.
+        """
         found, _ = await self.events_to_follow(session_id, types, after)
         return found
 
@@ -187,11 +209,13 @@ class Sessions:
     async def _followed(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, live: bool
     ) -> AsyncGenerator[str, None]:
+        """Yield the frames that `follow` describes."""
         thread = self._caller.thread(session_id)
         silent_since = time.monotonic()
         order, held = EventOrder(after), list[LivePart]()
 
         def frames(events: Iterable[tuple[int, StoredEvent]]) -> Iterator[str]:
+            """Yield the frames of selected events, each with its index."""
             nonlocal silent_since
             for seq, event in events:
                 if is_selected(event, types):
@@ -245,10 +269,11 @@ class Sessions:
         yield frame({"type": "end", "reason": over, "after": order.after}, "end")
 
     async def info(self, session_id: str) -> dict[str, Any]:
-        """Return the state of a session."""
+        """Return the state of a session: id, status, answer, what it waits for and whether it runs."""
         return await self._info(session_id, await self._state(session_id))
 
     async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
+        """Return the state of a session from a snapshot of its newest checkpoint."""
         result = run_result(state)
         activity = "idle"
         if state.tasks:
@@ -267,7 +292,7 @@ class Sessions:
         }
 
     async def session(self, session_id: str) -> Session:
-        """Return a session, for its control."""
+        """Return a session, to steer, queue, or abort."""
         await self._check(session_id)
         return Session(self._host.kept, self._caller.thread(session_id))
 
@@ -279,10 +304,16 @@ class Sessions:
         credentials: Mapping[str, SecretStr] | None = None,
         resources: ExitStack | None = None,
     ) -> dict[str, Any]:
-        """Resume a session, for its tools with this request's credentials, and return its state after the run.
+        """Resume a session, wait for the run's end or its next question, and return the session's state.
 
-        `answer` answers its interrupt, or is a mapping of interrupt id → answer; None after a stop or a crash. Refused
-        are a session that runs or has nothing to resume, and an answer that matches no open interrupt.
+        Raises `ProblemError` (`conflict`) for a session that runs or has nothing to resume, and an answer that does not
+        fit.
+
+        Args:
+            session_id: The session.
+            answer: The answer to its interrupt, or interrupt id → answer; None after a stop or a crash.
+            credentials: Secrets of this request for the tools of the run.
+            resources: Resources of the request that are released when the run has ended.
         """
         state = await self._state(session_id)
         # `next` would not do: it is empty if the process died between a superstep's last write and its checkpoint.
@@ -318,7 +349,10 @@ class Sessions:
         return await self._info(session_id, run.input.state)
 
     async def fork(self, session_id: str, seq: int) -> str:
-        """Copy a session up to the end of a step, whose last event is `seq`, to a new one, and return its id."""
+        """Copy a session up to the end of a step, whose last event has the index `seq`, to a new one; return its id.
+
+        Raises `ProblemError` (`conflict`) if the event does not end a step.
+        """
         # Imported here: it loads the code of exports.
         from graph_agent.session.importing import fork_session
 
@@ -333,11 +367,7 @@ class Sessions:
         return fork_id
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session and those of its background tasks.
-
-        Raises:
-            ProblemError: If there is no such session, or one of them is running.
-        """
+        """Delete a session and those of its background tasks; raise `ProblemError` (`conflict`) if one of them runs."""
         # Imported here: it loads the code of exports.
         from graph_agent.session.importing import lock_for_removal
 
@@ -364,6 +394,7 @@ class Sessions:
             raise _unknown(session_id)
 
     async def _state(self, session_id: str) -> Any:
+        """Return the newest state of a session."""
         thread = self._caller.thread(session_id)
         state = await self._host.kept.aget_state({"configurable": {"thread_id": thread}})
         if not state.values and not state.next:
@@ -372,6 +403,7 @@ class Sessions:
 
 
 def _unknown(session_id: str) -> ProblemError:
+    """Return the error for a session that the caller does not have."""
     return ProblemError("not_found", f"There is no session {session_id!r}.")
 
 

@@ -42,9 +42,13 @@ class ApiKey(BaseModel):
 
 
 CARD_PATH = "/.well-known/agent-card.json"
+"""Path of the agent card."""
 RPC_PATH = "/a2a"
+"""Path of A2A over JSON-RPC."""
 REST_PATH = "/a2a/rest"
+"""Path below which A2A over HTTP+JSON is served."""
 MCP_PATH = "/mcp"
+"""Path of MCP."""
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
 """Settings of A2A runs that neither the agent's configuration nor its context class sets."""
@@ -134,16 +138,17 @@ class ServerSettings(CheckedModel):
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the origins; raise `ValueError` if one is no origin."""
         for each in origins:
             if not re.fullmatch(r"\*|null|file://|[a-z][a-z0-9+.-]*://[^/\s]+", each):
                 raise ValueError(f"{each!r} is no origin, which has no path; write e.g. 'https://my.page'")
         return origins
 
     def checked_for(self, host: str) -> Self:
-        """Return these settings if they are safe for an address.
+        """Return these settings unchanged if they are safe for binding to an address.
 
         Raises:
-            ConfigError: If other machines can reach the address and there are no keys.
+            ConfigError: Other machines can reach the address, and there are no keys.
         """
         if not self.keys and not is_loopback(host):
             raise ConfigError(
@@ -154,7 +159,7 @@ class ServerSettings(CheckedModel):
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable of a field of `ServerSettings`."""
+    """Return the environment variable of a field of `ServerSettings`, e.g. `GRAPH_AGENT_DRAIN_S`."""
     return KEYS_VARIABLE if field == "keys" else f"GRAPH_AGENT_{field.upper()}"
 
 
@@ -164,8 +169,12 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
     A value is YAML, e.g. `cors_origins=["https://my.page"]`. The field `drain_s` has the environment variable
     `GRAPH_AGENT_DRAIN_S`, and every other field likewise; an empty variable counts as unset.
 
+    Args:
+        entries: The settings of the command line.
+        environment: The environment variables.
+
     Raises:
-        ConfigError: If a value cannot be parsed or is invalid, or an entry sets `keys`.
+        ConfigError: A value cannot be parsed or is invalid, or an entry sets `keys` or no known field.
     """
     values = _from_environment(environment)
     for entry in entries:
@@ -180,11 +189,13 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
 
 _PREFIX = "GRAPH_AGENT_"
 _OPTIONS = ("CONFIG", "CREDENTIALS", "DB", "HOST", "KEYS_FILE", "LOG_LEVEL", "PORT", "SHOW_OUTPUTS", "WORKERS")
+"""Ends of the variables that set options of commands."""
 _OTHERS = ("HISTORY", "LOG_FORMAT", "OTEL", "TODAY")
+"""Ends of the variables that other parts of the package read."""
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what to report of each variable that has this package's prefix and that nothing reads.
+    """Return a warning for each variable that has this package's prefix and that nothing reads: name → text.
 
     They are no errors: an agent file may name such a variable, and Kubernetes sets some.
     """
@@ -200,6 +211,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the environment; raise `ConfigError`, which names the variable, if one is invalid."""
     values: dict[str, Any] = {}
     for name in (ServerSettings.model_fields.keys() | ServerSettings.removed_fields.keys()) - {"keys"}:
         variable = variable_of(name)
@@ -213,6 +225,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _parse(text: str, where: str, example: str) -> Any:
+    """Parse a value as YAML; raise `ConfigError`, which begins with `where` and shows an example, if it is none."""
     try:
         return load_yaml(text)
     except yaml.YAMLError:
@@ -220,7 +233,7 @@ def _parse(text: str, where: str, example: str) -> Any:
 
 
 def describe_settings() -> str:
-    """List the fields that `--set` accepts, each with its default, description and environment variable."""
+    """Return the fields that `--set` accepts as lines, each with its default, description and environment variable."""
     docs = field_docs(ServerSettings)
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(
@@ -230,7 +243,10 @@ def describe_settings() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is a loopback address; of names, only `localhost` counts."""
+    """Return whether a host is a loopback address, which only this machine reaches.
+
+    Of names, only `localhost` counts.
+    """
     if host == "localhost":
         return True
     try:

@@ -1,6 +1,7 @@
 """Streams server-sent events, until completion, disconnect, or a send timeout.
 
-sse-starlette is not used: it ends every stream when the server stops, before a final event can be sent.
+A *frame* is the text of one event or comment. sse-starlette is not used: it ends every stream when the server stops,
+before a final event can be sent.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ T = TypeVar("T")
 
 
 def frame(data: Any, event: str | None = None) -> str:
-    """Format one event: its name, if any, and its data as JSON on one line."""
+    """Return the text of one event, e.g. `event: end` and `data: {"after":3}` on two lines, followed by an empty line.
+
+    `event` is the name; None for an event without one. The data is JSON on one line.
+    """
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {json_line(json.dumps(data, ensure_ascii=False, separators=(',', ':')))}\n\n"
 
 
 def with_json_lines(send: Send) -> Send:
-    """Return a `send` that makes each event of an SDK's event stream one line, as `frame` does."""
+    """Return a `send` that escapes raw line ends of Unicode in the events of an SDK's event stream, as `frame` does."""
     is_stream = False
 
     async def send_lines(message: Message) -> None:
+        """Send a message."""
         nonlocal is_stream
         if message["type"] == "http.response.start":
             is_stream = Headers(scope=message).get("content-type", "").startswith(EventStream.media_type)
@@ -43,12 +48,12 @@ def with_json_lines(send: Send) -> Send:
 
 
 def comment(text: str) -> str:
-    """Format a comment of one line, which clients skip."""
+    """Return a comment of one line as a frame, which clients skip."""
     return f": {text}\n\n"
 
 
 def progress_comment(progress: Mapping[str, Any]) -> str:
-    """Format progress as a comment in JSON."""
+    """Return progress as a comment, `progress` and JSON."""
     return comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
 
 
@@ -57,10 +62,14 @@ HEAD = "is_head"
 
 
 class EventStream(Response):
-    """A response that streams frames to a client, which may leave a frame unread for `send_timeout_s`.
+    """A response that streams frames to a client, until they end or the client disconnects.
 
-    `close` is called when the stream has ended for any reason, and before its last byte; it may be called twice.
-    `after` is called after its last byte, or when it has ended before.
+    Args:
+        frames: The frames; closed at the end.
+        send_timeout_s: Seconds that a client may leave a frame unread; then the stream ends without a last chunk.
+        close: Called when the stream has ended for any reason, before its last byte; it may be called twice.
+        after: Called after the last byte, or when the stream has ended before it.
+        headers: Further headers.
     """
 
     media_type = "text/event-stream"
@@ -83,7 +92,7 @@ class EventStream(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the frames until they end or the client disconnects."""
+        """Send the frames until they end, the client disconnects or stops reading; then release the resources."""
         try:
             # uvicorn closes the connection of an incomplete response.
             with suppress(TimeoutError):
@@ -97,6 +106,10 @@ class EventStream(Response):
                     await self._after()
 
     async def _stream(self, send: Send, *, is_head: bool) -> None:
+        """Send the headers, the frames unless the request is a HEAD, and the last chunk.
+
+        Raise `TimeoutError` if one is not read.
+        """
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not is_head:
             async for text in self._frames:
@@ -107,6 +120,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _release(self) -> None:
+        """Call `close`, if there is one."""
         if self._close is not None:
             await self._close()
 
@@ -115,9 +129,10 @@ class WholeAnswer(Response):
     """A response that is sent as a whole; `close` is called when it was sent."""
 
     close: Callable[[], Awaitable[None]] | None = None
+    """Called when the response was sent, or could not be; None for nothing."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
+        """Send the response, then call `close`."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -126,12 +141,14 @@ class WholeAnswer(Response):
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of some work; None if the client of a request disconnects before it, which cancels the work.
+    """Run a coroutine, and return its result; None if the client of the request disconnects first, which cancels it.
 
-    The request's body must have been read.
+    The request's body must have been read, so that `receive` returns only the disconnect. Exceptions of the coroutine
+    are raised.
     """
 
     async def disconnect() -> None:
+        """Wait until the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
 
@@ -150,14 +167,15 @@ OPENAI_HEADER = "x-request-id"
 
 
 def new_request_id() -> str:
-    """Return a unique request id."""
+    """Return a random id for a response, e.g. `req_3f…`."""
     return f"req_{uuid.uuid4().hex}"
 
 
 def with_request_id(send: Send) -> Send:
-    """Return a `send` that sets both headers to the response's existing request id, or to a new one."""
+    """Return a `send` that sets OpenAI's and Anthropic's header of the request id, to an existing id or a new one."""
 
     async def send_with_id(message: Message) -> None:
+        """Send a message."""
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))

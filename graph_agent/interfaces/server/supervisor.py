@@ -29,9 +29,11 @@ from graph_agent.interfaces.server.admission.worker_folder import stop_at_once, 
 logger = logging.getLogger("graph_agent.server.supervisor")
 
 _POLL_S = 0.1
+"""Seconds between two looks at processes."""
 _PAUSE_S = 1.0
 """Most seconds that one check may add to the time without progress: a suspended machine is no stalled worker."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that stop the server."""
 # A forked worker has the imports of its supervisor. The system libraries of macOS do not work in a forked process.
 _FORKS = sys.platform == "linux"
 _PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
@@ -40,7 +42,10 @@ _PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
 class Worker(Process):
     """A worker process, forked from its supervisor where the platform allows it.
 
-    `others` are connections to its other workers, which a forked process inherits.
+    Args:
+        config: uvicorn's configuration.
+        sockets: The listening sockets.
+        others: Connections to the other workers, which a forked process inherits and closes.
     """
 
     process: BaseProcess  # type: ignore[assignment]  # uvicorn's is a `SpawnProcess`
@@ -53,18 +58,22 @@ class Worker(Process):
         self._inherited = list(others) if _FORKS else []
         self._supervisor = os.getpid()
         self._asked = False
+        """Whether a health check has no answer yet."""
         self._cpu_s = 0.0
+        """CPU seconds of the process at the last look."""
         self._checked = time.monotonic()
+        """Time of the last look."""
         self._stalled_s = 0.0
+        """Seconds without progress up to the last look."""
 
     def start(self) -> None:
-        """Start the process; called by the supervisor."""
+        """Start the process; called by the supervisor, in its process."""
         super().start()
         # An end that stays open here would hide the death of the process.
         self.child_conn.close()
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve; called in the worker process."""
+        """Serve until a signal stops the server; called in the worker process."""
         for connection in (self.parent_conn, *self._inherited):
             connection.close()
         for number in SIGNALS:
@@ -87,9 +96,10 @@ class Worker(Process):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def stalled_s(self) -> float:
-        """Return the seconds without progress: an answer to a health check or, before the start is complete, CPU time.
+        """Return the seconds without progress, and send a health check; never blocks.
 
-        Never blocks. A slow start is progress, however long it takes.
+        Progress is an answer to a health check or, before the start is complete, CPU time: a slow start is progress,
+        however long it takes.
         """
         now = time.monotonic()
         progress = self._has_answered()
@@ -100,6 +110,7 @@ class Worker(Process):
         return self._stalled_s
 
     def _has_answered(self) -> bool:
+        """Return whether an answer to a health check has arrived, and send the next one."""
         answered = False
         with contextlib.suppress(OSError, EOFError):
             while self.parent_conn.poll():
@@ -118,6 +129,8 @@ class Supervisor(Multiprocess):
     process can count the requests to stop; the workers read its decision with `is_to_stop_at_once`.
 
     Args:
+        config: uvicorn's configuration.
+        sockets: The listening sockets.
         shared: The folder that this process shares with its workers; None if none could be created. Without it, every
             second signal stops a worker at once, also one from this process.
         timeout_s: Seconds without progress after which a worker is ended and replaced.
@@ -134,17 +147,17 @@ class Supervisor(Multiprocess):
         self._stop_requests = 0
 
     def handle_int(self) -> None:
-        """Count the signal; called by uvicorn."""
+        """Count SIGINT as a request to stop; called by uvicorn."""
         self._stop_requests += 1
         super().handle_int()
 
     def handle_term(self) -> None:
-        """Count the signal; called by uvicorn."""
+        """Count SIGTERM as a request to stop; called by uvicorn."""
         self._stop_requests += 1
         super().handle_term()
 
     def handle_ttin(self) -> None:
-        """Add a worker; called by uvicorn."""
+        """Add a worker; called by uvicorn on SIGTTIN."""
         self.processes_num += 1
         self.processes.append(self._start())
 
@@ -154,7 +167,10 @@ class Supervisor(Multiprocess):
             self.processes.append(self._start())
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead and stalled workers; called by uvicorn twice a second."""
+        """Replace dead and stalled workers; called by uvicorn twice a second.
+
+        A worker that could not start ends the server, because every new one would fail in the same way.
+        """
         for index, worker in enumerate(self.processes):
             if self.should_exit.is_set():
                 return
@@ -171,7 +187,10 @@ class Supervisor(Multiprocess):
             self.processes[index] = self._start()
 
     def restart_all(self) -> None:
-        """Replace each worker once its successor has started; called by uvicorn on SIGHUP."""
+        """Replace each worker once its successor has started; called by uvicorn on SIGHUP.
+
+        A successor that does not start, or a stop signal, ends the restart, and the old workers stay.
+        """
         for index, worker in enumerate(self.processes):
             new = self._start()
             while not new.ready:
@@ -186,7 +205,10 @@ class Supervisor(Multiprocess):
             worker.join()
 
     def join_all(self) -> None:
-        """Wait until the workers have stopped; called by uvicorn after it has signalled them."""
+        """Wait until the workers have stopped, and forward a second stop signal.
+
+        Called by uvicorn after it has signalled them.
+        """
         # With the sockets open here, new clients would wait forever instead of being refused.
         for listener in self.sockets:
             listener.close()
@@ -201,11 +223,13 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def _start(self) -> Worker:
+        """Start a worker, and return it."""
         worker = Worker(self.config, self.sockets, [worker.parent_conn for worker in self.processes])
         worker.start()
         return worker
 
     def _is_lost(self, worker: Worker) -> bool:
+        """Return whether a worker has ended, or has made no progress for too long, which is logged."""
         if not worker.process.is_alive():
             return True
         if worker.stalled_s() < self._timeout_s:
@@ -218,6 +242,7 @@ class Supervisor(Multiprocess):
         return True
 
     def _stop_at_once(self) -> None:
+        """Make every worker stop without waiting for its runs."""
         if self._shared is not None:
             with contextlib.suppress(OSError):
                 stop_at_once(self._shared)
@@ -227,7 +252,10 @@ class Supervisor(Multiprocess):
 
 
 def _cpu_s(process: int | None) -> float:
-    """Return the CPU seconds that a process has used; elsewhere than on Linux the time, as if always at work."""
+    """Return the CPU seconds that a process has used.
+
+    Elsewhere than on Linux the time, as if it were always at work.
+    """
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -244,7 +272,7 @@ _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def check_workers(workers: int, db: str) -> None:
-    """Check that a number of processes can share a database: not one in memory."""
+    """Raise `ConfigError` if several processes are asked for with a database in memory, which they cannot share."""
     if workers > 1 and db == "memory:":
         raise ConfigError(
             f"--workers {workers} with db='memory:': each process would have sessions of its own. Use one process, or "
@@ -254,9 +282,10 @@ def check_workers(workers: int, db: str) -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[Path | None]:
-    """Create the shared folder of the processes started within the context.
+    """Create the shared folder of the processes started within the context, and remove it on exit; yields its path.
 
-    Yields None for a single process, which needs none, and, with a warning, if no folder can be created.
+    Yields None for a single process, which needs none, and, with a logged warning, if no folder can be created. Sets
+    the variable that makes prometheus_client use the folder.
     """
     folder = _temporary_folder() if workers > 1 else None
     if folder is None:
@@ -268,6 +297,7 @@ def sharing(workers: int) -> Iterator[Path | None]:
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
+    """Return a new temporary folder; None, with a logged warning, if no location permits one."""
     first_error: OSError | None = None
     for place in (None, *_MEMORY):
         try:
