@@ -33,8 +33,8 @@ from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.prompts.system_prompt import PromptContent, joined_sections, tools_in_text
 from graph_agent.models.structured import StructuredPlanner
+from graph_agent.models.system_prompt import PromptContent, joined_sections, tools_in_text
 
 ToolCallWrapper = Callable[
     [Call, RunnableConfig, Runtime[Any], Callable[[Call, BaseTool | None], Awaitable[CallResult]]],

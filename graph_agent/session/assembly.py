@@ -29,7 +29,7 @@ from graph_agent.core.waves.reply import PLAN_TOOL
 from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelPool, Resolve, require_chat_model
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.prompts.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source
+from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node

@@ -14,7 +14,8 @@ def main(wheel: str) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     # The nodes, which are reached through a link, and files that are not Python.
     prompts = [
-        f"{PACKAGE}/models/prompts/{file.name}" for file in (ROOT / PACKAGE / "models" / "prompts").glob("*.yaml")
+        f"{PACKAGE}/models/prompt_texts/{file.name}"
+        for file in (ROOT / PACKAGE / "models" / "prompt_texts").glob("*.yaml")
     ]
     prompts += [
         f"{PACKAGE}/interfaces/cli/skeleton/{file.name}"

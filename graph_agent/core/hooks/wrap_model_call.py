@@ -35,11 +35,11 @@ from graph_agent.core.waves.reply import read_plan
 from graph_agent.core.waves.schema import PlanError, PlanningResult
 from graph_agent.models.client import Mode, ModelClient, Phase
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.prompts.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.models.retry import side_call_context
 from graph_agent.models.sanitize import without_calls
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import ModelCall, StructuredPlanner
+from graph_agent.models.system_prompt import replace_tools_text, tools_in_text
 from graph_agent.models.wire.client_retries import without_client_retries
 from graph_agent.models.wire.shape import adapted_copy
 

@@ -37,7 +37,7 @@ from graph_agent.core.skills.front_matter import (
 )
 from graph_agent.core.state.messages import KEPT_AS
 from graph_agent.core.tools.read_result import READ_RESULT, part_of
-from graph_agent.models.prompts.system_prompt import PromptContent, joined_sections
+from graph_agent.models.system_prompt import PromptContent, joined_sections
 
 MOST_BODY_CHARS = 60_000
 """Characters of a skill's instructions; the rest is left out."""

@@ -17,7 +17,7 @@ from graph_agent import create_graph_agent as create
 from graph_agent.core.hooks.wrap_model_call import ModelMiddleware
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.prompts.system_prompt import replace_tools_text, tools_in_text
+from graph_agent.models.system_prompt import replace_tools_text, tools_in_text
 from tests.support.agents import add, asks, echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

@@ -123,7 +123,7 @@ def _parse(text: str, where: str) -> str:
 
 @cache
 def _shipped(name: str) -> PromptTemplate:
-    file = resources.files("graph_agent.models.prompts") / f"{name}.yaml"
+    file = resources.files("graph_agent.models") / "prompt_texts" / f"{name}.yaml"
     return PromptTemplate(_parse(file.read_text(encoding="utf-8"), file.name), VARIABLES[name], file.name)
 
 
