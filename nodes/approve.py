@@ -1,4 +1,7 @@
-"""Asks a person for decisions on the calls of a wave that need approval: the `approve` node."""
+"""Asks a person for decisions on the calls of a wave that need approval: the `approve` node.
+
+A wave is the calls of one plan of the model. The node `plan` puts those that need approval into the loop state.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,18 @@ from graph_agent.core.tools.toolbox import edit_fault
 async def approve_node(
     state: AgentState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> dict[str, Any]:
-    """Interrupt the graph with a request for decisions, and record them; `plan` applies them.
+    """Interrupt the graph with a request for decisions, and record the decisions as events; `plan` applies them.
 
-    An answer that does not fit the request repeats the request, with the reason in `error`.
+    When the run is resumed, LangGraph runs this node from its start, and the interrupt returns the person's answer. An
+    answer that does not fit the request repeats the request, with the reason in `error`. Without calls to decide on, or
+    after an abort, the node asks nothing.
 
     Returns:
         An update with one event for each decision.
 
     Raises:
-        ConfigError: Without a checkpointer, which an interrupt needs.
+        GraphInterrupt: There is no answer yet.
+        ConfigError: There is no checkpointer, which an interrupt needs.
     """
     task = Task.of(state, config, runtime, deps)
     asked = task.loop.get("awaiting_approval", [])
@@ -54,6 +60,7 @@ async def approve_node(
             error = str(fault)
         else:
             requests = (entry for entry in reversed(state["events"]) if is_own(entry, "approval_request"))
+            # The newest request: an earlier one asked about other calls.
             asked_at = next(requests)["ts"]
             decisions = [decision_event(each, task.step, asked_at=asked_at) for each in decided]
             return {"events": decisions, "wave_finished": True}

@@ -1,4 +1,4 @@
-"""Runs one delegation to another agent: the `delegate` node."""
+"""Runs one delegation, a task that the model hands to another agent: the `delegate` node."""
 
 from __future__ import annotations
 
@@ -40,13 +40,18 @@ logger = get_logger(__name__)
 
 
 async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
-    """Run one delegation and add its result; an error is a result too.
+    """Run one delegation and return the update with its result; an error of the delegate is a result, too.
 
     If a delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only that second
     run interrupts the graph, because resuming runs this node from its start.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
+
+    Raises:
+        GraphInterrupt: The delegate's question has no answer yet.
+        InputError: Another graph planned the call, on a thread that this agent continues.
+        Exception: Middleware raised it.
     """
     state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
     task = Task.of(state, config, runtime, deps)
@@ -63,6 +68,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         limit_s = settings.delegate_timeout_s or settings.tool_timeout_s
         work = run_delegate(task, edited, answer, progress, tally)
         result = checked_result(await await_within(work, limit_s, f"The delegate {delegate_name(call['name'])!r}"))
+        # Counted for each attempt: middleware may run the delegation again.
         tally(result.usage)
         return result
 
@@ -104,6 +110,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
         if not isinstance(result, DelegationResult):
             result = DelegationResult(result.content, result.status, stored=result.stored)
             if waiting is not None:
+                # The delegate would otherwise wait for an answer that never comes.
                 await deps.toolbox.withdraw({call["id"]: waiting})
         timer.report(call["name"], "waiting" if result.waiting is not None else result.status, result.content)
     # The usage of all attempts, including a delegate that was cancelled without a result.

@@ -22,12 +22,14 @@ from graph_agent.core.state.schema import PlanState
 async def finalize_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> dict[str, Any] | Command[Any] | list[dict[str, Any] | Command[Any]]:
-    """Answer the input, with a streamed model call if planning gave no answer.
+    """Answer the input, with a streamed model call if planning gave no answer, and end it.
 
     Returns:
         An update with the answer, its event and the session's status. If a model failed: status `FAILED`, an `error`
-        event, and a message with the failure. Back to `plan` if an edit left no call to run, or the user steered.
+        event, and a message with the failure. A command to go back to `plan` if an edit left no call to run, or if the
+        user steered (sent a message during the run); a command to the parent graph for a handoff.
     """
+    # A person may have edited the state with `as_node`, so that this node runs too early.
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
     if (leaving := handoff_command(state)) is not None:
@@ -40,20 +42,21 @@ async def finalize_node(
 
 
 class Answered(NamedTuple):
-    """What a pass through `finalize` writes."""
+    """The writes of a pass through `finalize`."""
 
     fields: dict[str, Any]
     """The state update."""
     written: list[tuple[str, Any]]
-    """Writes of middleware that follow the answer."""
+    """Pairs of field and value that middleware wrote, which follow the answer."""
     steered: bool
-    """Whether the user has steered meanwhile, so that `plan` is next."""
+    """Whether the user sent a message meanwhile, so that `plan` is next and the input goes on."""
 
 
 async def answer_input(task: Task) -> Answered:
-    """Answer the input, and close it unless the user has steered meanwhile."""
+    """Answer the input, and close it unless the user has sent a message meanwhile."""
     answer = AnswerUpdate(task)
     await answer.run()
+    # A message that arrives during the answer belongs to this input.
     if await answer.receive_steering():
         return Answered(answer.update_for_next_plan(), answer.written, steered=True)
     fields = answer.update()
@@ -62,9 +65,9 @@ async def answer_input(task: Task) -> Answered:
 
 
 def may_finalize(update: PlanUpdate) -> bool:
-    """Whether `plan` may answer the input in its own superstep.
+    """Whether `plan` may answer the input in its own superstep, which saves one.
 
-    It may if the input ends, the run stores nothing, and nothing shows which node wrote what.
+    It may if the input ends, the run stores nothing, and no reader sees which node wrote which field.
     """
     if not (update.concluded and update.run.is_unobserved) or update.deps.hook_set or update.deps.toolbox.own.names:
         return False
@@ -74,7 +77,7 @@ def may_finalize(update: PlanUpdate) -> bool:
 
 
 async def finalize_in_plan(update: PlanUpdate) -> Command[Any]:
-    """Answer the input that a pass through `plan` ends; return the update of both nodes."""
+    """Answer the input that a pass through `plan` ends, and return the update of both nodes."""
     planned = dict(update.as_pairs())
     usage = planned.pop("usage", None)
     state = {

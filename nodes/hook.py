@@ -1,4 +1,4 @@
-"""Runs one `before_` or `after_` hook of middleware as a node of the graph."""
+"""Runs one `before_` or `after_` hook of middleware as a node of the graph, and asks the model between them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,30 @@ from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.nodes.plan import ask_before_deadline
 
 _OPEN = ("messages", "jump_to", "structured_response")
-"""Fields that every hook may write."""
+"""Fields of the agent's own state that every hook may write."""
 
 
 async def hook_node(
     state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps, hook: MiddlewareNode
 ) -> Command[Any]:
-    """Run one hook, unless the input has failed or there is no reply for it.
+    """Run one hook of middleware, unless the input has failed or there is no reply for the hook.
+
+    An exception of the hook makes the input fail. An abort or the deadline ends the hook and the input.
+
+    Args:
+        state: The state that the hook receives, by the agent's `hook_schema`.
+        config: LangGraph's config of the node.
+        runtime: LangGraph's runtime of the node.
+        deps: The agent's parts.
+        hook: The hook.
 
     Returns:
         An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changes the messages or
-        jumps. An exception of the hook makes the input fail.
+        jumps.
+
+    Raises:
+        UserError: The hook raised one, about an error of the program's configuration or input.
+        GraphInterrupt: The hook asks a person.
     """
     task = Task.of(read_state(config, ["loop"]), config, runtime, deps)
     loop, run = task.loop, task.run
@@ -55,6 +68,7 @@ async def hook_node(
         if update.get("jump_to") not in hook.jumps:
             update.pop("jump_to", None)  # as in LangChain, a jump that `can_jump_to` does not declare has no effect
         changes = _events(update, state, hook, loop["step"])
+    # The developer must fix it, so the caller gets the exception itself.
     except UserError:
         raise
     except WorkStoppedError:
@@ -72,7 +86,7 @@ async def hook_node(
 
 
 def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
-    """Return the update of a hook that an abort or the deadline stopped: it ends the input, with no unchecked reply."""
+    """Return the update after an abort or the deadline stopped a hook: the input ends, without an unchecked reply."""
     message = f"The hook {hook.node} was stopped before its end."
     outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.stop.aborted else "deadline"}
     if not task.run.stop.aborted and task.settings.deadline_s is not None:
@@ -84,15 +98,16 @@ def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
 
 
 def _planned(messages: Sequence[AnyMessage]) -> list[ToolCall]:
+    """Return the calls of the model's newest message; empty if there is none."""
     newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     return [*newest.tool_calls] if newest is not None else []
 
 
 def _check(update: Mapping[str, Any], own: CustomState) -> None:
-    """Check the values that a hook returned.
+    """Check the update that a hook returned.
 
     Raises:
-        HookError: With the field, what is wrong, and the fix.
+        HookError: A hook may not write a field, or its value is invalid; the message has the field and the fix.
     """
     for name, value in update.items():
         if name == "jump_to":
@@ -114,7 +129,7 @@ def _check(update: Mapping[str, Any], own: CustomState) -> None:
 
 
 def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: MiddlewareNode, step: int) -> list[StoredEvent]:
-    """Return the event of a change of messages or of a jump; an empty list without either."""
+    """Return the `middleware` event of a hook that changed messages or jumped; an empty list otherwise."""
     fields: dict[str, Any] = {}
     if "messages" in update:
         fields = message_changes(state.get("messages", ()), update["messages"])
@@ -126,7 +141,9 @@ def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: Middlewar
 async def model_node(
     state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
-    """Ask the model, and leave its reply in the history, where hooks see it; `plan` then acts on it.
+    """Ask the model, and leave its reply in the history, where hooks process it; `plan` then acts on it.
+
+    If planning is over, the model is asked for the answer. A failed input is left as it is.
 
     Returns:
         An update as a list of pairs (see `plan_node`).
@@ -147,7 +164,7 @@ async def model_node(
 
 
 def _composed(answer: AnswerUpdate) -> dict[str, Any]:
-    """The state update with an answer that `finalize` closes the input with."""
+    """Return the state update with an answer, whole or partial, that `finalize` closes the input with."""
     draft = answer.partial if answer.error is not None else answer.answer
     outcome: LoopOutcome = {**answer.outcome, "stop_reason": answer.reason, "composed": True}
     if answer.error is not None:

@@ -1,4 +1,8 @@
-"""Takes new input, continues the wave, ends planning, or asks the model for the next wave: the `plan` node."""
+"""Takes new input, continues the wave, ends planning, or asks the model for the next wave: the `plan` node.
+
+A wave is the calls of one plan; they run in parallel as tasks of one superstep. Most functions change a `PlanUpdate`,
+which collects what the node writes to the state.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ logger = get_logger(__name__)
 
 
 class PlanDecision(Enum):
-    """What a pass through `plan` ends with."""
+    """How a pass through `plan` ends."""
 
     RUN = "the calls that are ready run, or a person decides on them"
     ASK = "the node `model` asks the model"
@@ -69,7 +73,8 @@ class PlanDecision(Enum):
 
 
 PlanRule = Callable[[PlanUpdate], Awaitable[PlanDecision | None]]
-"""One rule of `plan`: it may change the update, and ends the pass with a decision; None leads to the next rule."""
+"""One rule of `plan`: it may change the update, and ends the pass by returning a decision; None leads to the next
+rule."""
 
 
 async def plan_node(
@@ -94,7 +99,7 @@ async def plan_node(
 
 
 async def take_input_or_wave(update: PlanUpdate) -> None:
-    """Take the results of a finished wave with the edits of a person, or begin an input."""
+    """Take over the results of a finished wave, with the edits of a person, or begin an input."""
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()
@@ -106,13 +111,16 @@ async def take_input_or_wave(update: PlanUpdate) -> None:
 
 
 async def receive_notes(update: PlanUpdate) -> None:
-    """Receive the notes to the session. No user message may stand between the results of one wave."""
+    """Process the notes (messages to the session from outside the run) that may be processed now.
+
+    User messages wait during a wave, because none may stand between the results of a wave.
+    """
     in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
     update.steered = await receive_for_session(update, ["configure"] if in_wave else ["configure", "steer"])
 
 
 async def take_hooked_reply(update: PlanUpdate) -> None:
-    """Take the reply as the hooks of middleware left it, and the notes; a steered input goes on after an answer."""
+    """Take over the reply as the hooks of middleware left it, and process notes; after steering, the input goes on."""
     apply_hooks(update)
     replaceable = not update.loop["waiting"] and (not update.concluded or may_replan(update))
     if await receive_for_session(update, ["configure", "steer"] if replaceable else ["configure"]):
@@ -120,7 +128,7 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
 
 
 async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
-    """Answer with the results of the wave if its tools return directly."""
+    """End with the results of the wave as the answer, if all its tools have `return_direct`."""
     if (
         update.state.get("wave_finished")
         and not update.steered
@@ -137,22 +145,22 @@ async def end_if_concluded(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
-    """Stop at an abort, before the wave continues."""
+    """Stop at an abort, before the wave continues; the budget is compared later."""
     return PlanDecision.END if update.run.stop.aborted and update.stop_at_abort_or_budget() else None
 
 
 async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
-    """Stop at an abort, or if the budget has no room for both another plan and the answer."""
+    """Stop at an abort, or if the budget is too small for another plan and the answer."""
     return PlanDecision.END if update.stop_at_abort_or_budget() else None
 
 
 async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
-    """Run the waiting calls of the wave that are ready, and ask what its delegations ask."""
+    """Start the waiting calls of the wave that are ready, and ask a person what its delegations ask."""
     return PlanDecision.RUN if await start_waiting_calls(update) else None
 
 
 async def stop_at_repetition(update: PlanUpdate) -> PlanDecision | None:
-    """Report repeated calls with equal results to the model, then withhold their tools, then stop."""
+    """Report repeated calls with equal results to the model; if they go on, withhold their tools, then stop."""
     if not update.state.get("wave_finished"):
         return None
     if update.deps.config.approve is not None:
@@ -170,7 +178,7 @@ async def end_after_last_wave(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def end_without_tools(update: PlanUpdate) -> PlanDecision | None:
-    """End at once for an agent without tools, delegates and hooks: its answer needs no plan."""
+    """End at once for an agent without tools, delegates and hooks, whose answer needs no plan."""
     if update.deps.plans:
         return None
     update.publish_events()
@@ -184,7 +192,10 @@ async def stop_at_limit(update: PlanUpdate) -> PlanDecision | None:
 
 
 async def ask_model(update: PlanUpdate) -> PlanDecision | None:
-    """Ask the model for the next wave; with hooks of middleware, the node `model` does."""
+    """Ask the model for the next wave; with hooks of middleware, leave that to the node `model`.
+
+    If the user sends a message before an answer is shown, the model is asked again.
+    """
     if update.deps.hook_set:
         update.publish_events()
         return PlanDecision.ASK
@@ -222,11 +233,11 @@ AFTER_HOOKS: tuple[PlanRule, ...] = (
     stop_at_limit,
     ask_model,
 )
-"""The rules of a pass that follows a reply of the model which hooks of middleware have seen, or their jump."""
+"""The rules of a pass that follows a reply which hooks of middleware have processed, or a jump of a hook."""
 
 
 def _can_be_steered(update: PlanUpdate) -> bool:
-    """Whether steering can still replace the plan: it ended planning without an answer, or with an unread answer.
+    """Whether a message of the user can still replace the plan: it ended without an answer, or with one not yet shown.
 
     A hook's answer and a refusal cannot be replaced, nor can an answer when a limit forbids another plan.
     """
@@ -244,7 +255,7 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 
 
 async def ask_before_deadline(update: PlanUpdate) -> None:
-    """Ask the model for the next wave, unless an abort or the deadline comes first."""
+    """Ask the model for the next wave; an abort or the deadline ends the request and planning."""
     await update.prepare()
     update.publish_events()
     update.direct_answer = None
@@ -256,7 +267,10 @@ async def ask_before_deadline(update: PlanUpdate) -> None:
 
 
 async def _ask(update: PlanUpdate) -> None:
-    """Ask the model for the next wave, and make its calls ready or end planning."""
+    """Ask the model for the next wave, and make its calls ready or end planning; errors of the model end it as failed.
+
+    Raises `UserError` for a fault of the program's configuration or input.
+    """
     log_fields.set({**log_fields.get({}), "step": update.loop["step"] + 1})
     logger.info("Agentic iteration %d/%d", update.loop["step"] + 1, update.settings.max_steps)
     try:
@@ -277,11 +291,13 @@ async def _ask(update: PlanUpdate) -> None:
         update.fail(failure_event(error, update.loop["step"], "The planning request"), error)
         return
     planned = replace(planned, message=with_name(planned.message, update.run.identity.agent_name))
+    # Counted only now, so that a failed request is no step.
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
     report_model_calls(update.loop, update.events[-1])
     update.newest_reply = planned.message
     update.loop["last_wave"] = planned.last
+    # A hook has ended the loop with this reply.
     if planned.ended and planned.calls:
         update.end_without_calls(planned.message, planned.calls, answers=planned.final)
     elif not planned.calls:
@@ -305,7 +321,8 @@ async def _ask(update: PlanUpdate) -> None:
 
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
-    """Accept a planning reply as the answer; one that does not fit the response format is composed again."""
+    """Accept a planning reply as the answer in `outcome`; `finalize` composes another one if it misses the response
+    format."""
     if update.deps.response is not None:
         try:
             if cut_off(reply) is not None and not is_json(reply.text):
@@ -322,6 +339,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
 
 
 async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
+    """Store the plan's message, and make the calls ready that can run at once; with hooks, leave them all waiting."""
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)

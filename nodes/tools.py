@@ -1,4 +1,4 @@
-"""Runs one tool call: the `tools` node."""
+"""Runs one tool call of the model, in a task of its own: the `tools` node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from graph_agent.core.tools.truncation import truncate_output
 
 
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
-    """Run one call and add its result; an error is a result too.
+    """Run one tool call and return the update with its result; an error of the tool is a result, too.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
+
+    Raises:
+        GraphInterrupt: The tool or middleware asks a person and has no answer yet.
+        InputError: Another graph planned the call, on a thread that this agent continues.
+        Exception: Middleware raised it.
     """
     task = Task.of(read_state(config, ["loop"]), config, runtime, deps)
     to_run = await call_to_run(task, call)
@@ -50,6 +55,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         truncated=truncated,
         **timer.fields(task, call, output.status),
     )
+    # The message holds the text only; other calls refer to the value.
     recorded |= output.stored
     if "decided_by" in recorded and (by := [each["decided_by"] for each in approvals if "decided_by" in each]):
         recorded["decided_by"] = by[-1]

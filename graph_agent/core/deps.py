@@ -1,4 +1,7 @@
-"""Holds the dependencies of the nodes: parts of one agent, those of one run, and the `Task` of one node."""
+"""Holds the dependencies of the nodes: parts of one agent, those of one run, and the `Task` of one node.
+
+Each node of the graph gets the agent's `AgentDeps`, and derives from them a `Task` with all that its functions need.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +43,23 @@ ToolCallWrapper = Callable[
     [Call, RunnableConfig, Runtime[Any], Callable[[Call, BaseTool | None], Awaitable[CallResult]]],
     Awaitable[CallResult],
 ]
-"""Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs it."""
+"""Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs the call,
+with a tool of middleware or None."""
 
 
 class Slots:
-    """Bounds how many calls of one wave are in flight."""
+    """Limits how many calls of one wave (the calls of one plan) run at once."""
 
     def __init__(self) -> None:
         # Shared by the tasks of a wave, by checkpoint id; an entry is dropped when no task refers to it.
         self._waves: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of_wave(self, runtime: Runtime[Any], limit: int) -> asyncio.Semaphore:
-        """Return the semaphore that a call of one wave holds while it runs.
+        """Return the semaphore that a call holds while it runs; all calls of one wave get the same.
 
         Args:
-            runtime: The calling task's runtime; the tasks of one wave share its checkpoint id.
-            limit: Maximum of calls in flight; the value of the first caller is used.
+            runtime: The calling task's runtime; the tasks of one wave have the same checkpoint id.
+            limit: Maximum of calls that run at once; the value of the wave's first call is used.
         """
         wave = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
         return self._waves.setdefault(wave, asyncio.Semaphore(limit))
@@ -63,79 +67,101 @@ class Slots:
 
 @dataclass(frozen=True)
 class AgentDeps:
-    """The parts of one agent, made once and shared by all its runs."""
+    """The parts of one agent, made once and shared by all its runs; `replace` makes variants with other parts."""
 
     models: ModelPool
-    """Every model this agent may use; `client`, `planner` and `tool_calling` belong to the current one."""
+    """Every model that this agent may use; `client`, `planner` and `tool_calling` belong to the configured one."""
     client: ModelClient
+    """Sends requests to the model."""
     planner: StructuredPlanner
     """Requests structured plans, in wave mode."""
     toolbox: Toolbox
+    """The tools and delegates that the model may call."""
     prompts: Prompts
+    """Renders the package's own prompts, which an agent may replace."""
     config: LoopConfig
+    """The agent's own configuration, before a run's context changes it."""
     tool_calling: Mode
-    """The tool calling mode of the model."""
+    """How the model calls tools: `native` through the provider, `text` in the text, `wave` by a structured plan."""
     system_prompt: PromptContent | Callable[[], PromptContent]
-    """Returns the system prompt; empty if there is none. Called at each request, as the text may contain the date."""
+    """The system prompt, or a function that returns it and is called at each request, as the text may contain the date.
+    Empty if there is none."""
     response: ResponseSchema | None = None
+    """Format of the structured response; None for an answer in free text."""
     plan_schema: type[PlanningResult] = PlanningResult
-    """Schema of structured plans; a subclass may type `slots`."""
+    """Schema of structured plans; a subclass may declare the type of `slots`."""
     cache: BaseCache[Any] | None = None
-    """Cache of plans, for runs with a `plan_cache_ttl_s`."""
+    """Cache of plans, for runs with a `plan_cache_ttl_s`; None if plans are not cached."""
     agentic_loop: bool | None = None
-    """The planner that `AGENTIC_LOOP_ENABLED` sets for every session: True `wave`, False `dag`, None if unset."""
+    """How `AGENTIC_LOOP_ENABLED` sets the planner of every session: True for `wave`, False for `dag`, None if unset."""
     context_schema: type[AgentContext] = AgentContext
-    """Type of a run's context; under a parent graph, the context may be the parent's own mapping."""
+    """Type of a run's context. Under a parent graph, the context may be the parent's own mapping."""
     warnings: Callable[[], Sequence[str]] = tuple
-    """Returns the agent's present problems, e.g. a server that is down; an input has a `warning` event for each."""
+    """Returns the agent's present problems, e.g. a server that is down; each input has a `warning` event for each."""
     hooks: tuple[LoopHook, ...] = ()
-    """Hooks that see planning replies, in order."""
+    """Loop hooks, which inspect replies of the model, in call order."""
     rewriters: tuple[LoopHook, ...] = ()
-    """Hooks that rewrite the tool results of requests, in order."""
+    """Loop hooks that rewrite the tool results of requests, in call order."""
     wrap_tool_call: ToolCallWrapper | None = None
-    """Wrapper of each tool call; None to run calls directly."""
+    """Runs each tool call through the middleware; None to run calls directly."""
     runs_added_tools: bool = False
-    """Whether middleware may add tools to requests and run their calls."""
+    """Whether middleware may add tools to requests and run their calls itself."""
     whole_replies: bool = False
-    """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
+    """Whether middleware may rewrite a reply after its last token, so that no token may be shown before it has."""
     hook_set: MiddlewareNodes | None = None
-    """Hooks that are nodes of the graph; None if there are none."""
+    """Hooks of middleware that are nodes of the graph; None if there are none."""
     client_tool_choice: str | None = None
-    """Tool choice for the caller's own tools; None for the model's choice."""
+    """The `tool_choice` of requests with client tools (the caller's own); None to leave the choice to the model."""
     parallel_client_calls: bool = True
-    """Whether several of the caller's own tools may be called at once."""
+    """Whether a plan may call several client tools at once."""
     slots: Slots = field(default_factory=Slots)
+    """Limits the calls of a wave that run at once."""
     variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
-    """Dependencies of runs with a context of their own, by the context (see `deps_of_run`)."""
+    """Dependencies of runs whose context changes them: the context as JSON → the dependencies (see `deps_of_run`)."""
     _clients: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
+    """Client → the same client with the tools that this variant offers."""
     # Not copied by `replace`, so that a copy with other parts begins with an empty cache.
     _instructions: BoundedCache[tuple[Any, ...], str] = field(init=False, repr=False, default_factory=BoundedCache)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: LoopState) -> LoopConfig:
-        """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
+        """Return the effective configuration: the agent's own, then the run's context, then later changes, which win.
 
         Args:
-            config: The node's config, which holds the budget of a delegated run.
+            runtime: The node's runtime, which has the run's context.
+            config: The node's config; in a delegated run it holds the remaining budget, which tightens the limits.
+            loop: The loop state, which has the session's changes.
+
+        Raises:
+            ConfigError: The context or a change is invalid.
         """
         own = effective_config(
             self.config, runtime.context, self.context_schema, loop.get("config_overrides"), loop.get("approve", ())
         )
+        # A delegate must not spend more than the delegating session has left.
         remaining = config["configurable"].get(BUDGET_LEFT)
         return tighten_limits(own, remaining) if remaining else own
 
     def offering(self, client: ModelClient) -> ModelClient:
-        """Return a client that offers the caller's tools too, and the delegates with their current descriptions."""
+        """Return a client that offers the toolbox's present tools, client tools and delegates; the given one if it
+        does.
+
+        One changed copy for each client is kept.
+        """
         if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
             return client
+        # A client with tools bound is costly to make, and each request asks for it.
         if client not in self._clients:
             schemas = self.toolbox.schemas
             self._clients[client] = client.with_overrides(schemas, {}, tool_choice=self.client_tool_choice)
         return self._clients[client]
 
     def without(self, names: Collection[str]) -> AgentDeps:
-        """Return the agent without some of its tools and delegates; the agent itself if none would remain.
+        """Return the dependencies without some tools and delegates; the same object if no tool would remain.
 
-        Some providers refuse a history with calls in a request without tools.
+        Some providers refuse a history with calls if the request has no tools.
+
+        Args:
+            names: Names of calls, `delegate_to_<name>` for a delegate.
         """
         if not names or set(self.toolbox.names) <= set(names):
             return self
@@ -143,36 +169,41 @@ class AgentDeps:
         return replace(self, client=self.client.without(names), toolbox=narrower)
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """Return the tool calling mode under a run's settings; `wave` if the operator has disabled the agentic loop."""
+        """Return the tool calling mode of a run; `wave` if the operator has disabled the agentic loop."""
+        # The operator's variable wins over the agent's author.
         if self.agentic_loop is False:
             return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
     @property
     def steps_for_a_wave(self) -> int:
-        """Supersteps that LangGraph must still allow for another plan, its wave and the answer."""
+        """Number of supersteps that another plan, its wave and the answer need."""
         return STEPS_FOR_A_WAVE + (self.hook_set.supersteps if self.hook_set else 0)
 
     def caches_plans(self, settings: LoopConfig) -> bool:
-        """Whether plans are kept in the agent's cache."""
+        """Whether plans of a run with these settings are kept in the agent's cache."""
         return self.cache is not None and settings.plan_cache_ttl_s is not None
 
     async def prepare(self) -> None:
-        """Load the delegates' descriptions, and offer changed ones to the model."""
+        """Load descriptions of delegates and changed tools, and offer them to the model; waits a few seconds at most.
+
+        Raises `ConfigError` if a new tool cannot be offered.
+        """
         if await self.toolbox.refresh():
             self.client.offer(self.toolbox.schemas)
             self._clients.clear()
             self._instructions.clear()
 
     def may_answer_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether a planning reply without calls may be the answer.
+        """Whether a planning reply without calls may be the answer, so that no second request composes one.
 
         An agent without tools plans for its hooks only, and gains nothing from a second request.
         """
         return settings.finalize != "compose" or not self.toolbox
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether planning replies are streamed as produced: they may be the answer, and no guard sees them first."""
+        """Whether planning replies are streamed as produced: they may be the answer, and nothing may rewrite them
+        afterwards."""
         return self.may_answer_while_planning(settings) and not self.withholds(settings)
 
     @property
@@ -181,26 +212,29 @@ class AgentDeps:
         return self.whole_replies or any(map(sees_answers, self.hooks))
 
     def withholds(self, settings: LoopConfig) -> bool:
-        """Whether no token of an answer may be shown before middleware and hooks have seen the whole."""
+        """Whether no token of an answer may be shown before middleware and hooks have processed the whole."""
         return self.guarded and not settings.stream_before_guards
 
     @property
     def plans(self) -> bool:
-        """Whether phase 1 is needed: there are tools, delegates or hooks, or middleware may add tools."""
+        """Whether the agent plans before it answers: it has tools, delegates or hooks, or middleware may add tools."""
         return bool(self.toolbox) or bool(self.hooks) or self.runs_added_tools
 
     def prompt(self, added: str) -> PromptContent:
-        """Return the system prompt of a request: the agent's own one, and a text that is added to it."""
+        """Return the system prompt of a request: the agent's own, followed by another text in a paragraph of its
+        own."""
         own = self.system_prompt
         if isinstance(own, str):
             return f"{own}\n\n{added}" if own and added else own or added
         return joined_sections([own() if callable(own) else own, added])
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
-        """Return the framework's instructions, which are added to the agent's own system prompt.
+        """Return the package's instructions for planning, which follow the agent's own system prompt; cached.
 
         Args:
-            planner: The session's planner; used in wave mode only.
+            settings: The configuration of the run.
+            mode: The tool calling mode; except in `native`, the instructions describe the tools.
+            planner: How the session plans; used in mode `wave` only.
         """
         style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
         answers = self.may_answer_while_planning(settings)
@@ -220,18 +254,22 @@ class AgentDeps:
 
 
 _MAX_VARIANTS = 64
+"""Maximum entries of `AgentDeps.variants`; the oldest is dropped first."""
 _MAX_VARIANT_CHARS = 2_000_000
-"""Characters of the keys in `AgentDeps.variants`; a single larger one is still kept."""
+"""Maximum characters of all keys in `AgentDeps.variants`; a single larger one is kept."""
 
 
 def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
-    """Return the agent's dependencies with the tools, instructions and response schema of a run's context, if any.
+    """Return the agent's dependencies with the tools, instructions and response schema of a run's context.
+
+    Without any of these in the context, the agent's own dependencies are returned. Equal contexts share one object.
 
     Args:
+        deps: The agent's dependencies.
         runtime: The runtime of one of the run's nodes.
 
     Raises:
-        ConfigError: When a caller's tool has the name of another, or the response schema is invalid.
+        ConfigError: A client tool has the name of another tool, or the response schema is invalid.
     """
     context = coerce_context(runtime.context, deps.context_schema)
     if context is None:
@@ -240,6 +278,7 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     if not (any(tools) or context.instructions or context.response_schema):
         return deps
     choice = [context.client_tool_choice, context.parallel_client_calls]
+    # A run with the same context must not build its tools and schemas again.
     key = json.dumps([*tools, *choice, context.instructions, context.response_schema], sort_keys=True)
     if key not in deps.variants:
         _make_room(deps.variants, len(key))
@@ -248,11 +287,13 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
 
 
 def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
+    """Drop the oldest entries until one with a key of `chars` characters fits."""
     while variants and (len(variants) >= _MAX_VARIANTS or sum(map(len, variants)) + chars > _MAX_VARIANT_CHARS):
         variants.pop(next(iter(variants)))
 
 
 def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
+    """Return the dependencies with the parts of a context; raise `ConfigError` if these are invalid."""
     if context.client_tools or context.client_calls:
         toolbox = deps.toolbox.with_client_tools(context.client_tools, context.client_calls)
         deps = replace(
@@ -272,26 +313,31 @@ def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One execution of a node: what its functions work with, derived once."""
+    """One execution of a node: what the node's functions work with, derived once."""
 
     config: RunnableConfig
+    """The config that LangGraph passed to the node."""
     runtime: Runtime[Any]
+    """The runtime that LangGraph passed to the node."""
     deps: AgentDeps
     """The agent, with the tools, instructions and response schema of the run's context."""
     run: Run
+    """The run that the node belongs to."""
     state: Mapping[str, Any]
     """The state that the node reads; for a call, the fields that its node needs."""
     loop: LoopState
     """The loop state at the start of the task."""
     settings: LoopConfig
-    """The effective configuration at the start of the task."""
+    """The effective configuration of the run at the start of the task."""
 
     @classmethod
     def of(cls, state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any], deps: AgentDeps) -> Self:
-        """Return the task of a node from the node's arguments.
+        """Return the task of a node from the arguments that LangGraph passed to it.
+
+        Sets the session, input and step in the fields of log records.
 
         Raises:
-            ConfigError: As `deps_of_run`.
+            ConfigError: The run's context is invalid; see `deps_of_run`.
         """
         deps, loop, run = deps_of_run(deps, runtime), state.get("loop", INITIAL_LOOP), run_of(config)
         if telemetry.observer is not None:
@@ -302,7 +348,7 @@ class Task:
 
     @property
     def step(self) -> int:
-        """The step at the start of the task."""
+        """Number of the newest plan at the start of the task; 0 before the first plan."""
         return self.loop["step"]
 
     @property
@@ -312,25 +358,28 @@ class Task:
 
     @property
     def wave(self) -> str:
-        """Id of the checkpoint that the task runs from, which the tasks of one wave share; empty outside a graph."""
+        """Id of the checkpoint that the task runs from, the same for all tasks of a wave; empty outside a graph."""
         return self.runtime.execution_info.checkpoint_id if self.runtime.execution_info else ""
 
     @property
     def records(self) -> bool:
-        """Whether the effect ledger records each writing call of the wave before it runs."""
+        """Whether the effect ledger records each call that may write, before the call runs."""
         return self.loop.get("ledger", False)
 
     def settings_with(self, loop: LoopState) -> LoopConfig:
-        """Return the effective configuration after changes of the loop state."""
+        """Return the effective configuration with the session's changes of another loop state."""
         return self.deps.settings(self.runtime, self.config, loop)
 
 
 def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> BudgetUsage:
-    """Return the usage of the input so far.
+    """Return the usage of the input so far: seconds, tokens, cost, and those of the newest model call as an estimate.
 
     Args:
+        run: The run, which measures the working time.
+        loop: The loop state, which has the working time of earlier runs of the input.
         usage: Tokens and model calls of the input.
         history: The conversation; its newest reply is the estimate for the next model call.
+        settings: The configuration of the run, which has the prices.
     """
     # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
     last = _newest_reply(history) if usage["model_calls"] else None
@@ -345,18 +394,22 @@ def spent(run: Run, loop: LoopState, usage: Usage, history: Sequence[AnyMessage]
 
 
 def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
+    """Return the model's newest message; None if there is none."""
     return next((message for message in reversed(history) if isinstance(message, AIMessage)), None)
 
 
 def work_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
-    """Return the seconds that planning and calls may still take; None without a deadline."""
+    """Return the seconds, at least 0.0, that planning and calls may still take; None without a deadline.
+
+    A part of the input's time is kept back for the answer.
+    """
     if settings.deadline_s is None:
         return None
     return max(0.0, work_s(settings.deadline_s, settings) - run.stop.worked_s(loop.get("worked_s", 0.0)))
 
 
 def answer_left_s(run: Run, loop: LoopState, settings: LoopConfig) -> float | None:
-    """Return the seconds that the answer may still take; None without a deadline."""
+    """Return the seconds, at least 0.0, that remain until the input's deadline; None without a deadline."""
     if settings.deadline_s is None:
         return None
     return max(0.0, settings.deadline_s - run.stop.worked_s(loop.get("worked_s", 0.0)))

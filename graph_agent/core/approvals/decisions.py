@@ -1,4 +1,4 @@
-"""Constructs a person's decisions on calls, and validates an answer."""
+"""Constructs a person's decisions on calls that wait for approval, and validates an answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from graph_agent.core.approvals.text import decisions_in_text
 DEFAULT_DECIDER = "user"
 """Name in the history of a person whom the resuming program does not name."""
 _MOST_NAME_CHARS = 200
+"""Maximum characters of a person's name."""
 EditFault: TypeAlias = Callable[[str, dict[str, Any]], str | None]
 """Returns why a call (name, arguments) cannot replace another; None if it can."""
 
 
 class Action(TypedDict):
-    """A call in place of the planned one, as in LangChain's `Action`."""
+    """The call that runs in place of the planned one, in the form of LangChain's `Action`."""
 
     name: NotRequired[str]
     """Name of the tool or delegation; absent for that of the planned call."""
     args: dict[str, Any]
-    """All its arguments."""
+    """All arguments of the call."""
 
 
 class _Decision(TypedDict):
@@ -44,10 +45,11 @@ class Approve(_Decision):
 
 
 class Edit(_Decision):
-    """Run another call in its place."""
+    """Run another call in place of the planned one."""
 
     type: Literal["edit"]
     edited_action: Action
+    """The other call."""
 
 
 class Reject(_Decision):
@@ -63,24 +65,29 @@ class Respond(_Decision):
 
     type: Literal["respond"]
     message: str
-    """The result."""
+    """The text that becomes the call's result."""
 
 
 Decision: TypeAlias = Approve | Edit | Reject | Respond
-"""A person's decision on one call, in LangChain's shape."""
+"""A person's decision on one call, in the form of LangChain's `Decision`."""
 
 
 def approve(*, always: bool = False) -> Approve:
     """Return the decision to run a call as planned.
 
     Args:
-        always: Whether the `Session` object that receives it approves later calls of the same name by itself.
+        always: Whether the `Session` object that receives the decision approves later calls of the same name by itself.
     """
     return {"type": "approve", "always": True} if always else {"type": "approve"}
 
 
 def standing_approval(by: str) -> Approve:
-    """Return the approval of a call by an earlier `approve(always=True)`."""
+    """Return the approval of a call that an earlier `approve(always=True)` covers.
+
+    Args:
+        by: Name of the person who gave it; the approval's `decided_by` is `always (<name>)`.
+    """
+    # Cut, because the name of the person may have the maximum length.
     return {"type": "approve", "decided_by": f"always ({by[: _MOST_NAME_CHARS - len('always ()')]})"}
 
 
@@ -88,7 +95,7 @@ def edit(arguments: Mapping[str, Any], *, name: str | None = None) -> Edit:
     """Return the decision to run a call with other arguments.
 
     Args:
-        arguments: All arguments of the call.
+        arguments: All arguments of the call, not only the changed ones.
         name: Another tool, which must be one of the agent's; None for the planned one.
     """
     action: Action = {"args": dict(arguments)}
@@ -115,10 +122,12 @@ def respond(message: str) -> Respond:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A valid decision on a call."""
+    """A validated decision on a call."""
 
     call: HeldCall
+    """The call that was decided on."""
     type: DecisionType
+    """The kind of decision."""
     by: str
     """Name of the person who decided."""
     name: str
@@ -128,24 +137,22 @@ class Decided:
     message: str | None = None
     """Reason of a rejection, or the result of a response; None if there is none."""
     always: bool = False
-    """Whether later calls of the same name are approved too."""
+    """Whether later calls of the same name are approved, too."""
 
 
 def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault | None = None) -> list[Decided]:
-    """Validate a person's answer to a request.
+    """Validate a person's answer to an approval request, and return the decisions in the order of the calls.
 
     Args:
+        calls: The calls of the request.
         answer: `{"decisions": …}` with a list of one decision for each call, in the order of the request, or with a
             mapping of call id → decision, which may leave calls undecided, or with text (see `decisions_in_text`). The
-            list or the text alone is valid too. A decision alone counts for every call; an edit or a response only if
+            list or the text alone is valid, too. A decision alone counts for every call; an edit or a response only if
             there is one call. `decided_by` names the person; without it, a decision may have a `decided_by`.
-        edit_fault: Checks the call of an edit; None for no check.
-
-    Returns:
-        The decisions, in the order of the calls.
+        edit_fault: Returns why the call of an edit cannot run; None for no check.
 
     Raises:
-        DecisionError: When the answer does not fit the request.
+        DecisionError: The answer does not fit the request.
     """
     by = _decider(answer["decided_by"]) if isinstance(answer, Mapping) and "decided_by" in answer else None
     by_id = _given_by_id(calls, answer)
@@ -153,12 +160,22 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
 
 
 def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> dict[str, Any]:
-    """Divide one answer to several requests, by interrupt id, into one for each request that it decides on.
+    """Divide one answer to several approval requests into one for each request that it decides on.
 
-    It is as for `read_decisions`, on the calls of all requests in their order (see `joined_calls`). The decisions are
-    not validated yet. Raises `DecisionError` when the answer does not fit the requests.
+    The decisions are not validated yet.
+
+    Args:
+        requests: Interrupt id → request.
+        answer: In the form of `read_decisions`, on the calls of all requests in their order (see `joined_calls`).
+
+    Returns:
+        Interrupt id → `{"decisions": {call id: decision}}`, with `decided_by` if the answer has it.
+
+    Raises:
+        DecisionError: The answer does not fit the requests.
     """
     joined = joined_calls([*requests.values()])
+    # Joined ids may be numbers, so the ids of each request are matched by position.
     by_id, ids = _given_by_id(joined, answer), iter([call["id"] for call in joined])
     by = {"decided_by": answer["decided_by"]} if isinstance(answer, Mapping) and "decided_by" in answer else {}
     answers: dict[str, Any] = {}
@@ -170,7 +187,11 @@ def split_decisions(requests: Mapping[str, Mapping[str, Any]], answer: Any) -> d
 
 
 def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> list[Decision]:
-    """Return decisions as LangChain's middleware requires them: one for each call, in order; `DecisionError` if not."""
+    """Return one decision for each call, in the order in which LangChain's middleware requires them.
+
+    Raises:
+        DecisionError: A call has no decision.
+    """
     undecided = {call["id"] for call in calls} - {each.call["id"] for each in decided}
     if undecided:
         raise DecisionError(
@@ -180,7 +201,7 @@ def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> l
 
 
 def as_decision(decided: Decided) -> Decision:
-    """Return a valid decision in LangChain's shape."""
+    """Return a validated decision in LangChain's form."""
     match decided.type:
         case "approve":
             return approve()
@@ -193,6 +214,7 @@ def as_decision(decided: Decided) -> Decision:
 
 
 def _decider(given: Any) -> str:
+    """Return the name of the person, `user` for None; raise `DecisionError` for a value that is no name."""
     if given is None:
         return DEFAULT_DECIDER
     if not isinstance(given, str) or not given.strip() or len(given) > _MOST_NAME_CHARS:
@@ -201,6 +223,7 @@ def _decider(given: Any) -> str:
 
 
 def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
+    """Return call id → decision from an answer in any form, not validated; raise `DecisionError` for another form."""
     given = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
     if isinstance(given, str):
         given = decisions_in_text(given, calls)
@@ -213,11 +236,13 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
             )
         return dict(zip(ids, given, strict=True))
     if isinstance(given, Mapping) and "type" in given and "type" not in ids:
+        # The arguments or the result of one call hardly fit another.
         if len(calls) > 1 and given["type"] in ("edit", "respond"):
             raise DecisionError(
                 f"One decision {given['type']!r} cannot count for {len(calls)} calls: {_listed(calls)}. Give a "
                 "mapping of call id to decision."
             )
+        # A person may approve or reject all calls with one word.
         return dict.fromkeys(ids, given)
     if isinstance(given, Mapping) and given is not answer and given:
         for id_ in given:
@@ -231,6 +256,18 @@ def _given_by_id(calls: Sequence[HeldCall], answer: Any) -> dict[str, Any]:
 
 
 def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFault | None) -> Decided:
+    # Agent Inbox sends the older form of LangGraph's decisions.
+    """Validate one decision on a call.
+
+    Args:
+        call: The call.
+        decision: The decision as given.
+        by: Name of the person from the answer as a whole; None to take that of the decision.
+        edit_fault: Returns why the call of an edit cannot run; None for no check.
+
+    Raises:
+        DecisionError: The decision is invalid, or not allowed for the call.
+    """
     decision = _from_inbox(decision)
     where = f"The decision on call {call['id']!r} ({call['name']})"
     if not isinstance(decision, Mapping) or "type" not in decision:
@@ -239,6 +276,7 @@ def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFaul
     kind, allowed = decision["type"], call["allowed_decisions"]
     if kind not in DECISIONS:
         raise DecisionError(f"{where} has the type {brief_repr(kind)}; {did_you_mean(str(kind), DECISIONS)}")
+    # The policy decides what a person may do, not the interface that asks.
     if kind not in allowed:
         raise DecisionError(f"{where} is {kind!r}, which its policy does not allow; allowed: {', '.join(allowed)}.")
     name, arguments = call["name"], call["arguments"]
@@ -258,7 +296,7 @@ def _decided(call: HeldCall, decision: Any, by: str | None, edit_fault: EditFaul
 
 
 def _from_inbox(decision: Any) -> Any:
-    """Return an answer of Agent Inbox, `{"type", "args"}`, as a decision; any other value unchanged.
+    """Return an answer of Agent Inbox, `{"type": …, "args": …}`, as a decision; any other value unchanged.
 
     Agent Inbox offers `response` for calls that may be rejected, and sends the reason with it.
     """
@@ -279,6 +317,11 @@ def _from_inbox(decision: Any) -> Any:
 
 
 def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any]]:
+    """Return name and arguments of the call of an edit; raise `DecisionError` if they are missing or invalid.
+
+    Args:
+        where: The decision, as the subject of the error message.
+    """
     if not isinstance(action, Mapping) or not isinstance(action.get("args"), Mapping):
         raise DecisionError(
             f'{where} is an edit without the new call; write "edited_action": {{"name": {call["name"]!r}, '
@@ -296,4 +339,5 @@ def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any
 
 
 def _listed(calls: Sequence[HeldCall]) -> str:
+    """Return calls as text for an error message: `<id> (<name>)`, separated by commas."""
     return ", ".join(f"{visible(call['id'])} ({visible(call['name'])})" for call in calls)

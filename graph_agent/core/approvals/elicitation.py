@@ -1,6 +1,6 @@
-"""Builds the question of an MCP server to a person, and reads the answer.
+"""Builds the question of an MCP server to a person (an elicitation), and validates the answer.
 
-The value of its interrupt is an `ElicitationRequest`. An answer is `{"action": "accept", "content": {…}}`,
+The question is the value of an interrupt, an `ElicitationRequest`. An answer is `{"action": "accept", "content": {…}}`,
 `{"action": "decline"}` or `{"action": "cancel"}`. For clients that only exchange messages, `elicitation_text` and
 `read_elicitation_answer` convert both to text and back.
 """
@@ -21,6 +21,7 @@ from graph_agent.base._internal.text import brief_repr, visible, visible_json
 from graph_agent.base.errors import ConfigError, DecisionError
 
 ElicitationAction: TypeAlias = Literal["accept", "decline", "cancel"]
+"""What the person does with the question: answer it, refuse, or dismiss it."""
 ELICITATION = "elicitation"
 """`type` of an `ElicitationRequest`."""
 
@@ -31,7 +32,7 @@ _CANCEL = re.compile(r"cancel(?:l?ed)?[.!]?", re.IGNORECASE)
 
 
 class ElicitationRequest(TypedDict):
-    """The value of the interrupt that asks a person what an MCP server asks during a call."""
+    """The value of the interrupt by which an MCP server asks a person during a tool call."""
 
     type: Literal["elicitation"]
     server: str
@@ -45,9 +46,9 @@ class ElicitationRequest(TypedDict):
     message: str
     """The server's question."""
     questions: list[str]
-    """Digests of all questions of this call until now, this one last; an answer belongs to the last."""
+    """Digests of all questions of this call until now, the present one last; an answer belongs to the last."""
     repeatable: bool
-    """Whether the call is made again if it is lost before the answer; if not, its outcome is then unknown."""
+    """Whether the call is made again if it is lost before the answer; otherwise its outcome is then unknown."""
     requested_schema: NotRequired[dict[str, Any]]
     """JSON schema of the content of an answer that accepts; absent in mode `url`."""
     url: NotRequired[str]
@@ -58,21 +59,26 @@ class ElicitationRequest(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ElicitationAnswer:
-    """A valid answer."""
+    """A validated answer to an elicitation."""
 
     action: ElicitationAction
     content: dict[str, Any] | None = None
     """The form's values; None unless a form is accepted."""
 
     def as_value(self) -> dict[str, Any]:
-        """Return the answer as JSON."""
+        """Return the answer as JSON: `{"action": …}`, with `content` if a form was accepted."""
         return {"action": self.action} if self.content is None else {"action": self.action, "content": self.content}
 
 
 def question_digest(mode: str, message: str, schema: Mapping[str, Any] | None, url: str | None) -> str:
-    """Return what identifies a question: equal for the same question of a repeated call.
+    """Return 16 hexadecimal digits that identify a question: equal for the same question of a repeated call.
 
-    The address of mode `url` counts, because it usually holds an id of the single request.
+    Args:
+        mode: `form` or `url`.
+        message: The question.
+        schema: JSON schema of the form; None in mode `url`.
+        url: The address of mode `url`, which counts because it usually holds an id of the single request; None
+            otherwise.
     """
     parts = [mode, message, schema, url]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -84,7 +90,7 @@ def is_elicitation(value: Any) -> bool:
 
 
 def response_schema(request: ElicitationRequest) -> dict[str, Any]:
-    """Return the JSON schema of the answer, which the interrupt publishes."""
+    """Return the JSON schema of the answer to a question, which the interrupt publishes."""
     accept: dict[str, Any] = {"action": {"const": "accept"}}
     required = ["action"]
     if request["mode"] == "form":
@@ -95,7 +101,10 @@ def response_schema(request: ElicitationRequest) -> dict[str, Any]:
 
 
 def elicitation_text(request: Mapping[str, Any]) -> str:
-    """Return a question as text: who asks, the message, the fields or the address, and how to answer."""
+    """Return a question as text: the server, the message, the fields or the address, and how to answer.
+
+    Invisible characters are shown as escapes.
+    """
     lines = [f"The MCP server {visible(str(request.get('server', '')))} asks: {visible(request['message'])}"]
     if request.get("mode") == "url":
         lines.append(f"Open this address, if you trust it: {visible(str(request.get('url', '')))}")
@@ -107,11 +116,19 @@ def elicitation_text(request: Mapping[str, Any]) -> str:
 
 
 def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> ElicitationAnswer:
-    """Validate a person's answer; raise `DecisionError` if it does not fit the question.
+    """Validate a person's answer to a question.
 
-    It is a mapping with `action`; the content alone, which accepts; or text. `yes`, `no` and `cancel` and similar words
-    count as actions, JSON as its value, and any other text as the form's only field, or its only required one. `yes`
-    fills in a form whose only field is a boolean.
+    Args:
+        request: The question, an `ElicitationRequest`.
+        answer: A mapping with `action`; the content alone, which accepts; a boolean; or text. `yes`, `no`, `cancel` and
+            similar words count as actions, JSON as its value, and any other text as the form's only field, or its only
+            required one. `yes` fills in a form whose only field is a boolean.
+
+    Returns:
+        The answer; an accepted form has the defaults of absent fields.
+
+    Raises:
+        DecisionError: The answer does not fit the question.
     """
     if isinstance(answer, str):
         answer = _answer_in_text(request, answer.strip())
@@ -124,6 +141,7 @@ def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> Elicitat
         if action not in _ACTIONS:
             raise DecisionError(f"action={action!r} is none of {', '.join(_ACTIONS)}. {_how_to_answer(request)}")
     else:
+        # Clients of forms send the values alone.
         action, content = "accept", answer
     if action != "accept" or request.get("mode") == "url":
         return ElicitationAnswer(action)
@@ -131,6 +149,7 @@ def read_elicitation_answer(request: Mapping[str, Any], answer: Any) -> Elicitat
 
 
 def _answer_in_text(request: Mapping[str, Any], text: str) -> Any:
+    """Return the answer in a text as a mapping; raise `DecisionError` if it is none."""
     if text.startswith("{"):
         try:
             return json.loads(text)
@@ -146,6 +165,7 @@ def _answer_in_text(request: Mapping[str, Any], text: str) -> Any:
 
 
 def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
+    """Return an answer with the action; accepting a form whose only field is a boolean sets that field to True."""
     fields = _fields(request)
     if action != "accept":
         return {"action": action}
@@ -154,6 +174,8 @@ def _action_for_word(request: Mapping[str, Any], action: str) -> dict[str, Any]:
 
 
 def _from_text(field: Mapping[str, Any], text: str) -> Any:
+    """Return a text as the value of a form's field; the text itself if the field's type is text or the text does not
+    fit."""
     kind = field.get("type")
     if kind in ("number", "integer", "boolean", "array"):
         with suppress(ValueError, RecursionError):  # the schema's check reports it
@@ -162,11 +184,13 @@ def _from_text(field: Mapping[str, Any], text: str) -> Any:
 
 
 def _content(request: Mapping[str, Any], content: Any) -> dict[str, Any]:
-    """Return the values of a form, with the defaults of absent fields."""
+    """Return the values of a form, with the defaults of absent fields; `DecisionError` if they do not fit the
+    schema."""
     given = {} if content is None else content
     if not isinstance(given, Mapping):
         raise _misfit(request, given)
     defaults = {name: field["default"] for name, field in _fields(request).items() if "default" in field}
+    # A person who answers in text cannot see defaults as a form shows them.
     filled = {**defaults, **given}
     # Imported here: it loads a validator, which most sessions do not need.
     from graph_agent.base._internal.json_schema import SchemaCheck
@@ -181,6 +205,7 @@ def _content(request: Mapping[str, Any], content: Any) -> dict[str, Any]:
 
 
 def _fields(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return field name → JSON schema of a question's form; empty without a form."""
     schema = request.get("requested_schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
@@ -189,19 +214,21 @@ def _fields(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _main_field(request: Mapping[str, Any]) -> str | None:
-    """Return the only field, or the only required one; None if there is none or several."""
+    """Return the name of the only field, or of the only required one; None if there is none or several."""
     fields, required = list(_fields(request)), _required(request)
     needed = fields if len(fields) == 1 else [name for name in fields if name in required]
     return needed[0] if len(needed) == 1 else None
 
 
 def _required(request: Mapping[str, Any]) -> Sequence[str]:
+    """Return the names of the form's required fields."""
     schema = request.get("requested_schema")
     names = schema.get("required") if isinstance(schema, Mapping) else None
     return names if isinstance(names, list) else []
 
 
 def _field_lines(request: Mapping[str, Any]) -> Sequence[str]:
+    """Return one line for each field of the form: name, rules as JSON, and description."""
     required = _required(request)
     lines: list[str] = []
     for name, field in _fields(request).items():
@@ -213,6 +240,7 @@ def _field_lines(request: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _how_to_answer(request: Mapping[str, Any]) -> str:
+    """Return a sentence that explains how to answer the question in text."""
     fields = _fields(request)
     if request.get("mode") == "url":
         return 'Answer "accept" when you have opened it, "decline", or "cancel".'
@@ -224,4 +252,5 @@ def _how_to_answer(request: Mapping[str, Any]) -> str:
 
 
 def _misfit(request: Mapping[str, Any], answer: Any) -> DecisionError:
+    """Return the error for an answer that does not fit the question."""
     return DecisionError(f"{brief_repr(answer)} is no answer to the question. {_how_to_answer(request)}")

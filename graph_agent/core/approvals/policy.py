@@ -1,4 +1,7 @@
-"""Selects the calls that a person must approve, by patterns, functions and marks."""
+"""Selects the calls that a person must approve, by patterns, functions and marks.
+
+A mark is an entry of a tool's `metadata` that this package reads; here `approve`.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,14 @@ from graph_agent.core.approvals.requests import DECISIONS, DecisionType
 logger = get_logger("graph_agent.approvals.policy")
 
 _FAILED = "The approval policy failed for this call, so a person must decide."
+"""Description for the person if a policy raised or returned an invalid value."""
 _KEYS = {"allowed_decisions", "description"}
+"""Keys of a review that is given as a mapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The way in which a person approves a call."""
+    """How a person decides on a call that needs approval."""
 
     allowed: tuple[DecisionType, ...] = DECISIONS
     """The decisions that a person may take."""
@@ -34,10 +39,15 @@ class Review:
 
 
 def read_review(value: Any, where: str) -> Review | None:
-    """Convert a mark's value, or the result of a policy function; raise `ConfigError` for any other value.
+    """Return the review that a mark or a policy function requests; None if it requests no approval.
 
-    True is for approval with every decision; False or None for no approval; a text is a description, a list is of
-    decisions; a mapping has `allowed_decisions` and `description`, each optional.
+    Args:
+        value: True for approval with every decision; False or None for no approval; a text is a description for the
+            person, a list holds the allowed decisions; a mapping may have `allowed_decisions` and `description`.
+        where: Where the value comes from, for the error message.
+
+    Raises:
+        ConfigError: `value` has another form, or an unknown decision.
     """
     if value is None or value is False:
         return None
@@ -62,6 +72,7 @@ def read_review(value: Any, where: str) -> Review | None:
 
 
 def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
+    """Return the allowed decisions without repeats; raise `ConfigError` for an empty list or an unknown decision."""
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"{where}: the decisions are {given!r}; list one or more of {', '.join(DECISIONS)}.")
     for one in given:
@@ -75,14 +86,21 @@ reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed
 
 
 async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Review | None:
-    """Return the review of a call, references resolved, by its mark and the rules; None if it needs no approval.
+    """Return the review of a call; None if it needs no approval.
 
-    A call that several rules select is decided by the decisions that all of them allow; if there are none, it can only
-    be rejected. A rule that raises selects the call.
+    A call that several rules select may be decided by the decisions that all of them allow; if there are none, it can
+    only be rejected. A mark that is invalid, and a rule that raises or returns an invalid value, select the call, and
+    are logged.
+
+    Args:
+        call: The call, with references in the arguments resolved.
+        mark: Value of the tool's mark `approve`; None if it has none.
+        rules: Name patterns, as for `fnmatch`, and policy functions, which get a copy of the call.
     """
     found = [_checked(lambda: read_review(mark, f"the mark approve of the tool {call['name']!r}"))]
     for rule in rules:
         if isinstance(rule, str):
+            # Case counts, as names of tools differ by it.
             found.append(Review() if fnmatchcase(call["name"], rule) else None)
         else:
             found.append(await _apply(rule, call))
@@ -97,6 +115,7 @@ async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Rev
 
 
 def _checked(read: Callable[[], Review | None]) -> Review | None:
+    """Return the review that `read` returns; a review that requires a decision if `read` raises `ConfigError`."""
     try:
         return read()
     except ConfigError as error:
@@ -105,6 +124,8 @@ def _checked(read: Callable[[], Review | None]) -> Review | None:
 
 
 async def _apply(rule: Callable[[Call], Any], call: Call) -> Review | None:
+    """Return the review that a policy function requests for a call; one that requires a decision if the function
+    fails."""
     try:
         # A copy, so that the function cannot change the call.
         value = rule(copy.deepcopy(call))

@@ -1,4 +1,4 @@
-"""Builds the request for decisions that interrupts the graph."""
+"""Builds the request for decisions on calls, which is the value of the interrupt that asks a person."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
 
 
 class HeldCall(TypedDict):
-    """A call that waits for a person's decision."""
+    """A call that waits for a person's decision, as events and the state store it."""
 
     id: str
     """Id of the call."""
@@ -26,13 +26,13 @@ class HeldCall(TypedDict):
     arguments: dict[str, Any]
     """The arguments, with references replaced by their values."""
     allowed_decisions: list[DecisionType]
-    """The decisions that its policy allows; at least one."""
+    """The decisions that the call's policy allows; at least one."""
     description: NotRequired[str]
     """Text for the person; absent if there is none."""
 
 
 class ActionRequest(TypedDict):
-    """A call, as in LangChain's `ActionRequest`."""
+    """A call in a request, in the form of LangChain's `ActionRequest`."""
 
     name: str
     """Name of the tool, or `delegate_to_<name>`."""
@@ -43,7 +43,7 @@ class ActionRequest(TypedDict):
 
 
 class ReviewConfig(TypedDict):
-    """The decisions allowed for a call, as in LangChain's `ReviewConfig`."""
+    """The decisions allowed for a call, in the form of LangChain's `ReviewConfig`."""
 
     action_name: str
     """Name of the call."""
@@ -60,15 +60,20 @@ class ApprovalRequest(TypedDict):
     action_requests: list[ActionRequest]
     """The calls."""
     review_configs: list[ReviewConfig]
-    """Their allowed decisions."""
+    """The decisions allowed for each call."""
     call_ids: list[str]
-    """Their ids, by which single calls can be decided."""
+    """The ids of the calls, by which single calls can be decided."""
     error: NotRequired[str]
     """Why the previous answer was not accepted; absent for the first request."""
 
 
 def request_for(calls: Sequence[HeldCall], error: str | None = None) -> ApprovalRequest:
-    """Return the request for decisions on some calls, with the error of the previous answer, if any."""
+    """Return the request for a person's decisions on some calls.
+
+    Args:
+        calls: The calls, in the order of the request.
+        error: Why the previous answer was not accepted; None for the first request.
+    """
     request: ApprovalRequest = {
         "action_requests": [_action(call) for call in calls],
         "review_configs": [
@@ -80,12 +85,13 @@ def request_for(calls: Sequence[HeldCall], error: str | None = None) -> Approval
 
 
 def _action(call: HeldCall) -> ActionRequest:
+    """Return a call in the form of LangChain's `ActionRequest`."""
     action: ActionRequest = {"name": call["name"], "args": call["arguments"]}
     return {**action, "description": call["description"]} if "description" in call else action
 
 
 def is_approval_request(value: Any) -> bool:
-    """Whether the value of an interrupt is an `ApprovalRequest`, or a `HITLRequest` of LangChain's middleware."""
+    """Whether the value of an interrupt is an `ApprovalRequest`, or LangChain's `HITLRequest`, which lacks call ids."""
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("action_requests"), list)
@@ -94,9 +100,9 @@ def is_approval_request(value: Any) -> bool:
 
 
 def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
-    """Return the approval request of an interrupt; None if it asks for something else.
+    """Return the approval request of an interrupt; None if the interrupt asks for something else.
 
-    The value of LangChain's middleware in its mode `per_call` is one call, and becomes a request of that call.
+    LangChain's middleware asks about one call in its mode `per_call`; its value becomes a request of that call.
     """
     value = interrupt.value
     if is_single_call(value):
@@ -107,7 +113,7 @@ def request_of(interrupt: Interrupt) -> Mapping[str, Any] | None:
 
 
 def approval_requests(interrupts: Sequence[Interrupt]) -> dict[str, Mapping[str, Any]]:
-    """Return the approval requests of open interrupts, by interrupt id."""
+    """Return interrupt id → approval request, of those interrupts that ask for an approval."""
     return {each.id: request for each in interrupts if (request := request_of(each)) is not None}
 
 
@@ -122,21 +128,23 @@ def is_single_call(value: Any) -> bool:
 
 
 def _published(interrupt: Interrupt) -> list[DecisionType]:
+    """Return the decisions that the interrupt's schema of the answer names; all if it names none."""
     # The allowed decisions are published in the schema of the answer only.
     schema = json.dumps(interrupt.response_schema or {}, default=str)
     return [kind for kind in DECISIONS if f'"{kind}"' in schema] or [*DECISIONS]
 
 
 def joined_calls(requests: Sequence[Mapping[str, Any]]) -> list[HeldCall]:
-    """Return the calls of all requests; they are numbered from 1 if requests use the same id."""
+    """Return the calls of all requests in their order; their ids are numbers from 1 if an id occurs twice."""
     calls = [call for request in requests for call in calls_of_request(request)]
+    # Delegates have ids of their own, which may be equal.
     if len({call["id"] for call in calls}) == len(calls):
         return calls
     return [{**call, "id": str(number)} for number, call in enumerate(calls, 1)]
 
 
 def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return one request for the calls of all requests, in their order."""
+    """Return one request for the calls of all requests, in their order, with the errors of all."""
     if len(requests) == 1:
         return requests[0]
     errors = [request["error"] for request in requests if "error" in request]
@@ -144,9 +152,14 @@ def joined_request(requests: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
-    """Return the calls of a request; those of LangChain's middleware, which has no ids, are numbered from 1."""
+    """Return the calls of an approval request; without ids in the request, their ids are numbers from 1.
+
+    A call without allowed decisions allows all.
+    """
     actions, configs = request["action_requests"], request["review_configs"]
+    # Interfaces address calls by id, so calls without ids get numbers.
     ids = request.get("call_ids") or [str(number) for number in range(1, len(actions) + 1)]
+    # LangChain's middleware may list a name's review once for several calls.
     by_name = {config["action_name"]: config for config in reversed(configs)}
     calls: list[HeldCall] = []
     for at, (id_, action) in enumerate(zip(ids, actions, strict=True)):

@@ -23,9 +23,13 @@ _FENCE = "```"
 
 
 def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
-    """Return an `ApprovalRequest` as text: the calls, all their arguments, and, `by_text`, how to answer.
+    """Return an `ApprovalRequest` as text: the calls with all their arguments, and how to answer.
 
-    A person approves what is shown, so nothing is left out, and invisible characters are escapes.
+    A person approves what is shown, so nothing is left out, and invisible characters are shown as escapes.
+
+    Args:
+        request: The request.
+        by_text: Whether the person answers by text, so that the text explains how.
     """
     calls = calls_of_request(request)
     lines = ["A call waits for approval:" if len(calls) == 1 else f"{len(calls)} calls wait for approval:"]
@@ -42,7 +46,8 @@ def question_text(request: Mapping[str, Any], *, by_text: bool = True) -> str:
 
 
 def parse_answer(text: str) -> Any:
-    """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
+    """Return a text that answers another question than an approval: JSON objects and arrays as values, else the
+    text."""
     if text.strip()[:1] in ("{", "["):
         with suppress(ValueError):
             return json.loads(text)
@@ -50,7 +55,7 @@ def parse_answer(text: str) -> Any:
 
 
 def how_to_answer(calls: Sequence[HeldCall]) -> str:
-    """Return a sentence that explains how to answer in text."""
+    """Return a sentence that explains how to decide on calls in text, for the decisions that they allow."""
     allowed = {kind for call in calls for kind in call["allowed_decisions"]}
     forms = {
         "approve": '"approve"',
@@ -65,9 +70,17 @@ def how_to_answer(calls: Sequence[HeldCall]) -> str:
 
 
 def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
-    """Read a person's decisions from a message, for `read_decisions`; see `how_to_answer`, or as JSON.
+    """Return the decisions in a person's message, in a form that `read_decisions` accepts.
 
-    Only complete decisions count: "yes, but use another file" is none. Raises `DecisionError` when there is none.
+    The message is JSON, one decision for all calls such as `approve` or `reject: <reason>`, or a line `<number or id>:
+    <decision>` for each call. Only complete decisions count: "yes, but use another file" is none.
+
+    Args:
+        text: The message; a Markdown code block around it is removed.
+        calls: The calls of the request.
+
+    Raises:
+        DecisionError: The text has no decision, or a part that is none.
     """
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE):
@@ -81,6 +94,7 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
         found = _LINE.fullmatch(line)
         id_ = _call_id(found["call"], calls) if found is not None else None
         decision = _decision(found["decision"]) if found is not None else None
+        # A text that is understood only in part might approve what the person did not mean.
         if id_ is None or decision is None or id_ in by_id:
             raise _no_decision(text, calls)
         by_id[id_] = decision
@@ -90,6 +104,7 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
 
 
 def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
+    """Return the decisions in JSON text; raise `DecisionError` if it is not valid JSON."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -98,6 +113,7 @@ def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
 
 
 def _decision(text: str) -> dict[str, Any] | None:
+    """Return the decision that a text states; None if it states none."""
     if _APPROVAL.fullmatch(text):
         return {"type": "approve"}
     if (found := _REJECTION.fullmatch(text)) is not None:
@@ -113,7 +129,7 @@ def _decision(text: str) -> dict[str, Any] | None:
 
 
 def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
-    """Return the id of a call by its number in the question, or by its id; None for neither."""
+    """Return the id of a call given by its number in the question, or by its id; None for neither."""
     ids = [call["id"] for call in calls]
     # A number first, because the question shows no ids.
     if key.isdecimal() and 1 <= int(key) <= len(ids):
@@ -122,4 +138,5 @@ def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
 
 
 def _no_decision(text: str, calls: Sequence[HeldCall]) -> DecisionError:
+    """Return the error for a text without a decision, which explains how to answer."""
     return DecisionError(f"{excerpt(text)!r} is no decision on the calls that wait. {how_to_answer(calls)}")

@@ -1,4 +1,8 @@
-"""Reads one skill: its folder, no file outside of it, and `SKILL.md`, whose front matter is agentskills.io's."""
+"""Reads one skill: the files of its folder, none outside of it, and `SKILL.md`, whose front matter is agentskills.io's.
+
+The front matter is the YAML between two lines `---` at the begin of the file. Paths come from a model, so they are
+opened without following links.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +22,24 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.errors import ConfigError, did_you_mean
 
 MOST_TEXT_BYTES = 5_000_000
-"""Bytes of a file that is read as text; a larger one is refused."""
+"""Maximum bytes of a file that is read as text; a larger one is refused."""
 MOST_LISTED = 100
-"""Files that a listing names."""
+"""Maximum files that a listing names."""
 _DEEPEST = 20
+"""Maximum depth of folders that a listing visits."""
 _MOST_VISITED = 2_000
-"""Entries that one listing visits."""
+"""Maximum entries that a listing visits."""
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _READ |= getattr(os, "O_BINARY", 0)
 
 
 class UnreadableFileError(Exception):
-    """A file is not read; the message has the reason and the fix."""
+    """A file cannot or may not be read; the message has the reason and the fix."""
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the parts of a relative path; raise `UnreadableFileError` if it is none, or leads upward."""
+    """Return the parts of a relative path; raise `UnreadableFileError` if it is empty, absolute or leads upward."""
     if "\0" in path or any("\ud800" <= char <= "\udfff" for char in path):
         raise UnreadableFileError(f"{path!r} is no path; name a file of the skill.")
     # A backslash is a separator on Windows only, and no file of a skill needs one.
@@ -49,10 +54,16 @@ def parts_of(path: str) -> list[str]:
 
 
 def read_bytes(folder: Path, path: str, most: int) -> bytes:
-    """Return the content of a file, of at most `most` bytes, in a folder that may be a link itself.
+    """Return the content of a file in a folder, which may be a link itself.
 
-    Raises `UnreadableFileError` if the path leads out of the folder or through a link, or is no regular file, or too
-    large.
+    Args:
+        folder: The folder.
+        path: Relative path of the file in it.
+        most: Maximum bytes of the file.
+
+    Raises:
+        UnreadableFileError: The path leads out of the folder or through a link, is no regular file, or cannot be read,
+            or the file is too large.
     """
     parts = parts_of(path)
     try:
@@ -63,6 +74,7 @@ def read_bytes(folder: Path, path: str, most: int) -> bytes:
             if found.st_size > most:
                 raise UnreadableFileError(f"{path!r} has {found.st_size:,} bytes; the limit is {most:,}.")
             with os.fdopen(os.dup(descriptor), "rb") as file:
+                # One more than allowed: the file may grow after its size was read.
                 content = file.read(most + 1)
     except OSError as error:
         raise UnreadableFileError(f"{path!r} cannot be read: {error.strerror or type(error).__name__}.") from None
@@ -72,7 +84,11 @@ def read_bytes(folder: Path, path: str, most: int) -> bytes:
 
 
 def read_skill_text(folder: Path, path: str) -> str:
-    """Return the text of a file in a folder; errors as `read_bytes`, and, with kind and size, for no text."""
+    """Return the text of a UTF-8 file in a folder.
+
+    Raises:
+        UnreadableFileError: The file cannot be read (see `read_bytes`), has more than `MOST_TEXT_BYTES`, or is binary.
+    """
     content = read_bytes(folder, path, MOST_TEXT_BYTES)
     with suppress(UnicodeDecodeError):
         if b"\0" not in content:
@@ -82,9 +98,9 @@ def read_skill_text(folder: Path, path: str) -> str:
 
 
 def list_files(folder: Path) -> tuple[list[str], bool]:
-    """Return the relative paths of the files in a folder, sorted, and whether there are more.
+    """Return the relative paths of the files in a folder and below, sorted, and whether there are more than it lists.
 
-    Links, hidden files and files of other kinds are left out.
+    Links, hidden files and entries that are no regular files are left out; so are folders that cannot be read.
     """
     found, visited = list[str](), 0
     pending: list[tuple[str, ...]] = [()]
@@ -109,7 +125,10 @@ def list_files(folder: Path) -> tuple[list[str], bool]:
 
 @contextmanager
 def _opened(folder: Path, parts: list[str]) -> Iterator[int]:
-    """Open a file without following a link below the folder."""
+    """Yield the descriptor of a file opened without following a link below the folder; it is closed at the end.
+
+    Raises `UnreadableFileError` for a link or another kind of file, and `OSError`.
+    """
     if os.open not in os.supports_dir_fd:
         descriptor = _open_by_path(folder, parts)
         try:
@@ -134,7 +153,8 @@ def _opened(folder: Path, parts: list[str]) -> Iterator[int]:
 
 
 def _open_by_path(folder: Path, parts: list[str]) -> int:
-    """Open a file on a system without `openat`, such as Windows."""
+    """Return the descriptor of a file on a system without `openat`, such as Windows; `UnreadableFileError` for a
+    link."""
     path = folder.joinpath(*parts)
     if path.resolve(strict=True) != folder.resolve(strict=True).joinpath(*parts):
         raise UnreadableFileError(f"{'/'.join(parts)!r} is a link; name a file of the skill.")
@@ -142,17 +162,19 @@ def _open_by_path(folder: Path, parts: list[str]) -> int:
 
 
 def _kind(mode: int) -> str:
+    """Return the kind of a file as a phrase for an error message."""
     if stat.S_ISLNK(mode):
         return "a link, which is not followed"
     return "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "no regular file"
 
 
 FILE_NAMES = ("SKILL.md", "skill.md")
+"""Names of a skill's file, the first one that exists counts."""
 MOST_NAME_CHARS = 64
 MOST_DESCRIPTION_CHARS = 1024
 MOST_COMPATIBILITY_CHARS = 500
 MOST_FILE_BYTES = 1_000_000
-"""Bytes of one `SKILL.md`."""
+"""Maximum bytes of a `SKILL.md`."""
 
 _FENCE = "---"
 _SHOWN_CHARS = 80
@@ -163,25 +185,27 @@ class Skill:
     """A skill: the front matter of its `SKILL.md`, and the instructions after it."""
 
     name: str
-    """Its name, which is also the name of its folder."""
+    """Name of the skill, which is also the name of its folder."""
     description: str
-    """What it does, and when to use it."""
+    """What the skill does and when to use it, for the model."""
     folder: Path
-    """Its folder, absolute."""
+    """Absolute path of the skill's folder."""
     body: str = field(repr=False)
     """The instructions: the text after the front matter, stripped."""
     digest: str
-    """The first 16 hexadecimal digits of the SHA-256 of its `SKILL.md`."""
+    """The first 16 hexadecimal digits of the SHA-256 of the `SKILL.md`."""
     license: str | None = None
+    """License of the skill; None without that field."""
     compatibility: str | None = None
-    """What it needs of its environment."""
+    """What the skill needs of its environment; None without that field."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    """Further fields of the skill's author; empty without any."""
     allowed_tools: tuple[str, ...] | None = None
-    """The entries of `allowed-tools`, in order; None without that field."""
+    """The entries of `allowed-tools`, in order; None without that field, which limits nothing."""
 
 
 def skill_file(folder: Path) -> Path | None:
-    """Return the path of the `SKILL.md` in a folder; None without one."""
+    """Return the path of the `SKILL.md` in a folder; None without one, or if the folder cannot be read."""
     try:
         names = set(os.listdir(folder))
     except OSError:
@@ -195,15 +219,16 @@ def key_of(name: str) -> str:
 
 
 def read_skill(folder: str | Path) -> Skill:
-    """Read and check one skill.
+    """Return the skill in a folder.
 
     Args:
         folder: The skill's folder.
 
     Raises:
-        ConfigError: If it has no readable `SKILL.md`, or its front matter does not follow the specification; the
-            message has one line for each fault.
+        ConfigError: It has no readable `SKILL.md`, or its front matter does not follow the specification; the message
+            has one line for each fault.
     """
+    # Not resolved: the folder may be a link, and its name must be that of the skill.
     path = Path(os.path.abspath(folder))
     file = skill_file(path)
     if file is None:
@@ -211,6 +236,7 @@ def read_skill(folder: str | Path) -> Skill:
     where = f"Skill {Path(folder) / file.name}"
     try:
         raw = read_bytes(path, file.name, MOST_FILE_BYTES)
+        # Editors on Windows write a byte order mark.
         text = raw.decode("utf-8-sig")
     except UnreadableFileError as error:
         raise ConfigError(f"{where}: {error}") from None
@@ -239,6 +265,11 @@ def read_skill(folder: str | Path) -> Skill:
 
 
 def _split(text: str, where: str) -> tuple[str, str]:
+    """Return the front matter and the text after it; raise `ConfigError` if a line `---` is missing.
+
+    Args:
+        where: The file, as the beginning of the error message.
+    """
     lines = text.split("\n")
     if lines[0].rstrip() != _FENCE:
         raise ConfigError(f"{where}: the first line is {_shown(lines[0])}; begin the file with the line '---'.")
@@ -249,6 +280,7 @@ def _split(text: str, where: str) -> tuple[str, str]:
 
 
 def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
+    """Return what is wrong with the front matter, one clause for each fault; empty if it is valid."""
     faults = [
         f"unknown field {_shown(key)}; {did_you_mean(str(key), _CHECKS)} Own fields belong under 'metadata'."
         for key in content
@@ -263,6 +295,7 @@ def _faults(content: Mapping[Any, Any], folder: Path) -> list[str]:
 
 
 def _name_fault(value: Any, folder: Path) -> str | None:
+    """Return what is wrong with a name, as a clause; None if it is valid and equals the folder's name."""
     if not isinstance(value, str) or not value.strip():
         return "write a text, such as 'pdf-forms'"
     name = key_of(value)
@@ -278,6 +311,7 @@ def _name_fault(value: Any, folder: Path) -> str | None:
 
 
 def _description_fault(value: Any, _: Path) -> str | None:
+    """Return what is wrong with a description, as a clause; None if it is valid."""
     if not isinstance(value, str) or not value.strip():
         return "write what the skill does and when to use it"
     if len(value) > MOST_DESCRIPTION_CHARS:
@@ -286,16 +320,19 @@ def _description_fault(value: Any, _: Path) -> str | None:
 
 
 def _text_fault(value: Any, _: Path) -> str | None:
+    """Return that a value is no text, as a clause; None for text."""
     return None if isinstance(value, str) else "write a text"
 
 
 def _compatibility_fault(value: Any, folder: Path) -> str | None:
+    """Return what is wrong with a `compatibility`, as a clause; None if it is valid."""
     if isinstance(value, str) and len(value) > MOST_COMPATIBILITY_CHARS:
         return f"it has {len(value)} characters; write {MOST_COMPATIBILITY_CHARS} at most"
     return _text_fault(value, folder)
 
 
 def _metadata_fault(value: Any, _: Path) -> str | None:
+    """Return what is wrong with a `metadata`, as a clause; None if it is a mapping of text to text."""
     if value == "":  # the key without a value
         return None
     if not isinstance(value, dict) or not all(isinstance(text, str) for pair in value.items() for text in pair):
@@ -304,6 +341,7 @@ def _metadata_fault(value: Any, _: Path) -> str | None:
 
 
 def _allowed_tools_fault(value: Any, _: Path) -> str | None:
+    """Return what is wrong with an `allowed-tools`, as a clause; None if it is a text or a list of texts."""
     if isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value)):
         return None
     return "write names of tools, separated by spaces, such as 'read_file search'"
@@ -317,11 +355,11 @@ _CHECKS: dict[str, Callable[[Any, Path], str | None]] = {
     "metadata": _metadata_fault,
     "allowed-tools": _allowed_tools_fault,
 }
-"""Field of the front matter → what is wrong with a value of it; None for a valid one."""
+"""Field of the front matter → function that returns what is wrong with a value of it, None for a valid one."""
 
 
 def _entries(value: str | list[str]) -> tuple[str, ...]:
-    """Return the entries of `allowed-tools`: a text is split at spaces and commas outside of parentheses."""
+    """Return the entries of `allowed-tools`; a text is split at spaces and commas outside of parentheses."""
     if isinstance(value, list):
         return tuple(filter(None, map(str.strip, value)))
     entries, entry, depth = list[str](), "", 0
@@ -336,4 +374,5 @@ def _entries(value: str | list[str]) -> tuple[str, ...]:
 
 
 def _shown(value: Any) -> str:
+    """Return the `repr` of a value for an error message, shortened, with escapes for invisible characters."""
     return excerpt(repr(value) if str(value).isprintable() else ascii(value), _SHOWN_CHARS)

@@ -31,7 +31,8 @@ _BECAUSE: dict[StopCause, str] = {"abort": "the run was stopped", "deadline": "t
 
 
 def is_argument_error(tool: BaseTool, error: BaseException) -> bool:
-    """Whether an exception is the validation error of the tool's arguments."""
+    """Whether an exception is pydantic's validation error of this tool's arguments; False for one raised in the
+    tool."""
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
 
