@@ -1,4 +1,9 @@
-"""Sends delegations to one remote agent over A2A."""
+"""Sends delegations to one remote agent over A2A.
+
+A delegation is a task that an agent's model hands to another agent. An agent card describes a remote agent at its
+address. A remote task may end with a question, which a user answers; one in the background runs on while the delegating
+agent continues.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +44,8 @@ from graph_agent.integrations.delegates.a2a_task import REMOTE_CANCEL_S, Followe
 
 
 class _Request(TypedDict):
+    """The form of an approval request."""
+
     action_requests: list[ActionRequest]
     review_configs: list[ReviewConfig]
     call_ids: NotRequired[list[str]]
@@ -47,6 +54,7 @@ class _Request(TypedDict):
 
 
 _REQUEST = TypeAdapter(_Request)
+"""Validates an approval request of a remote agent: a question whether calls may run."""
 
 
 def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
@@ -73,13 +81,20 @@ def _fits(request: _Request) -> bool:
 logger = get_logger("graph_agent.delegates.a2a")
 
 CARD_TIMEOUT_S = 5.0
+"""Maximum seconds for reading an agent card."""
 _RETRY_CARD_S = 30.0
+"""Seconds after a failed attempt before the card is read again."""
 _LOOK_AGAIN_S = 2.0
+"""Seconds between two checks of a task in the background that waits."""
 _DEFAULT_DESCRIPTION = "A remote agent."
 
 
 class RemoteAgent:
-    """Sends delegations to one remote agent; the parameters are those of `A2ADelegate`."""
+    """Sends delegations to one remote agent.
+
+    The parameters are described at `A2ADelegate`. Each delegation opens a connection of its own; the agent card is read
+    once, and again after a failure.
+    """
 
     def __init__(
         self,
@@ -112,7 +127,8 @@ class RemoteAgent:
     async def prepare(self) -> bool:
         """Read the agent's card if it is unknown; return whether the description has changed.
 
-        A failure is logged, and the next attempt is made after 30 s at the earliest.
+        A failure is logged, and the next attempt is made after 30 s at the earliest; until then False is returned at
+        once.
         """
         now = time.monotonic()
         if self._card is not None or (self._attempted_at is not None and now - self._attempted_at < _RETRY_CARD_S):
@@ -123,7 +139,7 @@ class RemoteAgent:
         return fault is None
 
     async def fault(self) -> str | None:
-        """Return why the agent's card cannot be read; None if it can. Never raises."""
+        """Return why the agent's card cannot be read, as a text without the secret; None if it can. Never raises."""
         try:
             async with open_http(self._origins, self._headers(), self._max_bytes) as http:
                 await self._known_card(http)
@@ -135,11 +151,12 @@ class RemoteAgent:
         """Send the task with the latest messages of the conversation, and wait until it ends or asks a question.
 
         Of a task in the background, which has a conversation of its own, only the start is waited for. A failure of the
-        agent is an error result; only cancellation raises, after the remote task was cancelled.
+        agent or a timeout is an error result; only cancellation raises, after the remote task was cancelled.
         """
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
         if delegation.background:
             return replace(await self._follow_task(delegation, "", lambda task: task.begin(message)), context_id="")
+        # Two delegations of one conversation at the same time would mix their messages, so the second one gets its own.
         context_id = delegation.context_id if delegation.context_id not in self._busy else ""
         message.context_id = context_id
         self._busy.add(context_id)
@@ -154,7 +171,8 @@ class RemoteAgent:
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
         """Send the user's answer to the task that asked, and wait until it ends or asks again.
 
-        The result has only the usage since the question.
+        A text is sent as text, any other answer as JSON. The result has only the usage since the question. A failure of
+        the agent is an error result.
         """
         part = Part(text=answer) if isinstance(answer, str) else data_part(to_json_safe(answer))
         message = self._message([part], delegation)
@@ -165,7 +183,9 @@ class RemoteAgent:
     async def collect(self, task: BackgroundTask) -> DelegationResult | None:
         """Return the result of a task in the background, or its new question; None while it has neither.
 
-        A question is returned once: `task["asked"]` names the one that was returned before.
+        A question is returned once: `task["asked"]` names the one that was returned before. None is also returned if
+        the agent cannot be reached, which is logged; a task that the agent does not have any more has the result
+        `unknown`.
         """
         try:
             remote = await self._watch(task, until_end=False)
@@ -192,7 +212,11 @@ class RemoteAgent:
                 await anyio.sleep(_LOOK_AGAIN_S)
 
     async def _watch(self, task: BackgroundTask, *, until_end: bool) -> FollowedTask | None:
-        """Read a task, or follow it `until_end`; None if the agent cannot be reached, which is logged."""
+        """Read a task, or follow it until its end or question (`until_end`); None if the agent cannot be reached, which
+        is logged.
+
+        Raises `TaskNotFoundError` if the agent does not have the task.
+        """
         try:
             async with self._client() as (client, streams):
                 remote = FollowedTask(
@@ -224,6 +248,12 @@ class RemoteAgent:
         follow: Callable[[FollowedTask], Awaitable[None]],
         counted: Usage = NO_USAGE,
     ) -> DelegationResult:
+        """Open a connection, follow a task with `follow`, and return its result.
+
+        `task_id` is the id of an existing task, empty for a new one; `counted` is the usage that was counted before,
+        which the result leaves out. Failures and timeouts are error results; after a cancellation, the remote task is
+        cancelled, its usage recorded, and the cancellation raised.
+        """
         try:
             async with self._client() as (client, streams):
                 task = FollowedTask(
@@ -260,6 +290,7 @@ class RemoteAgent:
         return replace(result, usage=less_usage(result.usage, counted))
 
     def _result(self, task: FollowedTask) -> DelegationResult:
+        """Return the result of a task that has ended or asks a question, by its state."""
         if task.message is not None:
             return self._success(task, list(task.message.parts))
         match task.status.state:
@@ -290,6 +321,7 @@ class RemoteAgent:
                 return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
+        """Return the answer in `parts`; an error result if they have no content."""
         content = convert_parts(parts)
         usage = read_usage(task.metadata)
         if not content.for_model:
@@ -307,6 +339,10 @@ class RemoteAgent:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[tuple[Client, bool]]:
+        """Open a client for the agent, and yield it with whether the agent streams; close it on exit.
+
+        Raises `OperatorError` or an `A2AClientError` if the card cannot be read.
+        """
         # One connection per delegation: a pooled one belongs to one event loop and would never be closed.
         async with open_http(self._origins, self._headers(), self._max_bytes) as http:
             card = await self._known_card(http)
@@ -315,6 +351,7 @@ class RemoteAgent:
             yield ClientFactory(config).create(card), card.capabilities.streaming
 
     async def _known_card(self, http: Any) -> AgentCard:
+        """Return the agent's card, read at the first call; raise `OperatorError` if it does not come in time."""
         if self._card is None:
             try:
                 with anyio.fail_after(CARD_TIMEOUT_S):
@@ -326,14 +363,19 @@ class RemoteAgent:
         return self._card
 
     def _headers(self) -> dict[str, str]:
+        """Return the headers with the secret; empty without authentication. `OperatorError` if its variable is not
+        set.
+        """
         return self._auth.headers() if self._auth else {}
 
     def _message(self, parts: list[Part], delegation: Delegation) -> Message:
+        """Return a user's message with the depth and the budget that are left of a delegation."""
         message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=parts)
         message.metadata.update(delegation_metadata(delegation))
         return message
 
     def _error(self, what: str) -> DelegationResult:
+        """Return an error result; `what` is the end of a sentence about the agent."""
         return DelegationResult(f"The agent {self.name!r} {what}", "error")
 
     def _safe_text(self, value: Any) -> str:
@@ -341,6 +383,7 @@ class RemoteAgent:
         return str(self._without_secret(clean(str(value) or type(value).__name__)))
 
     def _without_secret(self, value: Any) -> Any:
+        """Return a JSON value without this agent's secret in its texts."""
         return self._auth.without_secret(value) if self._auth else value
 
 
@@ -350,6 +393,7 @@ _FAILURES = {
     TaskState.TASK_STATE_CANCELED: "cancelled the task",
     TaskState.TASK_STATE_AUTH_REQUIRED: "requires an authentication that this agent does not have",
 }
+"""State of a remote task → the end of a sentence about the agent."""
 
 
 def _conversation(context: Sequence[AnyMessage]) -> list[Part]:

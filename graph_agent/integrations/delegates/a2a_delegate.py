@@ -72,12 +72,17 @@ class A2ADelegate:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Send the task with the latest messages of the conversation, and wait until it ends or asks a question.
 
-        A failure of the agent is an error result.
+        A task in the background is only started. A failure of the agent is an error result; only cancellation raises,
+        after the remote task was cancelled.
         """
         return await self._agent.run(delegation)
 
     async def collect(self, id_: str, task: BackgroundTask) -> DelegationResult | None:
-        """Return the result or a new question of a task in the background; None while it has neither."""
+        """Return the result or a new question of a task in the background; None while it has neither, or the agent is
+        unreachable.
+
+        `id_` is the id of the call that started the task; it is not used.
+        """
         return await self._agent.collect(task)
 
     async def wait(self, task: BackgroundTask) -> None:
@@ -85,9 +90,12 @@ class A2ADelegate:
         await self._agent.wait(task)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Send the user's answer to the task that asked, and wait until it ends or asks again."""
+        """Send the user's answer to the task that asked, and wait until it ends or asks again.
+
+        The result has only the usage since the question. A failure of the agent is an error result.
+        """
         return await self._agent.resume(delegation, task, answer)
 
     async def withdraw(self, task: RemoteTask) -> None:
-        """Cancel a task that waits for an answer. Never raises."""
+        """Cancel a task that waits for an answer, within 3 seconds. Never raises."""
         await self._agent.withdraw(task)

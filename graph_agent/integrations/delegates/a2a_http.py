@@ -23,12 +23,15 @@ Origin = tuple[str, str, int]
 """Scheme, host and port of an address."""
 
 _PORTS = {"http": 80, "https": 443}
+"""Scheme → default port."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names of the loopback host."""
 _REDIRECTS = 3
+"""Maximum redirects of one request."""
 
 
 class RefusedReplyError(httpx.TransportError):
-    """A remote agent's response was refused, because it is too large, compressed, or redirects to another host."""
+    """Raised for a request to another host, and for a response that is too large or compressed."""
 
 
 def origin_of(url: str | httpx.URL) -> Origin:
@@ -70,6 +73,8 @@ def open_http(origins: Iterable[Origin], headers: Mapping[str, str], max_bytes: 
 
 
 class _Guarded(httpx.AsyncBaseTransport):
+    """A transport that refuses other origins than the given ones, and responses that are compressed or too large."""
+
     def __init__(self, origins: frozenset[Origin], max_bytes: int) -> None:
         self._origins = origins
         self._max_bytes = max_bytes
@@ -77,6 +82,11 @@ class _Guarded(httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport(verify=_ssl_context() if encrypted else False, trust_env=False)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, with the headers of the current trace; raise `RefusedReplyError` if it or its response is
+        refused.
+
+        The size of a response without a length is checked while it is read.
+        """
         # Checked here, because a redirect is sent as a request of its own.
         if origin_of(request.url) not in self._origins:
             raise RefusedReplyError(f"it redirects to another host, {request.url.host!r}, which was not configured")
@@ -103,10 +113,13 @@ class _Guarded(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._inner.aclose()
 
 
 class _Bounded(httpx.AsyncByteStream):
+    """The body of a response, which raises `RefusedReplyError` beyond a number of bytes."""
+
     def __init__(self, stream: httpx.AsyncByteStream, max_bytes: int) -> None:
         self._stream = stream
         self._max_bytes = max_bytes
@@ -120,15 +133,18 @@ class _Bounded(httpx.AsyncByteStream):
             yield chunk
 
     async def aclose(self) -> None:
+        """Close the response."""
         await self._stream.aclose()
 
 
 def _too_large(max_bytes: int) -> str:
+    """Return why a response is refused that is too large."""
     return f"its response is larger than {max_bytes:,} bytes"
 
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
+    """Return the context for encrypted connections, with the certificates of the system's or httpx's bundle."""
     # Cached: loading the certificates takes longer than most delegations on loopback.
     return httpx.create_ssl_context(trust_env=False)
 
@@ -147,12 +163,13 @@ class A2AAuth(BaseModel):
 
     @model_validator(mode="after")
     def _check_one_variable(self) -> Self:
+        """Raise `ValueError` unless exactly one variable is named."""
         if (self.bearer_env is None) == (self.api_key_env is None):
             raise ValueError("name one variable: 'bearer_env' for a token, or 'api_key_env' for a key")
         return self
 
     def headers(self) -> dict[str, str]:
-        """Return the header with the secret.
+        """Return the header with the secret: `Authorization`, or `header` for a key.
 
         Raises:
             OperatorError: The environment variable is not set.
@@ -176,14 +193,18 @@ class A2AAuth(BaseModel):
 
     @property
     def _name(self) -> str:
+        """Name of the environment variable."""
         return self.bearer_env or self.api_key_env or ""
 
     def _secret(self) -> str:
+        """The secret, stripped; empty if the variable is not set."""
         return os.environ.get(self._name, "").strip()
 
 
 _DESCRIPTION_CHARS = 1_000
+"""Maximum characters of a description for the model."""
 _SKILLS, _SKILL_CHARS = 20, 200
+"""Maximum skills, and characters of each, in a description for the model."""
 
 
 async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origin]) -> AgentCard:
@@ -217,17 +238,22 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
 
 
 def describe_card(card: AgentCard) -> str:
-    """Return a card's description and skills in one line for a model, shortened; empty if it has neither."""
+    """Return a card's description and skills in one line for a model, shortened; empty if it has neither.
+
+    The form is `DESCRIPTION Its skills: NAME: DESCRIPTION; …`.
+    """
     description = _line(card.description, _DESCRIPTION_CHARS)
     skills = [_line(f"{each.name}: {each.description}", _SKILL_CHARS).rstrip(".") for each in card.skills[:_SKILLS]]
     return " ".join([description, f"Its skills: {'; '.join(skills)}." if skills else ""]).strip()
 
 
 def _line(text: str, max_chars: int) -> str:
+    """Return a text in one line of at most `max_chars` characters."""
     return excerpt(" ".join(text.split()), max_chars)
 
 
 def _is_at(url: str, origins: Collection[Origin]) -> bool:
+    """Whether an address is on one of the origins; False for an invalid address."""
     try:
         return origin_of(url) in origins
     except ConfigError:

@@ -21,6 +21,7 @@ from graph_agent.core.delegation import DEPTH_LEFT, Delegation
 from graph_agent.core.state.events import decode
 
 MAX_IMAGES = 16
+"""Maximum images of one answer for the model; further ones are files."""
 _EXACT = "urn:graph-agent:exact-json"
 """Key in a data part's metadata: the data as JSON text, if the part cannot represent one of its integers."""
 _MAX_EXACT = 2**53
@@ -42,7 +43,11 @@ class ConvertedParts(NamedTuple):
 
 
 def data_part(data: Any) -> Part:
-    """Return plain JSON as a data part. The protocol sends every number as a float; `part_data` restores integers."""
+    """Return plain JSON as a data part.
+
+    The protocol sends every number as a float. If that changes the data, the part's metadata also has its JSON text,
+    from which `part_data` of this package restores integers.
+    """
     part = Part(data=ParseDict(_representable(data), Value()))
     exact = json.dumps(data, sort_keys=True)
     if json.dumps(_received(part), sort_keys=True) != exact:
@@ -65,7 +70,7 @@ def part_data(part: Part) -> Any:
 
 
 def _representable(value: Any) -> Any:
-    """Replace integers beyond the largest float by their decimal text."""
+    """Return a JSON value with integers beyond the largest float as decimal text."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         return str(value)
     if isinstance(value, list):
@@ -74,6 +79,7 @@ def _representable(value: Any) -> Any:
 
 
 def _received(part: Part) -> Any:
+    """Return the data of a part as a receiver reads it, with integral floats as integers."""
     return _restore_integers(MessageToDict(part.data))
 
 
@@ -89,7 +95,11 @@ def _restore_integers(value: Any) -> Any:
 
 
 def convert_parts(parts: Iterable[Part]) -> ConvertedParts:
-    """Convert parts to content for the model and artifacts for programs."""
+    """Convert parts to content for the model and artifacts for programs.
+
+    Text and text files become text; data becomes JSON text; the first `MAX_IMAGES` images become image blocks; other
+    files and addresses become a line that names them. Data and files are also artifacts.
+    """
     parts = list(parts)
     if (value := _only_data(parts)) is not None:
         return ConvertedParts(as_text(value), [{"type": "data", "data": value}], value)
@@ -150,14 +160,17 @@ def _is_json_of(text: str, data: Any) -> bool:
 
 
 def _file(part: Part, **content: str) -> dict[str, Any]:
+    """Return a file as an artifact, with its `base64` or its `url`."""
     return {"type": "file", "name": clean(part.filename), "mime_type": clean(part.media_type), **content}
 
 
 def _label(part: Part) -> str:
+    """Return the name and the media type of a file, for a line of text."""
     return clean(", ".join(text for text in (part.filename or "without a name", part.media_type) if text))
 
 
 def _encoded(raw: bytes) -> str:
+    """Return bytes as Base64 text."""
     return base64.b64encode(raw).decode("ascii")
 
 
@@ -174,7 +187,10 @@ _USAGE = {
 
 
 def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
-    """Return the metadata of a delegated message: the remaining depth and budget of the delegating run."""
+    """Return the metadata of a delegated message: the depth and budget that the delegating run has left.
+
+    The form is `{EXTENSION: {"depth": 1, "deadlineS": 12.5, "tokens": 4000, "cost": 0.1}}`, without what has no limit.
+    """
     budget = delegation.budget
     values = {
         "depth": delegation.depth_left,
@@ -202,7 +218,7 @@ def read_budget(metadata: Any) -> dict[str, Any]:
 
 
 def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
-    """Return the metadata of a task: the stop reason and the usage of its run."""
+    """Return the metadata of a task: `{EXTENSION: {"stopReason": …, "usage": {…}}}`, with the usage of its run."""
     counts: dict[str, Any] = {there: usage[here] for here, there in _USAGE.items()}  # type: ignore[literal-required]  # the keys are its own
     cost = {"cost": usage["cost"]} if "cost" in usage else {}
     return {EXTENSION: {"stopReason": stop_reason, "usage": {**counts, **cost}}}
@@ -221,6 +237,7 @@ def read_usage(metadata: Any) -> Usage:
 
 
 def _extension_values(metadata: Any) -> dict[str, Any]:
+    """Return the values under `EXTENSION` in metadata; empty if there are none, or they are no object."""
     values = metadata.get(EXTENSION) if isinstance(metadata, dict) else None
     return values if isinstance(values, dict) else {}
 

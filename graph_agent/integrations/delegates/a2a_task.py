@@ -1,4 +1,7 @@
-"""Follows one task of a remote agent from its first message to its end."""
+"""Follows one task of a remote agent from its first message to its end.
+
+The task is followed by events that the agent streams, or by polling.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ _MAX_QUEUED = 64
 
 
 class TaskEvents:
-    """Reads the events of one request, in order, in a task of its own. The code that opens it must close it."""
+    """Reads the events of one request, in order, in an asyncio task of its own; iterate over it to receive them.
+
+    The code that opens it must close it. An error of the request is raised by the iteration.
+    """
 
     def __init__(self, stream: AsyncIterator[StreamResponse]) -> None:
         self._events: asyncio.Queue[StreamResponse | BaseException | None] = asyncio.Queue(_MAX_QUEUED)
@@ -58,6 +64,7 @@ class TaskEvents:
         await asyncio.wait([self._reader])
 
     async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
+        """Queue the events of a stream, and at its end the error, or None."""
         last: BaseException | None = None
         try:
             async for event in stream:
@@ -73,14 +80,17 @@ class TaskEvents:
 REMOTE_CANCEL_S = 3.0
 """Maximum seconds that a run waits for a remote task to be cancelled."""
 _RECONNECTS = 2
+"""Maximum times that a lost event stream is opened again."""
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.05, 2.0
+"""Seconds before the first and the later polls of a task."""
 _ACCEPTED_MODES = ["text/plain", "text/markdown", "application/json", "image/png", "image/jpeg"]
 
 RUNNING = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
+"""States of a task that has neither ended nor asked."""
 
 
 class RemoteTimeoutError(Exception):
-    """The remote agent sent nothing for too long, or the run's own deadline has passed."""
+    """Raised when the remote agent sent nothing for too long, or the run's own deadline has passed."""
 
 
 class _Artifacts:
@@ -90,11 +100,14 @@ class _Artifacts:
         self._parts: dict[str, list[Part]] = {}
 
     def set(self, artifacts: Sequence[Artifact]) -> None:
-        """Replace all artifacts."""
+        """Replace all artifacts by the given ones."""
         self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
 
     def add(self, update: TaskArtifactUpdateEvent) -> None:
-        """Apply one update; text that is appended is joined to the preceding text part."""
+        """Apply one update: add an artifact, replace one, or append parts to one.
+
+        Text that is appended is joined to the preceding text part.
+        """
         new = list(update.artifact.parts)
         known = self._parts.get(update.artifact.artifact_id)
         if not update.append or known is None:
@@ -112,7 +125,7 @@ class _Artifacts:
 
 
 class FollowedTask:
-    """Sends messages to a remote agent's task, and has the task's state as last reported.
+    """Sends messages to a remote agent's task, and has the state of the task as last reported.
 
     Args:
         client: The A2A client.
@@ -142,10 +155,14 @@ class FollowedTask:
         """The open event stream; None without one."""
         self._on_progress = on_progress
         self.id = task_id
+        """Id of the task; empty until the agent has named it."""
         self.context_id = ""
+        """Id of the conversation; empty until the agent has named it."""
         self.status = TaskStatus()
+        """The status as last reported."""
         self.artifacts = _Artifacts()
         self.metadata: dict[str, Any] = {}
+        """The metadata of all updates, merged."""
         self.cancel_confirmed = False
         """Whether the agent has accepted the request to cancel the task."""
         self.message: Message | None = None
@@ -171,7 +188,12 @@ class FollowedTask:
         await self._with_timeout(lambda: self._send(message, return_immediately=not self._streams))
 
     async def begin(self, message: Message) -> None:
-        """Send a message, and return as soon as the agent has named its task, which then runs on. Raises as `start`."""
+        """Send a message, and return as soon as the agent has named its task, which then runs on.
+
+        Raises:
+            RemoteTimeoutError: The agent sent nothing for too long, or the deadline has passed.
+            A2AClientError: The agent could not be reached, or its response could not be parsed.
+        """
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
             self._stream = TaskEvents(self._send(message, return_immediately=True))
@@ -186,13 +208,16 @@ class FollowedTask:
     async def watch(self, *, until_end: bool) -> None:
         """Read the state of the task; with `until_end`, follow it until it ends or asks a question.
 
-        Raises as `start`.
+        Raises:
+            RemoteTimeoutError: The agent sent nothing for too long, or the deadline has passed.
+            A2AClientError: The agent could not be reached, or does not have the task.
         """
         await self._with_timeout(None)
         if until_end and self.running:
             await self._with_timeout(self._subscribe)
 
     def _send(self, message: Message, *, return_immediately: bool) -> AsyncIterator[StreamResponse]:
+        """Return the events of a message that is sent at the first iteration."""
         configuration = SendMessageConfiguration(
             accepted_output_modes=_ACCEPTED_MODES, return_immediately=return_immediately
         )
@@ -201,7 +226,11 @@ class FollowedTask:
     async def answer(self, message: Message) -> None:
         """Send the answer if the task still waits for one, and follow the task until it ends or asks again.
 
-        A resumed run may send the same answer twice; a task that runs already is only followed. Raises as `start`.
+        A task that runs already is only followed, and one that has ended is only read.
+
+        Raises:
+            RemoteTimeoutError: The agent sent nothing for too long, or the deadline has passed.
+            A2AClientError: The agent could not be reached, or does not have the task.
         """
         await self._with_timeout(None)
         if self.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
@@ -228,9 +257,13 @@ class FollowedTask:
 
     @property
     def _is_waiting(self) -> bool:
+        """Whether the task waits for an answer or an authentication."""
         return self.status.state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED)
 
     async def _with_timeout(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
+        """Follow the events of a new stream, or only read the task if there is none; raise `RemoteTimeoutError` at a
+        timeout.
+        """
         with anyio.CancelScope() as self._timeout:
             self._reset_timeout()
             if stream is None:
@@ -241,6 +274,10 @@ class FollowedTask:
             raise RemoteTimeoutError
 
     async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
+        """Follow a task until it no longer runs: by a stream, which is opened again if it is lost, and then by polling.
+
+        Raises `A2AClientError` if the connection is lost before the task has an id, or more than `_RECONNECTS` times.
+        """
         for attempt in range(_RECONNECTS + 1):
             try:
                 await self._read(stream())
@@ -263,6 +300,10 @@ class FollowedTask:
                 self._reset_timeout()
 
     async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
+        """Apply the events of a stream until the task no longer runs.
+
+        After a cancellation without a task id, the stream stays open for `cancel`.
+        """
         events = self._stream = TaskEvents(stream)
         try:
             async for event in events:
@@ -281,22 +322,27 @@ class FollowedTask:
         await self._close_stream()
 
     async def _close_stream(self) -> None:
+        """Close the open stream, if any, also while the run is cancelled."""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
     async def _refresh(self) -> None:
+        """Read the task and apply its state."""
         self._apply_task(await self._client.get_task(GetTaskRequest(id=self.id)))
 
     def _subscribe(self) -> AsyncIterator[StreamResponse]:
+        """Return the further events of the running task."""
         return self._client.subscribe(SubscribeToTaskRequest(id=self.id))
 
     async def _no_events(self) -> AsyncIterator[StreamResponse]:
+        """Yield nothing: for an agent that does not stream."""
         return
         yield
 
     def _apply(self, event: StreamResponse) -> None:
+        """Apply one event to the state: a task, a message, a new status, or an artifact."""
         match event.WhichOneof("payload"):
             case "task":
                 self._apply_task(event.task)
@@ -314,12 +360,14 @@ class FollowedTask:
                 pass
 
     def _apply_task(self, task: Task) -> None:
+        """Replace the state by that of a whole task."""
         self.id, self.context_id = task.id or self.id, task.context_id or self.context_id
         self.artifacts.set(task.artifacts)
         self.metadata |= MessageToDict(task.metadata)
         self._apply_status(task.status)
 
     def _apply_status(self, status: TaskStatus) -> None:
+        """Replace the status, and report its text as progress while the task runs."""
         changed = status != self.status
         self.status = status
         if changed and self.running and self.text:

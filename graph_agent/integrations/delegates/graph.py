@@ -59,6 +59,8 @@ from graph_agent.storage.locks.registry import POLL_S, is_idle
 
 @dataclass(slots=True)
 class _OpenCall:
+    """A model call that has not ended: its request, its model, and what it has streamed."""
+
     request: Sequence[BaseMessage]
     model: str
     text: str = ""
@@ -109,7 +111,7 @@ class UsageCounter(AsyncCallbackHandler):
         run_id: UUID,
         **_: Any,
     ) -> None:
-        """Record the text and usage in a token of a call."""
+        """Add the text and the usage in a token to its call; tokens of unknown calls are ignored."""
         call = self._open.get(run_id)
         if call is None or not isinstance(chunk, ChatGenerationChunk):
             return
@@ -118,12 +120,14 @@ class UsageCounter(AsyncCallbackHandler):
             call.reported = add_figures(call.reported, chunk.message.usage_metadata)
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Forget a call that failed; one that was cancelled stays in `under_way`."""
+        """Forget a call that failed; one that was cancelled stays in `under_way`, as the provider may have counted
+        it.
+        """
         if isinstance(error, Exception):
             self._open.pop(run_id, None)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Add the usage of a call that has ended."""
+        """Add the usage of a call that has ended, estimated if the provider reported none and `estimates` is set."""
         call = self._open.pop(run_id, None)
         for generation in response.generations[0] if response.generations else []:
             if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
@@ -136,7 +140,11 @@ class UsageCounter(AsyncCallbackHandler):
 
 
 class DelegatedGraph:
-    """Runs a compiled graph for the delegations of a `GraphDelegate`, in the call itself."""
+    """Runs a compiled graph for the delegations of a `GraphDelegate`, in the call itself.
+
+    Call the methods inside a node of the delegating agent. Its saver stores the run, unless the graph has one of its
+    own.
+    """
 
     def __init__(self, name: str, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         self.name = name
@@ -180,12 +188,18 @@ class DelegatedGraph:
         return await self._run(delegation, given, task)
 
     async def has_continued(self, task: RemoteTask) -> bool:
-        """Whether an earlier attempt of the running call has resumed the delegate's run already."""
+        """Whether an earlier attempt of the running call, before a crash, has resumed the delegate's run already."""
         namespace, checkpoint_id = parent_checkpoint(ensure_config()["configurable"])
         parents = ((await self._state(task)).metadata or {}).get("parents", {})
         return checkpoint_id is not None and parents.get(namespace) == checkpoint_id
 
     async def _run(self, delegation: Delegation, given: Any, task: RemoteTask | None) -> DelegationResult:
+        """Run or resume the graph, and return its result with usage, events and approvals.
+
+        `given` is the graph's input, None to continue; `task` is the run that is resumed, None for a new one. A run
+        that waits for approvals returns a waiting result; any other interrupt is raised. After a cancellation or an
+        error, the usage so far is recorded, and the exception raised.
+        """
         budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
         output = _RunOutput(delegation, self.name, is_agent=is_agent)
@@ -257,15 +271,18 @@ class DelegatedGraph:
         return DelegationResult(question_text(request), waiting=waiting, approvals=added)
 
     async def _state(self, task: RemoteTask) -> StateSnapshot:
+        """Return the state of a waiting run."""
         config = ensure_config()
         return await self._snapshot(merge_configs(config, {"configurable": in_namespace(config, task["context_id"])}))
 
     async def _snapshot(self, config: RunnableConfig) -> StateSnapshot:
+        """Return the state of the graph at a config."""
         return await self.graph.aget_state(config)
 
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], output: _RunOutput
     ) -> None:
+        """Run the graph, and pass the chunks of its stream to `output`."""
         modes: list[StreamMode] = ["updates", "values"] if output.watch is None else [*MODES, "values"]
         async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
             output.add_chunk(str(mode), payload)
@@ -328,6 +345,7 @@ class _RunOutput:
 
 
 def _requests(snapshot: StateSnapshot) -> dict[str, Mapping[str, Any]]:
+    """Return interrupt id → approval request, for the open ones of a graph."""
     return {each.id: each.value for each in open_interrupts(snapshot) if is_approval_request(each.value)}
 
 
@@ -392,6 +410,7 @@ def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent:
 logger = get_logger("graph_agent.delegates.graph")
 
 _UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
+"""Statuses of a session whose input has not ended."""
 _MOST_FAILURES = 3
 """Number of exceptions of a task's runs in this process after which the task is given up."""
 _ODD = re.compile(r"[^A-Za-z0-9._:-]")
@@ -471,7 +490,10 @@ class BackgroundRuns:
             await asyncio.sleep(POLL_S)
 
     def _begin(self, id_: str, task: BackgroundTask) -> None:
-        """Run the task, or continue it, in a session of its own; returns at once."""
+        """Run the task, or continue it, in a session of its own; returns at once.
+
+        The run is an asyncio task of this process. An exception is logged and counted; the session shows the outcome.
+        """
         session_id = task["session_id"]
         context = delegated_context(get_runtime().context)
         session: Session[Any, Any] = Session(
@@ -484,6 +506,7 @@ class BackgroundRuns:
             observer.inject(trace)
 
         async def run() -> None:
+            """Run the task's input to its end, and count an exception."""
             try:
                 with nullcontext() if observer is None else observer.extract(trace):
                     # With the call's id as input id, so that a repeated start runs the task only once.
@@ -500,6 +523,7 @@ class BackgroundRuns:
         _running[session_id].add_done_callback(lambda done: _running.pop(session_id, None))
 
     def _saver(self) -> BaseCheckpointSaver[Any] | None:
+        """Return the graph's own saver, or that of the delegating agent; None if neither has one."""
         own = self.graph.checkpointer
         return own if isinstance(own, BaseCheckpointSaver) else checkpointer_of(ensure_config())
 
@@ -520,5 +544,6 @@ def _run_of(session_id: str) -> asyncio.Task[None] | None:
 
 
 def _question(values: list[Any]) -> str:
+    """Return the question of interrupts as text: of their approval requests, or else their values, one a line."""
     requests = [value for value in values if is_approval_request(value)]
     return question_text(joined_request(requests)) if requests else "\n".join(map(str, values))

@@ -56,18 +56,23 @@ class GraphDelegate:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task, and return its answer, or the approval request for which it waits.
 
-        A task in the background is only started, if that is possible; see `BackgroundRuns.start`.
+        A task in the background is only started, if that is possible (see `BackgroundRuns.start`), and runs in the
+        foreground otherwise. Raises what the graph raises, except a failed run, which is an error result.
         """
         if delegation.background and (started := await self._in_background.start(delegation)) is not None:
             return started
         return await self._delegated.run(delegation)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Continue a run that waits for approval with the reviewer's answer; it may wait again."""
+        """Continue a run that waits for approval with the reviewer's answer, and return its answer, or its next
+        request.
+
+        Invalid decisions return the same request with an error.
+        """
         return await self._delegated.resume(delegation, task, answer)
 
     async def has_continued(self, task: RemoteTask) -> bool:
-        """Whether an earlier attempt of the running call has resumed the delegate's run already."""
+        """Whether an earlier attempt of the running call, before a crash, has resumed the delegate's run already."""
         return await self._delegated.has_continued(task)
 
     async def withdraw(self, task: RemoteTask) -> None:
@@ -86,12 +91,14 @@ class GraphDelegate:
 
     @property
     def _in_background(self) -> BackgroundRuns:
+        """Runs the delegate's background tasks; imports them at the first use."""
         from graph_agent.integrations.delegates.graph import BackgroundRuns  # as below
 
         return BackgroundRuns(self.name, self.graph)
 
     @property
     def _delegated(self) -> DelegatedGraph:
+        """Runs the delegate in the call itself; imports what runs it at the first use."""
         # Imported here: see the module docstring.
         from graph_agent.integrations.delegates.graph import DelegatedGraph
 

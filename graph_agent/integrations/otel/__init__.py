@@ -18,8 +18,11 @@ __all__ = ["instrument", "instrument_from_env", "is_switched_on", "uninstrument"
 
 SpanName = Literal["invoke_agent", "plan", "chat", "execute_tool"]
 ALL_SPANS: tuple[SpanName, ...] = ("invoke_agent", "plan", "chat", "execute_tool")
+"""All operations that may get spans."""
 VARIABLE = "GRAPH_AGENT_OTEL"
+"""Environment variable that switches tracing on for the commands."""
 CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""OpenTelemetry's environment variable for content in spans."""
 
 
 def instrument(

@@ -1,4 +1,7 @@
-"""Turns what runs do into OpenTelemetry spans and metrics."""
+"""Turns what runs do into OpenTelemetry spans and metrics.
+
+A plan is the model's reply with the next calls; calls may need results of other calls.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ _SCOPE = "graph_agent"
 
 @dataclass(slots=True)
 class _RunSpans:
+    """The span of a run in progress, and the figures that are recorded at its end."""
+
     name: str
     context: context.Context
     """The context of the run's root span."""
@@ -46,6 +51,8 @@ class _RunSpans:
 
 @dataclass(slots=True)
 class _CallSpan:
+    """The span of a call in progress; `token` restores the context before it."""
+
     span: Span | None
     name: str
     token: Any
@@ -53,6 +60,7 @@ class _CallSpan:
 
 
 _current: ContextVar[_RunSpans | None] = ContextVar("graph_agent_otel_run", default=None)
+"""The run of the current node; None outside of a run."""
 
 
 class OtelObserver:
@@ -87,7 +95,14 @@ class OtelObserver:
 
     @contextmanager
     def run(self, run: Any, name: str) -> Iterator[None]:
-        """Record a span and the metrics of one run; an exception in the block is recorded as its error."""
+        """Record a span and the metrics of one run, during the block.
+
+        Args:
+            run: The run, which keeps the span in `observed`.
+            name: Name of the agent.
+
+        An exception in the block is recorded as the span's error and raised; leaving a stream early is no error.
+        """
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT_NAME: name,
@@ -114,14 +129,18 @@ class OtelObserver:
                 span.end()
 
     def enter(self, run: Any) -> None:
-        """Make a run, and its span, the current one of this task."""
+        """Make a run, and its span, the current one of this task; does nothing for a run without `observed`."""
         if run.observed is not None and _current.get() is not run.observed:
             _current.set(run.observed)
             # Not detached: a node has a context of its own, which ends with it.
             context.attach(run.observed.context)
 
     def event(self, entry: Mapping[str, Any]) -> None:
-        """Add an event of the session to the span of the current run, with fields that have no content."""
+        """Add an event of the session to the span of the current run, with fields that have no content.
+
+        A `status` event becomes an attribute; a failure or an `error` becomes the error of the run. Types without
+        fields in `EVENT_FIELDS` are ignored.
+        """
         run = _current.get()
         if run is None or run.span is None:
             return
@@ -139,7 +158,7 @@ class OtelObserver:
 
     @contextmanager
     def plan(self, step: int) -> Iterator[None]:
-        """Record a span for one plan."""
+        """Record a span for one plan during the block; calls are linked to it. `step` is the number of the plan."""
         run = _current.get()
         span = self._start(names.PLAN, "", {names.OPERATION: names.PLAN, names.STEP: step, **_conversation(run)})
         if span is None:
@@ -195,7 +214,10 @@ class OtelObserver:
         span.end(started_ns + int(request.duration_s * 1e9))
 
     def begin_call(self, call: Any) -> _CallSpan:
-        """Begin the span of a call, linked to its plan and to the calls that it needs."""
+        """Begin the span of a call, linked to its plan and to the calls that it needs, and make it the current one.
+
+        Returns an object for `leave_call` and `end_call`.
+        """
         run = _current.get()
         links: list[Link] = []
         if run is not None:
@@ -226,12 +248,16 @@ class OtelObserver:
         return _CallSpan(span, call["name"], context.attach(trace.set_span_in_context(span)))
 
     def leave_call(self, begun: _CallSpan) -> None:
-        """Restore the context of the task before the call."""
+        """Make the span before the call the current one again; call it in the task of `begin_call`."""
         if begun.token is not None:
             context.detach(begun.token)
 
     def end_call(self, begun: _CallSpan, status: str, content: Any = None) -> None:
-        """End the span of a call, and record its duration; a failed status is recorded as the span's error."""
+        """End the span of a call, and record its duration.
+
+        `status` is how the call ended; a failure is recorded as the span's error. `content` is its result, recorded
+        only if spans have content.
+        """
         failed = status not in SUCCESSES and status not in NOT_RUN and status not in ("interrupted", "waiting")
         about = {names.TOOL_NAME: begun.name, **({names.ERROR_TYPE: status} if failed else {})}
         self._tool_s.record(time.monotonic() - begun.since, about)
@@ -244,12 +270,12 @@ class OtelObserver:
         begun.span.end()
 
     def inject(self, carrier: dict[str, Any]) -> None:
-        """Add the current trace context to a carrier, in place."""
+        """Add the current trace context to a mapping such as HTTP headers, in place."""
         propagate.inject(carrier)
 
     @contextmanager
     def extract(self, carrier: Mapping[str, Any]) -> Iterator[None]:
-        """Continue the trace in a carrier during the block."""
+        """Continue, during the block, the trace in a mapping that `inject` has filled; without one, nothing changes."""
         token = context.attach(propagate.extract(carrier))
         try:
             yield
@@ -260,6 +286,7 @@ class OtelObserver:
         """Wrap an ASGI application to continue the trace in the headers of each request."""
 
         async def continue_trace(scope: Any, receive: Any, send: Any) -> None:
+            """Call the application within the trace in the request's headers."""
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())}
             with self.extract(headers):
                 await app(scope, receive, send)
@@ -284,20 +311,24 @@ class OtelObserver:
 
 
 def _conversation(run: _RunSpans | None) -> dict[str, str]:
+    """Return the attribute with the session's id; empty outside of a session."""
     return {names.CONVERSATION_ID: run.session_id} if run is not None and run.session_id else {}
 
 
 def _fail(span: Span, error: str) -> None:
+    """Mark a span as failed with an error's type; does nothing for an empty one."""
     if error:
         span.set_attribute(names.ERROR_TYPE, error)
         span.set_status(Status(StatusCode.ERROR))
 
 
 def _masked(value: Any) -> str:
+    """Return a value as text or JSON, with secrets masked."""
     return mask_secrets(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+"""Type of a LangChain message → role in the conventions."""
 
 
 def _messages(messages: Any) -> str:

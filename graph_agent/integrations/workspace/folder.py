@@ -26,8 +26,11 @@ MOST_DEPTH = 100
 """Maximum number of folders above a file; each takes a descriptor while a path is resolved."""
 _MOST_PATH_CHARS = 4096
 _MAX_LINKS = 40
+"""Maximum links that one path may lead through."""
 _BINARY_PROBE = 8192
+"""Bytes at the begin of a file in which a NUL character shows that it is binary."""
 _LOCK_S = 30.0
+"""Seconds to wait for the lock of a folder, and between two attempts."""
 _LOCK_PAUSE_S = 0.002
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -40,7 +43,7 @@ _fallback_lock = threading.Lock()
 
 
 class PathError(Exception):
-    """A path cannot be used; the message is written for the model."""
+    """Raised when a path cannot be used; the message is written for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,11 @@ class Folder:
         """Maximum size of a file that is read or written."""
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file.
+        """Return the content of a file, given by its path relative to the folder, or an absolute one below it.
 
         Raises:
-            PathError: The path is not below the folder, not a regular file, or larger than `max_bytes`.
+            PathError: The path is not below the folder, not a regular file, cannot be read, or is larger than
+                `max_bytes`.
         """
         with self._found(path) as place:
             return self._read(place, path)
@@ -94,7 +98,8 @@ class Folder:
         """Return the text of a file, with its line ends.
 
         Raises:
-            PathError: As `read`; also if the file is not UTF-8 text.
+            PathError: The path is not below the folder, not a regular file, cannot be read, is larger than `max_bytes`,
+                or is not UTF-8 text.
         """
         return _decoded(self.read(path), path)
 
@@ -114,14 +119,14 @@ class Folder:
                 return self._replace(place, path, text, name_of_temporary)
 
     def edit(self, path: str, change: Callable[[str], str]) -> None:
-        """Replace the text of a file by what `change` returns for it.
+        """Replace the text of a file by what `change` returns for it; what `change` raises is raised.
 
         Other edits and writes of the file by this package wait, also in other processes. A change by another program is
         detected, because the file is read again before it is replaced.
 
         Raises:
-            PathError: As `read_text` and `write`; also if another program has changed the file. What `change` raises is
-                passed on.
+            PathError: The path is not below the folder, protected, not a text file, or too large before or after the
+                change; or another program has changed the file meanwhile.
         """
         with self._found(path) as place:
             self._check_writable(place.path)
@@ -138,9 +143,10 @@ class Folder:
         name_of_temporary: Callable[[str], str],
         content: bytes | None = None,
     ) -> bool:
-        """Replace a file by a text, and return whether it existed.
+        """Replace a file by a text, and return whether it existed; a new file has the permissions of the old one.
 
-        With `content`, raise `PathError` if the file's content is no longer this.
+        With `content`, raise `PathError` if the file's content is no longer this. Also raises it if the text is too
+        long or the file cannot be written; the old file is then unchanged.
         """
         new = text.encode(errors="surrogatepass")
         if len(new) > self.max_bytes:
@@ -184,6 +190,7 @@ class Folder:
             os.close(descriptor)
 
     def _read(self, place: _Place, path: str) -> bytes:
+        """Return the content of a regular file at a place; `path` is for errors."""
         try:
             descriptor = os.open(place.name, _READ, dir_fd=place.parent)
         except OSError as error:
@@ -228,6 +235,11 @@ class Folder:
                 os.close(descriptor)
 
     def _walk(self, path: str, opened: list[int], *, make_parents: bool) -> _Place:
+        """Resolve a path part by part, and return its place; `opened` receives the descriptors of the folders, to be
+        closed.
+
+        Raises `PathError` if it leads out of the folder, or has too many links, folders or characters.
+        """
         if "\0" in path:
             raise PathError(f"{path!r} is no path: it has a NUL character.")
         if len(path) > _MOST_PATH_CHARS:
@@ -268,6 +280,7 @@ class Folder:
         return _Place(opened[-1], ".", "/".join(names) or ".")
 
     def _check_writable(self, path: str) -> None:
+        """Raise `PathError` if a path below the root is protected."""
         # Some file systems do not distinguish case.
         below = f"{path}/".casefold()
         if any(below.startswith(f"{each}/".casefold()) for each in self.protected):
@@ -324,6 +337,7 @@ def _locked(folder: int, path: str) -> Iterator[Callable[[str], str]]:
 
 
 def _decoded(content: bytes, path: str) -> str:
+    """Return the text of a file; raise `PathError` if it is binary or not UTF-8."""
     if b"\0" in content[:_BINARY_PROBE]:
         raise PathError(f"{path} is a binary file of {len(content)} bytes.")
     try:
@@ -333,6 +347,7 @@ def _decoded(content: bytes, path: str) -> str:
 
 
 def _check_regular(status: os.stat_result, path: str) -> None:
+    """Raise `PathError` if a file is a folder or no regular file."""
     if not stat.S_ISREG(status.st_mode):
         raise PathError(f"{path} is {'a folder' if stat.S_ISDIR(status.st_mode) else 'no regular file'}.")
 

@@ -69,6 +69,7 @@ class Listing:
         return folders, names
 
     def _rules(self) -> tuple[IgnoreRule, ...]:
+        """Return the rules of the root's `.gitignore`, and one for `.git`; the first rule that matches decides."""
         try:
             text = self._folder.read_text(".gitignore")
         except PathError:
@@ -83,6 +84,7 @@ def path_line(path: str) -> str:
 
 
 def _wanted(pattern: str) -> IgnoreRule:
+    """Return the rule of a pattern of files; raise `PathError` if it is invalid, empty, a comment or a negation."""
     try:
         rule = parse_rule(pattern, below=True)
     except PatternError as error:

@@ -34,8 +34,10 @@ _CLASSES = {
 _STAR = "*"
 _ANY = "[^/]"
 _NOTHING = "(?!)"
+"""A regular expression that matches nothing."""
 _NAME = "(?=[^/])"
 _FOLDERS = f"(?:{_ANY}++/)*?"
+"""A regular expression for any number of folders."""
 
 
 class PatternError(ValueError):
@@ -44,7 +46,7 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRule:
-    """One line of a `.gitignore`."""
+    """One line of a `.gitignore`, compiled."""
 
     matcher: re.Pattern[str]
     """Matches a path from its beginning; the path of a folder ends with a slash."""
@@ -126,6 +128,7 @@ def _spans_folders(part: list[str]) -> bool:
 
 
 def _split(tokens: list[str], separator: str) -> list[list[str]]:
+    """Split a list at each separator; as many lists as separators, and one."""
     parts: list[list[str]] = [[]]
     for token in tokens:
         if token == separator:

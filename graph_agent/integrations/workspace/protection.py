@@ -24,6 +24,7 @@ from graph_agent.core.state.call_events import since_plan
 from graph_agent.core.state.events import is_own
 
 _SCAN_S = 20.0
+"""Maximum seconds for finding git's files."""
 _TOO_LARGE = "The workspace has too many folders to find git's files in them, so no command may run; name a part of it."
 _BARE = ("HEAD", "commondir", "objects", "refs")
 """Names by which git recognizes a folder as a repository."""
@@ -46,7 +47,7 @@ def is_git_name(name: str) -> bool:
 
 
 def is_of_git(root: Path, path: str) -> bool:
-    """Whether a file would be read by git as its own, or would make git regard a folder as a repository.
+    """Whether git would read a file as its own, or the file would make git regard a folder as a repository.
 
     Args:
         root: The workspace.
@@ -59,7 +60,10 @@ def is_of_git(root: Path, path: str) -> bool:
 
 
 def own_part(root: Path, path: str) -> str | None:
-    """Return what a file is to this agent, as the end of "it is …"; None for other files, and in an approved call."""
+    """Return what a file is to this agent, as the end of "it is …", such as its database; None for other files.
+
+    None is also returned within a call that a reviewer has approved.
+    """
     what = own_files.describe_file(f"{root}/{path}")
     return None if what is None or was_approved() else what
 
@@ -175,15 +179,18 @@ class Guard:
 
 
 def _is_bare(names: Iterable[str]) -> bool:
+    """Whether names of a folder's entries make git regard the folder as a repository."""
     found = {name.casefold() for name in names if len(name) <= _LONGEST_BARE}
     return "head" in found and ("commondir" in found or {"objects", "refs"} <= found)
 
 
 def _layout(folder: Path) -> list[str]:
+    """Return those of git's names that exist in a folder."""
     return [name for name in _BARE if os.path.lexists(folder / name)]
 
 
 def _identity(path: str) -> dict[str, Identity]:
+    """Return path → identity of a file; empty if it does not exist."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -192,7 +199,9 @@ def _identity(path: str) -> dict[str, Identity]:
 
 
 def _sign_of(repository: str) -> str:
-    """Return the file without which git does not regard a folder as a repository."""
+    """Return the file without which git does not regard a folder as a repository: `.git` itself, or `HEAD` of a bare
+    one.
+    """
     return repository if is_git_name(os.path.basename(repository)) else os.path.join(repository, "HEAD")
 
 

@@ -32,16 +32,21 @@ logger = get_logger("graph_agent.workspace.shell")
 _MARK = "GRAPH_AGENT_COMMAND"
 """Environment variable that marks the processes of a command, including those that left its process group."""
 _LOOK_S = 0.1
+"""Seconds between two checks of a command's processes and memory."""
 _GRACE_S = 2.0
+"""Seconds for reading the output after the end of a command."""
 _PIECE = 65_536
 _KILL_ROUNDS = 100
+"""Maximum times, with pauses, that the processes of a command are searched and killed."""
 _KILL_PAUSE_S = 0.02
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
+"""Folders of the system's programs, which commands in a sandbox may read."""
 _SYSTEM_FILES = (
     *("alternatives", "ca-certificates", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"),
     *("nsswitch.conf", "passwd", "pki", "resolv.conf", "ssl"),
 )
 _PROBE = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true")
+"""A command that succeeds if bubblewrap works here."""
 
 
 class Shell(CheckedModel):
@@ -133,6 +138,10 @@ class CommandRunner:
         return text
 
     async def _run(self, command: str, prefix: Sequence[str]) -> str:
+        """Run a command behind a prefix, and return its exit status, or why it was stopped, and its output.
+
+        All of its processes are killed at the end, also after a cancellation.
+        """
         mark = secrets.token_hex(16)
         home = "/tmp" if prefix else os.environ.get("HOME", "/")
         defaults = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
@@ -208,7 +217,7 @@ class _Output:
         self._dropped = 0
 
     async def read(self, pipe: IO[bytes]) -> None:
-        """Read a pipe to its end, and close it."""
+        """Read a pipe to its end, and close it; bytes in the middle are dropped."""
         stream = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
@@ -231,6 +240,7 @@ class _Output:
 
 @functools.cache
 def _has_bubblewrap() -> bool:
+    """Whether bubblewrap is installed and can start a sandbox; tested once."""
     if shutil.which("bwrap") is None:
         return False
     try:
@@ -263,12 +273,14 @@ def _bubblewrap(folder: Folder, shell: Shell, mounts: Sequence[str]) -> list[str
 
 
 def _container(folder: Folder, sandbox: str | Sequence[str]) -> list[str]:
+    """Return the beginning of a command line for a sandbox given as a tuple; empty for another sandbox."""
     if isinstance(sandbox, str):
         return []
     return [part.replace("{folder}", str(folder.root)) for part in sandbox]
 
 
 def _processes(pid: int) -> list[psutil.Process]:
+    """Return a process and its descendants; empty if it has ended."""
     import psutil
 
     with suppress(psutil.Error):
@@ -300,6 +312,10 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 
 def _kill(pid: int, mark: str) -> None:
+    """Kill the processes of a command: its group, its descendants, and all that have its mark, except the shell itself.
+
+    Gives up after `_KILL_ROUNDS` rounds. Blocking.
+    """
     import psutil
 
     found = _processes(pid)

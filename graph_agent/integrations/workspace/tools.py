@@ -21,10 +21,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOST_FILES = 1000
+"""Maximum paths in one list."""
 _MOST_MATCHES = 200
+"""Maximum matches of one search."""
 _MATCH_CHARS = 300
+"""Maximum characters of the line of a match."""
 _SEARCH_S = 20.0
+"""Maximum seconds of one list or search."""
 _LINES = 2000
+"""Lines that `read_file` returns by default."""
 
 
 def workspace_tools(
@@ -164,6 +169,7 @@ class _FileTools:
         count = 0
 
         def change(text: str) -> str:
+            """Return the text with the replacements; raise `PathError` if the old text does not occur as required."""
             nonlocal count
             before, after = old, new
             if "\r\n" in text and "\r\n" not in old:
@@ -189,10 +195,12 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _depth_note(listing: Listing) -> list[str]:
+    """Return a line if folders were left out of a listing; empty otherwise."""
     return [f"… folders below {MOST_DEPTH} others are left out."] if listing.is_cut else []
 
 
 def _expression_fault(expression: str, error: Exception) -> str:
+    """Return why a regular expression cannot be used, for the model."""
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     return reason if "no regular expression" in reason else f"{expression[:100]!r} cannot be used: {reason}"
 
