@@ -1,4 +1,4 @@
-"""Implements the methods of ACP with the sessions of one agent."""
+"""Implements the methods of ACP, by which an editor drives an agent, with the sessions of one agent."""
 
 from __future__ import annotations
 
@@ -68,13 +68,18 @@ async def serve_acp(graph: CompiledAgentGraph, transport: StdioTransport, *, use
     """Serve an agent to one client, until its input has ended and its requests are answered.
 
     Args:
+        graph: The agent, compiled with a checkpointer.
+        transport: Exchanges messages with the client.
         user: Name of the person at the editor, for the history.
     """
     await run_agent(cast("Agent", EditorAgent(graph, user)), transport)
 
 
 class EditorAgent:
-    """The methods that a client calls. Their parameters have the names of the protocol."""
+    """The methods that a client calls. Their parameters have the names of the protocol; further ones are ignored.
+
+    Failures are raised as `RequestError`, the protocol's error.
+    """
 
     def __init__(self, graph: CompiledAgentGraph, user: str) -> None:
         self._graph = graph
@@ -82,11 +87,11 @@ class EditorAgent:
         self._sessions: dict[str, EditorSession] = {}
 
     def on_connect(self, client: Client) -> None:
-        """Receive the connection to the client."""
+        """Store the connection to the client; called by the package `acp` first."""
         self._client = client
 
     async def initialize(self, **_: Any) -> schema.InitializeResponse:
-        """Return what the agent can do."""
+        """Return the protocol version and the capabilities of the agent."""
         return schema.InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
             agent_info=schema.Implementation(name=self._graph.name, version=metadata.version("graph-agent")),
@@ -99,14 +104,18 @@ class EditorAgent:
         )
 
     async def new_session(self, mcp_servers: Sequence[Any] | None = None, **_: Any) -> schema.NewSessionResponse:
-        """Begin a session."""
+        """Begin a session with a new id; the client's MCP servers are not used, with a logged warning."""
         session = self._add(uuid.uuid4().hex, mcp_servers)
         return schema.NewSessionResponse(session_id=session.id, modes=session.modes)
 
     async def load_session(
         self, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> schema.LoadSessionResponse:
-        """Open a session of the agent's database, and repeat its history."""
+        """Open a session of the agent's database, and send its history to the client.
+
+        Raises `RequestError` if there is no such session, or it is answering a prompt. The client's MCP servers are not
+        used.
+        """
         with _reported():
             if session_id in self._sessions:
                 self._sessions[session_id].check_idle()
@@ -120,10 +129,14 @@ class EditorAgent:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
-        """Return a page of the sessions of the agent's database, newest first; they belong to no folder.
+        """Return a page of the sessions of the agent's database, newest first; those that cannot be read are left out.
 
         Args:
+            cwd: Folder that the sessions are reported with, because they belong to none; None for the current one.
             cursor: The last session of the page before; None for the first page.
+
+        Raises:
+            RequestError: The session `cursor` is not there any more.
         """
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
@@ -145,7 +158,10 @@ class EditorAgent:
             )
 
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
-        """Set whether approvals are asked."""
+        """Set whether approvals are asked, or given without a question.
+
+        Raise `RequestError` for an unknown mode or session.
+        """
         if mode_id not in (ASK, APPROVE):
             raise RequestError(-32602, f"There is no mode {mode_id!r}; modes: {ASK}, {APPROVE}.")
         self._session(session_id).modes.current_mode_id = mode_id
@@ -154,16 +170,20 @@ class EditorAgent:
     async def prompt(
         self, prompt: Sequence[conversion.PromptBlock], session_id: str, **_: Any
     ) -> schema.PromptResponse:
-        """Run an input to its end."""
+        """Run an input to its end, or until it waits for a message; return why it stopped.
+
+        Raises `RequestError` if the session is unknown or answers another prompt, or the input fails.
+        """
         with _reported():
             return await self._session(session_id).prompt(prompt)
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """Stop the input of a session; the response to its prompt follows."""
+        """Stop the input of a session, and wait until it has ended; the response to its prompt follows."""
         with _reported():
             await self._session(session_id).cancel()
 
     def _add(self, session_id: str, mcp_servers: Sequence[Any] | None) -> EditorSession:
+        """Add a session, announce the commands to the client, and return the session."""
         if mcp_servers:
             names = ", ".join(str(each.name) for each in mcp_servers)
             logger.warning("The editor's MCP servers are not used: %s. Declare them in the agent file.", names)
@@ -173,16 +193,25 @@ class EditorAgent:
         return session
 
     def _session(self, session_id: str) -> EditorSession:
+        """Return a session that the client has begun or loaded; raise `RequestError` if there is none."""
         if (session := self._sessions.get(session_id)) is None:
             raise _no_session(session_id)
         return session
 
 
 class EditorSession:
-    """One session that the client has begun or loaded."""
+    """One session that the client has begun or loaded.
+
+    Args:
+        graph: The agent.
+        session_id: Id of the session.
+        client: The connection to the client.
+        user: Name recorded with decisions.
+    """
 
     def __init__(self, graph: CompiledAgentGraph, session_id: str, client: Client, user: str) -> None:
         async def think(text: str) -> None:
+            """Send a piece of the model's reasoning."""
             await self.send([conversion.thought(text)])
 
         self.id = session_id
@@ -196,21 +225,27 @@ class EditorSession:
         self._prompt: object | None = None
         """Identifies the prompt under way; None if there is none."""
         self._cancelled = False
+        """Whether the prompt under way was cancelled."""
         self._asking: asyncio.Future[Any] | None = None
+        """The question that the client shows; None if it shows none."""
         self._aborting = asyncio.Lock()
+        """Held while a run is aborted."""
 
     async def send(self, updates: Iterable[conversion.AcpUpdate | schema.AvailableCommandsUpdate]) -> None:
-        """Send updates to the client."""
+        """Send updates to the client, in order."""
         for update in updates:
             await self._client.session_update(session_id=self.id, update=update)
 
     def check_idle(self) -> None:
-        """Check that no prompt is under way; raise `RequestError` if there is one."""
+        """Raise `RequestError` if a prompt is under way."""
         if self._prompt is not None:
             raise RequestError(-32600, f"Session {self.id} is answering another prompt; cancel it first.")
 
     async def prompt(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
-        """Run an input, with the permissions that it needs."""
+        """Run an input, ask the client for the permissions that it needs, and return why it stopped.
+
+        Raises `RequestError` if a prompt is under way, or the input fails.
+        """
         self.check_idle()
         self._prompt, self._cancelled = object(), False
         try:
@@ -221,7 +256,7 @@ class EditorSession:
             self._prompt = None
 
     async def cancel(self) -> None:
-        """Stop the run, and what the client is asked, until the prompt has ended."""
+        """Stop the run and the question that the client shows, repeatedly, until the prompt has ended."""
         prompt, self._cancelled = self._prompt, True
         if self._asking is not None:
             self._asking.cancel()
@@ -233,6 +268,10 @@ class EditorSession:
             await asyncio.sleep(POLL_S)
 
     async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
+        """Run a prompt: a new input, the answer to an open question, or `/resume`, which continues an interrupted run.
+
+        Questions that need a text end the prompt with the question as a message.
+        """
         message, waiting = conversion.prompt_message(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
         count, result = 0, None
@@ -300,6 +339,7 @@ class EditorSession:
         return answers
 
     async def _ask_about(self, call: HeldCall, request: Any) -> Any:
+        """Ask the client about a call of an approval request, and return the decision; None if the client cancelled."""
         delegation = request.get("delegation")
         id_ = self.projection.name(call["id"] if delegation is None else delegation)
         name = id_ if delegation is None else f"{id_}/{call['id']}"
@@ -337,7 +377,7 @@ class EditorSession:
 
 
 def _response(result: RunResult[Any]) -> schema.PromptResponse:
-    """Return the response to a prompt whose input has ended; raise `RequestError` if it failed."""
+    """Return the response to a prompt whose input has ended; raise `RequestError` if the input failed."""
     reason = _STOP_REASONS.get(result.stop_reason or "", "max_tokens" if result.truncated == "length" else "end_turn")
     if "content_filter" in (result.truncated, result.error_kind) or is_refusal(since_last_input(result.events)):
         reason = "refusal"
@@ -347,12 +387,13 @@ def _response(result: RunResult[Any]) -> schema.PromptResponse:
 
 
 def _no_session(session_id: str) -> RequestError:
+    """Return the error for an unknown session."""
     return RequestError(-32002, f"There is no session {session_id!r}; load one of session/list, or begin one.")
 
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Raise every error as an error of the protocol."""
+    """Raise every exception of the context as an error of the protocol; unexpected ones are logged."""
     try:
         yield
     except RequestError:

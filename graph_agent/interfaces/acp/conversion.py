@@ -32,13 +32,16 @@ AcpUpdate: TypeAlias = (
     | schema.AgentPlanUpdate
 )
 _TITLE_LENGTH = 100
+"""Maximum characters of a call's title."""
 
 
 class AcpProjection:
-    """Makes the updates of one session, from its first event to its newest.
+    """Makes the updates of one session for the client, from its first event to its newest.
+
+    A *name* of a call is its id for the client, which does not repeat.
 
     Args:
-        writes: Whether a call may write, by the name of its tool.
+        writes: Returns whether a call may write, by the name of its tool.
     """
 
     def __init__(self, writes: Callable[[str], bool]) -> None:
@@ -74,7 +77,7 @@ class AcpProjection:
                 pass
 
     def event(self, event: Event) -> Iterator[AcpUpdate]:
-        """Yield the updates of an event, without the text that is sent already."""
+        """Yield the updates of an event, without the text that was streamed already."""
         stored: StoredEvent = {**event}
         match event["type"]:
             case "user_message" | "steering":
@@ -103,7 +106,7 @@ class AcpProjection:
                 pass
 
     def name(self, id_: str) -> str:
-        """Return the client's id of the newest call with an id."""
+        """Return the name of the newest call with an id: the id, or `<id>#2` and so on if a model used it before."""
         return id_ if self._planned[id_] < 2 else f"{id_}#{self._planned[id_]}"
 
     def call(
@@ -113,6 +116,9 @@ class AcpProjection:
 
         Args:
             name: The client's id of the call.
+            tool: The name of the tool.
+            arguments: The arguments.
+            status: `pending` or `in_progress`.
         """
         self._open.add(name)
         fields: dict[str, Any] = {"title": call_title(tool, arguments), "raw_input": {**arguments}, "status": status}
@@ -125,7 +131,13 @@ class AcpProjection:
             yield from self._mark(name, fields["title"], "in_progress" if status == "in_progress" else "pending")
 
     def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[AcpUpdate]:
-        """Yield the updates of the end of a call; the event of its result may follow later."""
+        """Yield the updates of the end of a call.
+
+        Args:
+            name: The client's id of the call.
+            status: The status of the result, e.g. `success`.
+            result: The event of the result; None if it follows later.
+        """
         if result is None and name not in self._open:
             return
         if result is not None and name not in self._shown:
@@ -137,16 +149,20 @@ class AcpProjection:
             yield from self._mark(name, self._wave[name].content, "completed")
 
     def _mark(self, name: str, title: str, status: Any) -> Iterator[AcpUpdate]:
+        """Set the entry of a call in the plan, and yield the plan."""
         self._wave[name] = schema.PlanEntry(content=title, priority="medium", status=status)
         yield from self._plan()
 
     def _plan(self) -> Iterator[AcpUpdate]:
+        """Yield the plan; nothing for a plan of one call."""
         # A plan of one call would only repeat the call.
         if len(self._wave) > 1:
             yield update_plan(self._wave.values())
 
     def _rest(self, text: str, id_: str) -> Iterator[AcpUpdate]:
-        """Yield the part of a message's text that no token had: all of it, as a new message, if the tokens differ."""
+        """Yield the part of a message's text that was not streamed: all of it, as the new message `id_`, if the
+        texts differ.
+        """
         if self._sent and text.startswith(self._sent):
             id_, text = self._message_id, text[len(self._sent) :]
         self._message_id = self._sent = ""
@@ -172,12 +188,12 @@ def thought(text: str) -> schema.AgentThoughtChunk:
 
 
 def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a call as one line."""
+    """Return a call as one line of at most 100 characters, e.g. `search {"q": "hotel"}`."""
     return shortened_line(f"{visible(tool)} {visible_json(arguments)}", _TITLE_LENGTH)
 
 
 def agent_message(text: str, id_: str = "") -> schema.AgentMessageChunk:
-    """Return the update of a piece of the agent's message."""
+    """Return the update of a piece of the agent's message; `id_` may be empty."""
     return schema.AgentMessageChunk(
         session_update="agent_message_chunk", content=text_block(text), message_id=id_ or None
     )
@@ -205,6 +221,7 @@ def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
 
 
 def _block(block: PromptBlock) -> dict[str, Any]:
+    """Return a block of a prompt as a content block of LangChain; raise `RequestError` for data that are no base64."""
     match block:
         case schema.TextContentBlock():
             return _text(block.text)
@@ -222,10 +239,12 @@ def _block(block: PromptBlock) -> dict[str, Any]:
 
 
 def _text(text: str) -> dict[str, Any]:
+    """Return a text block; characters that cannot be stored are replaced."""
     return {"type": "text", "text": clean(text)}
 
 
 def _data(base64: str, mime_type: str, kind: str) -> dict[str, Any]:
+    """Return a block of a kind with data; raise `RequestError` if they are no base64."""
     try:
         b64decode(base64, validate=True)
     except (binascii.Error, ValueError):
@@ -248,13 +267,13 @@ def options_for(call: HeldCall) -> list[schema.PermissionOption]:
 
 
 def is_permission(interrupt: Interrupt) -> bool:
-    """Whether an interrupt can be answered by options: an approval request without a call that needs a text."""
+    """Return whether an interrupt can be answered by options: an approval request without a call that needs a text."""
     request = request_of(interrupt)
     return request is not None and all(map(options_for, calls_of_request(request)))
 
 
 def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> schema.ToolCallUpdate:
-    """Return a call as the client shows it with the options."""
+    """Return a call as the client shows it with the options; `name` is the client's id of it."""
     error = request.get("error")
     texts = [call.get("description", ""), f"The last answer was not accepted: {error}" if error else ""]
     return schema.ToolCallUpdate(
@@ -267,7 +286,7 @@ def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> sc
 
 
 def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
-    """Return the decision of a response; None if the client cancelled the question.
+    """Return the decision that a client's response makes; None if the client cancelled the question.
 
     ACP has no answer with other arguments or with a reason. A client may add them as `editedArgs` and `reason` in the
     outcome's `_meta`.
@@ -283,7 +302,7 @@ def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
 
 
 def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
-    """Return the question that the next message of the person answers."""
+    """Return the question that the next message of the person answers, as text."""
     _, asked = joint_question(interrupts)
     if is_approval_request(asked):
         return question_text(asked)
@@ -291,6 +310,6 @@ def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
 
 
 def answer_of(interrupts: Sequence[Interrupt], text: str) -> Any:
-    """Return the answer, for `Session.resume`, that a message gives to the question."""
+    """Return the answer, for `Session.resume`, that a message gives to the open question."""
     asked, value = joint_question(interrupts)
     return text if is_approval_request(value) else {asked[0].id: parse_answer(text)}

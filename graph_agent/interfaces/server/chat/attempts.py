@@ -49,7 +49,7 @@ _ATTEMPTS = ("graph_agent", "attempts")
 
 
 def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-    """Return the turn that a client names in a request, in `client_metadata` or in a header; None if it names none."""
+    """Return the turn that a client such as Codex names in `client_metadata` or in a header; None if it names none."""
     metadata = body.get("client_metadata")
     # Over a WebSocket, the headers are those of the connection, which lasts for many turns.
     for named in (metadata if isinstance(metadata, Mapping) else {}, headers):
@@ -67,6 +67,14 @@ def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
 def _read(
     content: bytes, headers: Mapping[str, str], messages: list[AnyMessage], parsed: Sequence[Any]
 ) -> tuple[InputId, list[AnyMessage]]:
+    """Return the mark of a request, which is equal for each attempt, and its messages without a part of the answer.
+
+    Args:
+        content: The body as bytes.
+        headers: The headers.
+        messages: The parsed messages.
+        parsed: Further parsed content that distinguishes requests.
+    """
     body = json.loads(content.decode("utf-8-sig"))
     turn = turn_id(headers, body)
     sent = list(messages)
@@ -80,11 +88,12 @@ def _read(
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a request, while no equal request of the caller runs. `aclose` ends it."""
+    """One attempt of a request, while no equal request of the caller runs; `aclose` ends it."""
 
     host: Host
     caller: Caller
     mark: InputId
+    """The digest of the request, with which the input runs once."""
     token: str | None = None
     """Names the thread, or the response, of the first attempt; None for a new request."""
     session: str | None = None
@@ -99,7 +108,10 @@ class Attempt:
     _closing: asyncio.Task[None] | None = None
 
     async def resolve(self, request: ChatRequest) -> RunSpec:
-        """Return the run of a request without a session: one that continues the earlier attempt, or a new one."""
+        """Return the run of a request without a session: one that continues the earlier attempt, or a new one.
+
+        A new one has a thread that is recorded for the next attempt. Raises `ProblemError` if the request is invalid.
+        """
         for name in (*pending_names(request), self.token):
             if name is not None and (continued := await self._continued(name, request)) is not None:
                 self._thread = continued.thread
@@ -114,7 +126,7 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def has_begun(self, session: str) -> bool:
-        """Whether a session has received the request."""
+        """Return whether a session has received the request."""
         return (
             await InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session)).seen(
                 self.mark
@@ -123,7 +135,10 @@ class Attempt:
         )
 
     async def _continued(self, name: str, request: ChatRequest) -> RunSpec | None:
-        """Return the run that continues a thread; None if the thread has not received the request."""
+        """Return the run that continues a thread, by its token; None if the thread has not received the request.
+
+        A failed input continues from before its failure.
+        """
         thread = self.caller.pending_thread(name)
         spec = as_shown(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
         newest = await load(self.host.saver, spec.config)
@@ -134,7 +149,13 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def put(self, token: str, session: str | None = None, ttl_s: float | None = None) -> None:
-        """Store the record of the attempt, for `ttl_s` seconds; None for as long as its run may take."""
+        """Store the record of the attempt.
+
+        Args:
+            token: Names the thread or the response.
+            session: The session; None for a request without one.
+            ttl_s: Seconds to keep the record; None for as long as the run may take.
+        """
         self.token, self.session = token, session
         settings = self.host.settings
         until = time.time() + (ttl_s or max(settings.pending_ttl_s, settings.retry_ttl_s))
@@ -144,12 +165,19 @@ class Attempt:
 
     @property
     def _key(self) -> str:
+        """Key of the record."""
         return f"{self.caller.name}:{self.mark.digest}"
 
     async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
-        """Wait until no equal request runs, and read the record of an earlier attempt."""
+        """Wait until no equal request runs, exclude others until `aclose`, and read the record of an earlier attempt.
+
+        Args:
+            check: Awaited after the wait; an exception ends the attempt.
+            is_draining: Whether the server stops, which raises `ProblemError` during the wait.
+        """
 
         def refuse_if_draining() -> None:
+            """Raise `ProblemError` if the server stops."""
             if is_draining():
                 raise stopping()
 
@@ -165,7 +193,10 @@ class Attempt:
             raise
 
     async def aclose(self) -> None:
-        """Delete what an answered attempt has stored, or keep it for the next attempt; may be called twice."""
+        """Delete the record and thread of an answered attempt, or keep them for the next attempt; may be called twice.
+
+        Cancelling the call does not interrupt that.
+        """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="end of an attempt")
             self.host.closing.add(self._closing)
@@ -174,6 +205,7 @@ class Attempt:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        """Release the claim once the records are updated."""
         async with self._stack.pop_all():
             if self.is_answered:
                 await self._forget()
@@ -183,6 +215,7 @@ class Attempt:
                 await self.host.suspend(self._thread, self.host.settings.retry_ttl_s)
 
     async def _forget(self) -> None:
+        """Delete the record; delete the thread, too, unless the client answers a question of it."""
         if self._thread is not None and self.waits:
             await self.host.suspend(self._thread)
         elif self._thread is not None:
@@ -200,10 +233,18 @@ async def attempt_of(
     *,
     is_draining: Callable[[], bool],
 ) -> tuple[Attempt, list[AnyMessage]]:
-    """Return the attempt of a request, begun, and its messages without those of an earlier attempt.
+    """Wait until no equal request of the caller runs; return the attempt, and the messages without those of an answer.
 
-    `parsed` is what the messages' fields of the body have in addition to messages. Raises `ProblemError` if the client
-    has left meanwhile, or the server stops.
+    Args:
+        host: The open agent.
+        caller: The owner of the API key.
+        http_request: The request.
+        messages: The parsed messages.
+        parsed: Further parsed content that distinguishes requests.
+        is_draining: Returns whether the server stops.
+
+    Raises:
+        ProblemError: The client has left during the wait, or the server stops.
     """
     content = await http_request.body()
     # Without keys, credentials are all that distinguishes users.
@@ -213,6 +254,7 @@ async def attempt_of(
     attempt = Attempt(host, caller, mark)
 
     async def refuse_if_gone() -> None:
+        """Raise `ProblemError`, which is never delivered, if the client has left."""
         if await http_request.is_disconnected():
             raise stopping()  # never delivered
 
@@ -221,9 +263,10 @@ async def attempt_of(
 
 
 async def before_failure(host: Host, spec: RunSpec) -> str | None:
-    """Return the id of the checkpoint from which a failed or aborted input can go on; None if its end stands.
+    """Return the id of the checkpoint from which a failed or aborted input can continue.
 
-    It is the newest one before the failure in which no call is open, so that no call runs again.
+    It is the newest one before the failure in which no call is open, so that no call runs again. Returns None if the
+    input has not failed, or there is no such checkpoint.
     """
     state: StateSnapshot = await host.kept.aget_state(spec.config)
     if state.tasks or state.values.get("status") not in ("FAILED", "ABORTED"):
@@ -240,17 +283,23 @@ async def before_failure(host: Host, spec: RunSpec) -> str | None:
 
 
 def _claim_of(key: str) -> str:
+    """Return the name of the lock of a record."""
     return f"request/{key}"
 
 
 def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
-    """Delete expired attempts with their threads, within the context, every `retry_ttl_s / 2` seconds or minute."""
+    """Delete expired attempts with their threads within the context, every `retry_ttl_s / 2` seconds, at most a
+    minute.
+    """
     every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
     return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")
 
 
 async def delete_attempts(host: Host) -> int:
-    """Delete the records that have expired, with their threads; return the number of records deleted."""
+    """Delete the records that have expired, with their threads; return the number of records deleted.
+
+    Records of a request that runs are kept.
+    """
     deleted = 0
     for item in await all_items(host.store, _ATTEMPTS):
         if item.value["until"] > time.time():

@@ -1,4 +1,8 @@
-"""Handles one chat request, streamed or not, in either API's format, and manages the active runs of the process."""
+"""Handles one chat request, streamed or not, in either API's format, and manages the active runs of the process.
+
+A *frame* is the text of one server-sent event. A *follow-up* is an input that was queued in a session to run after the
+current answer. An *attempt* is one of several equal requests, by which a client repeats a request without a key.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,7 @@ from graph_agent.session.results import DelegatePart
 logger = logging.getLogger("graph_agent.server.chat.handler")
 
 _PIECES_A_SECOND = 500
+"""Pieces of answers that a process sends in a second."""
 _LONGEST_BETWEEN_PIECES_S = 0.1
 
 
@@ -58,7 +63,12 @@ def between_pieces_s(runs: int) -> float:
 
 
 class Runs:
-    """The active runs of this process."""
+    """The active runs of this process, and the components that stop with them.
+
+    Args:
+        host: The open agent.
+        metrics: Counts the runs.
+    """
 
     def __init__(self, host: Host, metrics: Metrics) -> None:
         self.host = host
@@ -75,13 +85,17 @@ class Runs:
     async def run(
         self, spec: RunSpec, *, streams: bool, resources: contextlib.ExitStack | None = None
     ) -> AsyncIterator[ServerRun]:
-        """Start a run, and stop it if the context is left before its end.
+        """Start a run, and stop it if the context is left before its end; yields the run.
 
         A run with an idempotency key continues to its end: the caller may repeat the request to get the answer. After
-        the run's answer, the follow-ups queued in its session run in the background.
+        the run's answer, the follow-ups queued in its session run in the background. Raises `ProblemError` while the
+        server stops.
 
-        `resources` pass to this method, which closes them when the run has ended; `ServerRun.release` closes them
-        before the last byte of the answer is sent. Follow-ups need none: they count when they are queued.
+        Args:
+            spec: Graph, thread, input and context of the run.
+            streams: Whether the client receives text as it is produced.
+            resources: Resources of the request, such as its slot, which are taken over and closed when the run has
+                ended; `ServerRun.release` closes them before the last byte of the answer is sent. Follow-ups need none.
         """
         owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
         run: ServerRun | None = None
@@ -97,6 +111,10 @@ class Runs:
     async def _start(
         self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
     ) -> AsyncIterator[ServerRun]:
+        """Start a run, and close it on exit; one with an idempotency key is left to end by itself.
+
+        `on_end` is called at the run's end, unless it was stopped. Raises `ProblemError` while the server stops.
+        """
         if self.draining:
             raise stopping()
         run = ServerRun(
@@ -132,6 +150,7 @@ class Runs:
             await asyncio.wait([run.following])
 
     def _start_follow_ups(self, run: ServerRun) -> None:
+        """Start the session's follow-ups in a task; does nothing for a request without a session."""
         if run.spec.session_id is None:
             return
         run.following = asyncio.create_task(self._run_follow_ups(run), name="follow-ups")
@@ -139,7 +158,10 @@ class Runs:
         run.following.add_done_callback(self._following.discard)
 
     async def _run_follow_ups(self, run: ServerRun) -> None:
-        """Run the follow-ups queued in a session one after the other; their answers go to its history."""
+        """Run the follow-ups queued in a session one after the other.
+
+        Their answers go to its history, and errors to the log.
+        """
         try:
             while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
                 check = functools.partial(run.driver.control.check_next, note)
@@ -153,7 +175,7 @@ class Runs:
             log_failure(logger, "Running a follow-up", error)
 
     def drain(self) -> None:
-        """Refuse new runs, and let active ones stop at their next superstep boundary."""
+        """Refuse new runs, and let active ones and registered components stop at their next superstep boundary."""
         self.draining = True
         self.host.notifier.stop()
         for run in self._active:
@@ -162,14 +184,17 @@ class Runs:
             drain()
 
     def cancel(self) -> None:
-        """Cancel every run immediately."""
+        """Begin to cancel every run and to close the registered components, and return."""
         for run in list(self._active):
             run.cancel()
         for close in self._closers:
             self._closing.add(asyncio.ensure_future(close()))
 
     async def aclose(self) -> None:
-        """Cancel all runs and wait for the follow-ups; while draining, these first get `drain_s` seconds to finish."""
+        """Cancel all runs, and wait for those that continue without a client and for follow-ups.
+
+        While the server drains, these first get `drain_s` seconds to finish.
+        """
         if self.draining and self._following:
             await asyncio.wait(self._following, timeout=self.host.settings.drain_s)
         self.draining = True
@@ -183,11 +208,14 @@ class Runs:
     ) -> Callable[[], Awaitable[None]]:
         """Register another component to drain and close with the runs; return an idempotent version of `close`.
 
-        `drain` lets its work stop at the next superstep boundary; it may be called from any thread.
+        Args:
+            close: Closes the component.
+            drain: Lets the component's work stop at the next superstep boundary; it may be called from any thread.
         """
         closed: list[asyncio.Future[None]] = []
 
         async def once() -> None:
+            """Close the component at the first call; wait for it at each."""
             if not closed:
                 closed.append(asyncio.ensure_future(close()))
             await closed[0]
@@ -208,19 +236,20 @@ STATUS_HEADER = "x-run-status"
 
 
 def status_headers(outcome: ChatOutcome) -> dict[str, str]:
-    """Return the header that marks the answer of a failed run; none for any other answer."""
+    """Return the header that marks the answer of a failed run, `x-run-status`; an empty dict for any other answer."""
     return {STATUS_HEADER: outcome.status} if outcome.problem is not None else {}
 
 
 def status_fields(outcome: ChatOutcome) -> dict[str, str]:
-    """Return the fields that mark the end of a failed run's answer; none for any other answer."""
+    """Return the field that marks the answer of a failed run, `run_status`; an empty dict for any other answer."""
     return {"run_status": outcome.status} if outcome.problem is not None else {}
 
 
 def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
     """Return the error that a run ends with before anything is sent; None if it ends as a message.
 
-    After a write, a failure is an error only if the client may repeat the request to continue the run.
+    After a call that may write, a failure is an error only if the client may repeat the request to continue the run;
+    else the client would repeat the call.
     """
     if outcome.problem is None or not outcome.has_written:
         return outcome.problem
@@ -230,18 +259,21 @@ def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
 
 
 class ChatDialect(Protocol):
-    """The response format of one API. One object formats one answer; a format inherits the optional methods."""
+    """The response format of one API; one object formats one answer, as frames or as a body.
+
+    A format inherits the optional methods. The methods are called in the order of the answer.
+    """
 
     def start_frames(self) -> Iterable[str]:
         """Yield the first frames of a stream."""
         ...
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """Yield the frames of a piece of the answer."""
+        """Yield the frames of a piece of the answer's text."""
         ...
 
     def break_frames(self) -> Iterable[str]:
-        """Yield the frames between two messages of the answer: a blank line, unless the format has several messages."""
+        """Yield the frames between two messages of the answer; by default a blank line in the text."""
         return self.text_frames("\n\n")
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
@@ -249,7 +281,7 @@ class ChatDialect(Protocol):
         return ()
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """Yield the frames of the end of the text, which no other part has; `rest` is not empty."""
+        """Yield the frames of the end of the text, `rest`, that was not streamed; it is not empty."""
         return self.text_frames(rest)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
@@ -261,7 +293,7 @@ class ChatDialect(Protocol):
         ...
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the calls and the last frames of a stream."""
+        """Yield the calls for the caller and the last frames of a stream."""
         ...
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
@@ -269,7 +301,10 @@ class ChatDialect(Protocol):
         ...
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed, from the text of the frames that were yielded before."""
+        """Return the body of an answer that is not streamed, with the text of the frames that were yielded before.
+
+        `progress` has the progress of the run, if the client receives it as a field.
+        """
         ...
 
 
@@ -279,10 +314,12 @@ Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ChatHandler:
-    """Answers chat requests."""
+    """Runs chat requests within the callers' limits, and returns their responses."""
 
     runs: Runs
+    """The active runs of the process."""
     limits: RequestLimits
+    """Limits of requests per caller."""
 
     async def answer(
         self,
@@ -293,10 +330,18 @@ class ChatHandler:
         keep: Keep | None = None,
         attempt: Attempt | None = None,
     ) -> Response:
-        """Answer one request; raise `ProblemError` if its stream fails before the first frame, too.
+        """Run one request, and return the response: the whole answer, or a stream that has begun.
 
-        `keep` is awaited when the answer is complete, before its end is sent. `attempt` is that of a request for a
-        stored response; it is ended with the answer.
+        Args:
+            http_request: The request.
+            caller: The owner of the API key.
+            request: The parsed request.
+            dialect: Formats the answer.
+            keep: Awaited when the answer is complete, before the end is sent; None for nothing.
+            attempt: The attempt of a request for a stored response; it is ended with the answer.
+
+        Raises:
+            ProblemError: The request is refused, or the run fails before the first frame of its answer.
         """
         # A server that ends before it has sent the whole answer must still know the attempt.
         async with AsyncExitStack() as sent, AsyncExitStack() as stack:
@@ -322,7 +367,7 @@ class ChatHandler:
             )
 
     def session_headers(self, session_id: str | None) -> dict[str, str]:
-        """Return the header of an answer that names its session; none for an answer without a session."""
+        """Return the header of an answer that names its session; an empty dict for an answer without a session."""
         name = self.runs.host.settings.session_header
         return {name: session_id} if name and session_id is not None else {}
 
@@ -337,7 +382,15 @@ class ChatHandler:
     ) -> AsyncIterator[ServerRun]:
         """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
 
-        `attempt` as of `answer`; `sent` ends it, once the answer is sent.
+        Args:
+            http_request: The request.
+            caller: The owner of the API key.
+            request: The parsed request.
+            attempt: The attempt of the request; None to begin one if the request needs it.
+            sent: Ends the attempt once the answer is sent; None to end it with the context.
+
+        Raises:
+            ProblemError: The request is refused.
         """
         async with AsyncExitStack() as stack:
             if attempt is not None and sent is not None:
@@ -359,7 +412,7 @@ class ChatHandler:
     async def _resolve(
         self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
     ) -> tuple[RunSpec, Attempt | None]:
-        """Return the run of a request, and its attempt, which ends with `stack`; None if it is none, or stored."""
+        """Return the run of a request, and its attempt, which ends with `stack`; None for a request that needs none."""
         host = self.runs.host
         if request.is_attempt:
             spec = await resolve_once(host, caller, request)
@@ -380,7 +433,13 @@ class ChatHandler:
     async def begin_attempt(
         self, http_request: Request, caller: Caller, messages: list[AnyMessage], content: Sequence[Any]
     ) -> tuple[Attempt, list[AnyMessage]]:
-        """Behaves like `attempt_of`, in this server."""
+        """Wait until no equal request of the caller runs.
+
+        Return the attempt, and the messages without those of an answer.
+
+        `content` is further parsed content that distinguishes requests. Raises `ProblemError` if the client leaves
+        during the wait, or the server stops.
+        """
         return await attempt_of(
             self.runs.host, caller, http_request, messages, content, is_draining=lambda: self.runs.draining
         )
@@ -394,6 +453,10 @@ class ChatHandler:
         headers: dict[str, str],
         keep: Keep | None,
     ) -> WholeAnswer:
+        """Run a request to its end, and return the whole answer.
+
+        Raises `ProblemError` if the run fails, or the client disconnects, which stops the run.
+        """
         answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
         if answered is None:
             raise stopping()  # never delivered: the client has disconnected
@@ -410,6 +473,7 @@ class ChatHandler:
 
 
 async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
+    """Read the parts of a run to its end, format them, and return the outcome and the progress."""
     progress: list[dict[str, Any]] = []
     while True:
         match await run.part():
@@ -429,6 +493,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
 def _frames_of_part(
     part: AnswerText | MessageBreak | ReasoningPiece | CallEvents, dialect: ChatDialect
 ) -> Iterable[str]:
+    """Return the frames of a part of the answer."""
     match part:
         case AnswerText(piece):
             return dialect.text_frames(piece)
@@ -450,11 +515,17 @@ async def frames_of(
     *,
     finishes: bool = True,
 ) -> AsyncGenerator[str, None]:
-    """Stream a run's answer as frames; `first` is its first part, if that was read already.
+    """Yield the frames of a run's answer, one text for each part.
 
-    A comment is sent after `keepalive_s` of silence. `keep` is also awaited for an answer that ends with an error.
-    `finishes` is whether a run that failed after a write ends as a finished message, because its client would repeat
-    the request after an error.
+    Args:
+        first: The first part, if it was read already; else None.
+        run: The run.
+        request: The parsed request.
+        dialect: Formats the answer.
+        keepalive_s: Seconds of silence after which a comment is sent.
+        keep: Awaited when the answer is complete, also one that ends with an error, before the end is sent.
+        finishes: Whether a run that failed after a call that may write ends as a finished message, because the client
+            would repeat the request after an error.
     """
     start = "".join(dialect.start_frames())
     part = first

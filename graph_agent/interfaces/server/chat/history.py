@@ -1,4 +1,8 @@
-"""Compares a request's own history with that of its session."""
+"""Compares a request's own history with that of its session.
+
+A client without a session of its own sends its whole conversation with each request. An *exchange* is an input of the
+session with its answer.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,14 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
 
     A request without a user message before an assistant message has no history: it adds its new messages. Otherwise its
     history must be that of the session. Inputs without an answer, which failed or were stopped, may be missing, and so
-    may steering. Questions to a person and their answers may be in it, although they are no inputs. A decision on calls
-    whose input has failed since is refused.
+    may steering. Questions to a person and their answers may be in it, although they are no inputs.
+
+    Args:
+        messages: The messages of the request.
+        state: The newest state of the session.
+
+    Raises:
+        InvalidRequestError: The message decides on calls whose input has failed since.
     """
     new = new_messages(messages)
     history = _pieces(messages[: len(messages) - len(new)])
@@ -71,6 +81,7 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
 
 
 def _is_decision(message: AnyMessage, calls: Sequence[HeldCall]) -> bool:
+    """Return whether a message decides on these calls."""
     try:
         decisions_in_text(text_of(message.content), calls)
     except DecisionError:
@@ -84,6 +95,7 @@ class _Piece:
 
     is_user: bool
     text: str
+    """The text without white space."""
 
 
 @dataclass(slots=True)
@@ -91,6 +103,7 @@ class _Exchange:
     """An input of a session and its answer, as a client knows them, without white space."""
 
     text: str
+    """The input."""
     answer: str | None = None
     """The last text of the answer; None if there is none, also if the input failed or was stopped."""
     is_waiting: bool = False
@@ -125,6 +138,7 @@ class _Exchange:
         return None
 
     def _ends_with(self, text: str) -> bool:
+        """Return whether the client may have this text, without white space, as the end of the exchange."""
         if self.is_required:
             return self.is_waiting or self._has_answer(text)
         # The client may have a part of the answer; but an equal input before may have this one.
@@ -132,15 +146,17 @@ class _Exchange:
         return before is None or before.text != self.text or not before._has_answer(text)
 
     def _has_answer(self, text: str) -> bool:
+        """Return whether a text is the answer, or ends with it if the client may have more."""
         answer = self.answer or ""
         return text == answer or (self.has_more and text.endswith(answer)) or _is_same_json(text, answer)
 
 
 def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
-    """Return the exchanges of a session, and whether they are all; without those that middleware has removed.
+    """Return the exchanges of a session, oldest first, and whether these are all of the session.
 
     The messages of a history that started the session precede those that the session received, which events keep even
-    if middleware has removed or rewritten the messages.
+    if middleware has removed or rewritten the messages. Those that started it are left out if middleware has changed
+    them.
     """
     messages: list[AnyMessage] = list(values.get("messages", ()))
     events = list(values.get("events", ()))
@@ -170,6 +186,7 @@ def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
 
 
 def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
+    """Record an event of the history in the exchange that it belongs to."""
     match event["type"]:
         case "agent_response":
             exchange.has_more |= exchange.answer is not None
@@ -186,6 +203,7 @@ def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
 
 
 def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
+    """Return messages as alternating texts of users and assistant, without white space; tool results are left out."""
     found: list[_Piece] = []
     for message in messages:
         if isinstance(message, HumanMessage):
@@ -198,12 +216,16 @@ def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
 
 
 def _squeezed(content: str | list[Any]) -> str:
+    """Return the text of a content without white space."""
     # Clients strip texts, and join them in ways of their own.
     return "".join(text_of(content).split())
 
 
 def _is_same_json(text: str, other: str) -> bool:
-    """Whether two texts without white space are the same JSON object; a structured answer is written again."""
+    """Return whether two texts without white space are the same JSON object.
+
+    A structured answer may be written again.
+    """
     if not (text.startswith("{") and other.startswith("{")):
         return False
     try:

@@ -22,6 +22,7 @@ from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
+"""Why an answer ended: completely, at the token limit, for the caller's calls, filtered, or at a stop sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class ChatOutcome:
     input_tokens: int
     output_tokens: int
     status: str
+    """The session's status, e.g. `COMPLETED` or `FAILED`."""
     rest: str = field(default="", compare=False)
     """The end of `text` that no part of the run's output has; empty if the output has all of it."""
     continues: bool = field(default=False, compare=False)
@@ -64,10 +66,15 @@ class ChatOutcome:
 
 
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:
-    """Return the outcome of a run from its last state; `sent` has the text of each message in the run's output.
+    """Return the outcome of a run from its last state.
 
     Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
     per token, at least 1.
+
+    Args:
+        spec: The run.
+        state: The newest state of the thread.
+        sent: Message id → the text of the message that was streamed.
     """
     result = run_result(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
@@ -119,6 +126,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
 
 
 def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
+    """Return whether a call of the agent's own that may write has run in these events."""
     deps = getattr(spec.graph.builder, "deps", None)
     clients = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
     clients |= {*spec.context.get("client_calls", {}).values()}
@@ -130,9 +138,12 @@ def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
 
 
 def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]) -> list[str]:
-    """Return the texts that the output of a request had before its last message.
+    """Return the texts that the output of a request had before its last message: those of plans, and replaced answers.
 
-    `state` is that at its end, `before` that of the input before it; empty if the request began the input.
+    Args:
+        spec: The run.
+        state: The state at the end of the request.
+        before: The state of the same input before the request; empty if the request began the input.
     """
     deps = getattr(spec.graph.builder, "deps", None)
     if spec.is_structured or deps is None:
@@ -168,6 +179,7 @@ def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _ending(reason: str, result: RunResult) -> Ending:
+    """Return why an answer ended; `reason` is the finish reason of the provider, or empty."""
     if result.truncated == "content_filter":
         return "filtered"
     # Neither API has a reason for an answer that the provider cut off; `length` also means that the text is incomplete.

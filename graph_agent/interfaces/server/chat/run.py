@@ -51,6 +51,7 @@ _CALL_EVENTS = ("plan", "tool_call", "delegation_request", *RESULTS)
 COMMENTARY = "commentary "
 """Beginning of the message ids of texts that an earlier run of the same request has emitted."""
 _MOST_WAITING = 256
+"""Parts that are queued for a slow client."""
 _MOST_WAITING_CHARS = 500_000
 """Parts, and characters of their texts, that are queued for a slow client; when the queue is full, the run waits."""
 
@@ -115,15 +116,18 @@ class _WaitingParts(asyncio.Queue[Part | BaseException]):
     """A queue that is full at a number of parts, or of their characters; the newest part may exceed the latter."""
 
     def _init(self, maxsize: int) -> None:
+        """Prepare the queue; called by asyncio."""
         super()._init(maxsize)
         self.chars = 0
         """Characters of the texts that wait."""
 
     def _put(self, item: Part | BaseException) -> None:
+        """Add a part; called by asyncio."""
         super()._put(item)
         self.chars += _chars_of(item)
 
     def _get(self) -> Part | BaseException:
+        """Remove a part; called by asyncio."""
         item: Part | BaseException = super()._get()
         self.chars -= _chars_of(item)
         return item
@@ -134,6 +138,7 @@ class _WaitingParts(asyncio.Queue[Part | BaseException]):
 
 
 def _chars_of(part: Part | BaseException) -> int:
+    """Return the characters of a part's texts."""
     match part:
         case AnswerText() | ReasoningPiece():
             return len(part.text)
@@ -148,8 +153,15 @@ def _chars_of(part: Part | BaseException) -> int:
 class ServerRun:
     """One run, in its own task, so that a client that disconnects or reads slowly cannot break it.
 
-    `between_pieces_s` returns the minimum seconds between two pieces of a streamed answer. `on_end` is called at the
-    run's end, before its outcome is queued; not for a stopped run.
+    The task starts with the construction. Read the run by `part`, and end it by `close`.
+
+    Args:
+        host: The open agent.
+        spec: Graph, thread, input and context of the run.
+        metrics: Counts the run.
+        streams: Whether text is emitted as it is produced; otherwise each reply as a whole.
+        between_pieces_s: Returns the minimum seconds between two pieces of a streamed answer.
+        on_end: Called at the run's end, before the outcome is queued; not for a stopped run.
     """
 
     def __init__(
@@ -209,7 +221,10 @@ class ServerRun:
         return self._parts.chars
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
-        """Return the next part, `RunEnded` last; None after a timeout. Raise why the run did not start or stopped."""
+        """Return the next part, `RunEnded` last; None after `timeout_s` seconds without one.
+
+        Raises `ProblemError` if the run was refused, failed or stopped.
+        """
         if not self._parts.empty():
             part = self._parts.get_nowait()
         else:
@@ -223,7 +238,10 @@ class ServerRun:
         return part
 
     async def begun(self) -> None:
-        """Wait until a run has its session; raise `ProblemError` if it ends before, e.g. if another run has it."""
+        """Wait until the run has its session.
+
+        Raise `ProblemError` if it ends before, e.g. if another run has the session.
+        """
         waiting = asyncio.create_task(self._begun.wait())
         try:
             await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
@@ -233,6 +251,10 @@ class ServerRun:
             await self.part()
 
     async def _begin(self) -> None:
+        """Prepare the run once it holds the lock of its session.
+
+        A repeated request first emits the texts of its earlier run.
+        """
         if self._before is not None:
             await self._before()
         if self.spec.session_id is not None:
@@ -244,10 +266,11 @@ class ServerRun:
         self._begun.set()
 
     def _show_early(self, seq: int, events: Sequence[StoredEvent]) -> None:
+        """Publish the first events of a superstep that are not stored yet; `seq` is the index of the first."""
         self._publish({"type": EARLY, "seq": seq, "events": events})
 
     def drain(self) -> None:
-        """Let the run stop at its next superstep boundary, from which its session can be resumed."""
+        """Let the run stop at its next superstep boundary, from which its session can be resumed; returns at once."""
         self._control.request_drain()
 
     async def finish(self) -> None:
@@ -256,7 +279,7 @@ class ServerRun:
         await asyncio.wait([self._task])
 
     def cancel(self) -> None:
-        """Cancel the run immediately."""
+        """Cancel the run immediately; returns at once."""
         self._task.cancel()
 
     async def close(self) -> None:
@@ -273,12 +296,14 @@ class ServerRun:
         await asyncio.wait([self._task])
 
     def _drop_parts(self) -> None:
+        """Empty the queue, and queue no more parts."""
         self._closed = True
         # An ended run may still wait for space in the queue.
         while not self._parts.empty():
             self._parts.get_nowait()
 
     async def _run(self) -> None:
+        """Execute the run, and emit its outcome, or why there is none, as the last part."""
         started = time.perf_counter()
         status = "CANCELLED"
         last: Part | BaseException
@@ -322,6 +347,7 @@ class ServerRun:
         self._pieces.close()
 
     async def _emit(self, part: Part | BaseException) -> None:
+        """Emit a part after the text before it, and publish it for those who follow the session."""
         await self._pieces.flush()
         if isinstance(part, MessageBreak):
             self._publish({"type": "break"})
@@ -330,14 +356,17 @@ class ServerRun:
         await self._put(part)
 
     async def _put_text(self, text: str) -> None:
+        """Emit a piece of text, and publish it."""
         self._publish({"type": "text", "text": text})
         await self._put(AnswerText(text, self._message_id))
 
     async def _put(self, part: Part | BaseException) -> None:
+        """Queue a part; waits while the queue is full."""
         if not self._closed:
             await self._parts.put(part)
 
     async def _to_end(self) -> ChatOutcome:
+        """Execute the graph, emit the parts, and return the outcome."""
         spec = self.spec
         if spec.token is not None and not (spec.is_attempt and not spec.is_resume):
             await self._host.suspend(spec.thread)
@@ -388,6 +417,7 @@ class ServerRun:
         return {}
 
     async def _consume_stream(self) -> None:
+        """Execute the graph, and emit plans, calls, progress, reasoning and state from its stream."""
         spec = self.spec
         shows_reasoning = spec.shows_reasoning and not spec.is_structured
         reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
@@ -415,6 +445,7 @@ class ServerRun:
                     await self._emit(ProgressUpdate(payload))
 
     async def _on_text(self, text: str, message_id: str | None) -> None:
+        """Emit a piece of text of the message with this id, after the end of the message before."""
         # Text before calls, and an answer superseded by steering, are separate messages.
         if self._sent and message_id not in self._sent:
             await self._emit(MessageBreak())
@@ -438,6 +469,7 @@ class ServerRun:
             self._emitted_plan = False
 
     async def _send_plan(self) -> None:
+        """Emit the text of the newest plan, if no model streamed it."""
         if self._unsent:
             # A message that was streamed already has its text from the model.
             known = self._plan_id if self._plan_id not in self._sent else None
@@ -445,7 +477,10 @@ class ServerRun:
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
-        """Delete the thread if no request can resume it."""
+        """Delete the thread of a request without a session if no request can resume it.
+
+        `status` is how the run ended.
+        """
         spec = self.spec
         if (
             spec.token is not None
@@ -456,6 +491,7 @@ class ServerRun:
             await self._host.forget(spec.thread)
 
     async def _can_resume(self) -> bool:
+        """Return whether a request may still resume the thread."""
         # A caller whose run was stopped after it had sent results may send them again.
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)

@@ -2,7 +2,7 @@
 
 A request with an `Idempotency-Key` is run once; a repeated one gets the same answer. The key is the input id of the
 request's run. It belongs to the caller and to the session of the request. A request without a session has a thread of
-its own, named by caller and key.
+its own, named by caller and key. A *token* is the name of such a thread, which ids of calls contain.
 
 An approval request is shown as a chat message, and the next request answers it. A question of a request without a
 session ends with a marker that names its thread: the client sends the question back with its next message.
@@ -54,6 +54,7 @@ _PER_REQUEST = frozenset(
 )
 """Fields of a run's context that follow-ups do not inherit."""
 PENDING_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+"""Ids of the caller's calls in a thread without a session: the token, and the start of the interrupt's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class RunSpec:
     graph: CompiledAgentGraph
     thread: str
     graph_input: Any
+    """The input of the graph, a command that resumes it, or None to continue it."""
     context: dict[str, Any]
     session_id: str | None
     """The caller's session; None for a request without a session."""
@@ -75,7 +77,9 @@ class RunSpec:
     marks_questions: bool = False
     """Whether a question for approval names `call_token`."""
     shows_reasoning: bool = False
+    """Whether the model's reasoning is a part of the output."""
     shows_calls: bool = False
+    """Whether events about the agent's own plans and calls are parts of the output."""
     shows_state: bool = False
     """Whether changes of the agent's own state fields are parts of its output."""
     shows_delegates: bool = False
@@ -91,7 +95,7 @@ class RunSpec:
 
     @property
     def config(self) -> Any:
-        """The run's config."""
+        """The run's LangGraph config."""
         at = {"thread_id": self.thread, STRICT_RESUME: True}
         return {"configurable": with_handle(at, AgentHandle(parent=self.scope))}
 
@@ -112,10 +116,14 @@ class RunSpec:
         return not isinstance(self.graph_input, dict)
 
     def for_follow_up(self, note: ControlMessage, check: Callable[[], Awaitable[None]]) -> RunSpec:
-        """Return the run of a follow-up in the same session; `check` raises if another run has taken it.
+        """Return the run of a follow-up, an input that was queued in the same session.
 
         It inherits this run's options, except those of a single request: the caller's tools, the response schema, the
         credentials.
+
+        Args:
+            note: The follow-up.
+            check: Awaited when the run has the session; raises if another run has taken the follow-up.
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
         graph_input = {"messages": [note_message(note)]}
@@ -133,17 +141,17 @@ class RunSpec:
         ]
 
     def client_call_id(self, interrupt: Interrupt) -> str:
-        """Return the id under which the caller sees a call of its own tools."""
+        """Return the id under which the caller sees a call of its own tools, which waits as this interrupt."""
         # Without a session, the next request can identify the thread only by this id.
         token = self.token or self.call_token
         return str(interrupt.value["id"]) if token is None else f"call_{token}{interrupt.id[:8]}"
 
 
 def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
-    """Return a request with its idempotency key, which may be in quotes; raise `ProblemError` if it is not valid.
+    """Return a request with its idempotency key, which may be in quotes; None returns the request unchanged.
 
-    Its content is everything except how the answer is sent: a request that is repeated as a stream gets the same answer
-    as one stream.
+    The key's content is everything except how the answer is sent: a request that is repeated as a stream gets the same
+    answer as one stream. Raises `InvalidRequestError` for an invalid key.
     """
     if key is None:
         return request
@@ -163,7 +171,10 @@ def token_of_key(caller: Caller, key: str) -> str:
 
 
 async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request as `resolve_run`; for a repeated key, one that resumes or returns the first one."""
+    """Return the run of a request; one with a repeated key resumes the first run, or returns its answer.
+
+    Raises `ProblemError` if the request is invalid, or does not fit the session.
+    """
     if (mark := request.mark) is None:
         return await resolve_run(host, caller, request)
     token = token_of_key(caller, mark.id)
@@ -178,7 +189,10 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
 
 
 def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> RunSpec:
-    """Return the run that resumes the thread that a request belongs to if it was sent before."""
+    """Return the run that resumes the thread that a request belongs to if it was sent before.
+
+    `token` names it by the key.
+    """
     if request.session_id is not None:
         thread = caller.thread(request.session_id)
         return RunSpec(host.kept, thread, None, request.context(), request.session_id)
@@ -195,7 +209,10 @@ def pending_names(request: ChatRequest) -> tuple[str, ...]:
 
 
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run that a request starts or resumes, if its messages are consistent and fit the session's state."""
+    """Return the run that a request starts or resumes; nothing is started yet.
+
+    Raises `ProblemError` if its tools, messages or options are invalid, or do not fit the session's state.
+    """
     warnings = (*host.check_unsupported_tools(request.unsupported_tools), *_check_tool_choice(request))
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     host.check_images(request.messages)
@@ -206,7 +223,10 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
 
 def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
-    """Return warnings about a tool choice that requires a call; refuse it without a tool that the model can call."""
+    """Return warnings about a tool choice that requires a call of the agent's own tools.
+
+    Raises `InvalidRequestError` if the choice requires a call, and there is no tool that the model can call.
+    """
     if request.client_tools or "client_tool_choice" not in request.options:
         return ()
     if request.offers_own_tools:
@@ -232,6 +252,10 @@ def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
 
 
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
+    """Return the run of a request, in its session or in a thread of its own.
+
+    Raise `InvalidRequestError` if it does not fit.
+    """
     if request.session_id is not None:
         return await _in_session(host, caller, request, request.session_id)
     if (token := request.pending_token) is not None:
@@ -258,6 +282,11 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
 
 
 async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
+    """Return the run of a request in its session: a new input, results, decisions or an answer.
+
+    A request with another history than the session gets a thread of its own. Raises `InvalidRequestError` if it has
+    nothing new, or results that nothing waits for.
+    """
     spec = RunSpec(
         host.kept, caller.thread(session_id), None, request.context(), session_id, call_token=request.call_token
     )
@@ -289,9 +318,11 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
 
 
 async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
-    """Return the run that receives a user message as decisions on calls that wait; refuse it if none waits.
+    """Return the run that receives a user message as decisions on calls that wait.
 
-    A message that is no decision repeats the question.
+    One that is no decision repeats the question.
+
+    Raises `InvalidRequestError` if no call waits.
     """
     asked = [each for each in open_interrupts(state) if request_of(each) is not None]
     if not asked:
@@ -322,7 +353,20 @@ def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, 
 async def _resume(
     spec: RunSpec, caller: Caller, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
 ) -> RunSpec | None:
-    """Return the run that continues with tool results; None if its thread waits for none of them."""
+    """Return the run that continues with the results of the caller's calls, and with decisions of the request.
+
+    Returns None if its thread waits for none of them.
+
+    Args:
+        spec: The thread.
+        caller: The owner of the API key.
+        request: The parsed request.
+        results: The results at the end of the request's messages.
+        user_messages: The user messages after them, which the model reads before its next plan.
+
+    Raises:
+        InvalidRequestError: Only some of the open calls have a result, or a decision does not fit.
+    """
     state: StateSnapshot = await spec.graph.aget_state(spec.config)
     waiting = {spec.client_call_id(interrupt): interrupt for interrupt in client_interrupts(state.interrupts)}
     by_id = results_by_call(results)
@@ -342,7 +386,10 @@ async def _resume(
 
 
 async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
-    """Return a request's decisions on single calls as answers by interrupt id; refuse those that do not fit."""
+    """Return a request's decisions on single calls as answers by interrupt id.
+
+    Raise `InvalidRequestError` if one does not fit.
+    """
     if not request.decisions:
         return {}
     try:
@@ -364,7 +411,9 @@ def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[st
 
 
 def merge_content(messages: Sequence[HumanMessage]) -> Any:
-    """Merge the contents of messages into one: text, or content blocks if any message has blocks."""
+    """Return the contents of messages as one: text joined by blank lines, or content blocks if any message has
+    blocks.
+    """
     if all(isinstance(message.content, str) for message in messages):
         return "\n\n".join(message.text for message in messages if message.text.strip())
     blocks: list[Any] = []
@@ -391,7 +440,15 @@ def _with_input(
     before: StateSnapshot | None = None,
     notes: tuple[ControlMessage, ...] = (),
 ) -> RunSpec:
-    """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
+    """Return the run with an input of the graph and a context.
+
+    Args:
+        spec: The thread.
+        graph_input: The input, a command that resumes, or None to continue.
+        context: The context of the run.
+        before: The state of the input that the run resumes; None for a new input.
+        notes: Messages that the run brings along.
+    """
     complete = replace(spec, graph_input=graph_input, context=context, scope=RunHandle(brought=notes))
     if before is None:
         return complete
@@ -412,15 +469,17 @@ def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
 
 
 def is_client_call(interrupt: Interrupt) -> bool:
-    """Whether an interrupt is a call of the caller's tools."""
+    """Return whether an interrupt is a call of the caller's own tools."""
     return isinstance(interrupt.value, Mapping) and interrupt.value.get("type") == CLIENT_CALL
 
 
 def _answer(result: ToolMessage) -> ClientResult:
+    """Return a result of the caller's as the answer to its call."""
     return {"content": result.content, "status": result.status}
 
 
 _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
+"""Marker that ends a question of a request without a session."""
 
 
 def open_question(state: StateSnapshot) -> Interrupt | None:
@@ -430,9 +489,14 @@ def open_question(state: StateSnapshot) -> Interrupt | None:
 
 
 def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
-    """Return the question that open interrupts ask a person (see `joint_question`); empty without interrupts.
+    """Return the question that open interrupts ask a person, or several asked together.
 
-    `token` names the thread of a request without a session. `refused` is why the previous answer was refused.
+    An empty text without interrupts.
+
+    Args:
+        interrupts: The open interrupts.
+        token: Names the thread of a request without a session, in a marker behind an approval question; else None.
+        refused: Why the previous answer was refused; empty if it was not.
     """
     if not interrupts:
         return ""
@@ -444,7 +508,9 @@ def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refu
 
 
 def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> list[dict[str, Any]]:
-    """Return the calls of all open approval requests, as in `ChatOutcome.approvals`."""
+    """Return the calls of all open approval requests: `{"token", "interrupt", "index", "name", "arguments"}`, in
+    order.
+    """
     return [
         {"token": token, "interrupt": each.id, "index": index, "name": call["name"], "arguments": call["arguments"]}
         for each in interrupts
@@ -458,8 +524,9 @@ def answers_to_approvals(
 ) -> dict[str, Any]:
     """Return the decisions on single calls as answers by interrupt id; calls without a decision are asked about again.
 
-    `decisions` have the start of an interrupt's id and the index of a call in its request. Refused are decisions on
-    calls that do not wait, and a part of those that a request takes all at once.
+    `decisions` have the start of an interrupt's id and the index of a call in its request. Raises `InvalidRequestError`
+    for decisions on calls that do not wait, and if only a part of the calls that a request takes all at once is
+    decided.
     """
     answers: dict[str, Any] = {}
     remaining = dict(decisions)

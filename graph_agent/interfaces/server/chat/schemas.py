@@ -24,7 +24,7 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One parsed chat request."""
+    """One parsed chat request, in a form that all chat APIs share."""
 
     messages: list[AnyMessage]
     """The request's conversation without system messages; never empty."""
@@ -47,6 +47,7 @@ class ChatRequest:
     session_label: str = "This session"
     """How errors name the session, for clients that name it in another way than by its id."""
     stream: bool = False
+    """Whether the answer is streamed."""
     call_token: str | None = None
     """Token in the ids of the calls that `messages` answer, in a session whose ids are not the model's own."""
     new_call_token: str | None = None
@@ -62,6 +63,7 @@ class ChatRequest:
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run has its session's lock; `SessionBusyError` refuses the run. None for nothing."""
     shows_reasoning: bool = False
+    """Whether the model's reasoning is sent."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
     mark: InputId | None = None
@@ -72,7 +74,10 @@ class ChatRequest:
     """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 
     def context(self) -> dict[str, Any]:
-        """Return the run's `AgentContext` as JSON, except for the credentials."""
+        """Return the run's `AgentContext` as a dict, with the credentials, which are no JSON.
+
+        Absent fields are unset.
+        """
         instructions = {"instructions": self.instructions} if self.instructions else {}
         tools = {"client_tools": self.client_tools} if self.client_tools else {}
         secret = {"credentials": dict(self.credentials)} if self.credentials else {}
@@ -110,11 +115,15 @@ def results_by_call(results: Sequence[ToolMessage]) -> dict[str, ToolMessage]:
 
 
 def _two_results(call_id: str) -> ProblemError:
+    """Return the error for a call with two results."""
     return InvalidRequestError(f"The call {call_id!r} has two results; send one.", "messages")
 
 
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
-    """Check that a conversation ends with a message to answer, and that each result belongs to a call."""
+    """Check that a conversation ends with a message to answer, and that each call has one result right behind it.
+
+    Raises `InvalidRequestError` if not.
+    """
     if not messages:
         raise InvalidRequestError("There is no message to answer; send one of the user's.", "messages")
     if isinstance(messages[-1], AIMessage):
@@ -140,12 +149,14 @@ def check_conversation(messages: Sequence[AnyMessage]) -> None:
 
 
 def _all_answered(open_ids: set[str]) -> None:
+    """Raise `InvalidRequestError` if calls have no result."""
     if open_ids:
         listed = ", ".join(sorted(open_ids))
         raise InvalidRequestError(f"These calls have no result right behind them: {listed}.", "messages")
 
 
 FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+"""Pattern of names of functions."""
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 """Pattern of session ids; a slash would give access to another key's sessions."""
 
@@ -153,8 +164,11 @@ _MIME_TYPES = MimeTypes()  # reads the system's files at import, not during a re
 
 
 class _FirstFault(FailFast):
+    """Makes pydantic stop at the first fault of a list."""
+
     # Members of a union must be hashable, and pydantic's `FailFast` is not.
     def __hash__(self) -> int:
+        """Return a hash, because members of a union must be hashable."""
         return hash(self.fail_fast)
 
 
@@ -179,6 +193,7 @@ _SCHEMA_CHARS = 50_000
 
 
 def _whole_id(text: str) -> str:
+    """Return an id; raise `ValueError` if it has characters that cannot be stored."""
     if "\ufffd" in text:  # `clean_body` replaces lone surrogates and NUL with it
         raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
     return text
@@ -213,14 +228,21 @@ def clean_body(data: Any) -> Any:
 
 
 def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
-    """Return a session id from a header or a field without a pattern; raise `ProblemError` if it is none."""
+    """Return a session id from a header or a field without a pattern.
+
+    Raise `InvalidRequestError` if it has another form.
+
+    `param` names the header or field in the error.
+    """
     if not re.fullmatch(SESSION_ID, id_):
         raise InvalidRequestError(f"{param}: {id_!r} does not match {SESSION_ID}.", param)
     return id_
 
 
 def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Check the number of messages, content parts, calls and tools of a request, which determine a run's time."""
+    """Raise `ProblemError` (`too_large`) if a request has too many messages, content parts and calls together, or
+    tools.
+    """
     found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
     for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
         if amount > most:
@@ -231,6 +253,7 @@ def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messa
 
 
 def _parts(content: Any) -> int:
+    """Return the number of parts of a content, with those inside others."""
     if not isinstance(content, list):
         return 0
     return sum(1 + _parts(getattr(part, "content", None)) for part in content)
@@ -241,6 +264,7 @@ NO_CREDENTIALS = (
     "the server's credential_headers name, or give them in the agent file"
 )
 _MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
+"""Paths in a body where clients put fields for the agent."""
 
 
 def has_credentials(data: Any) -> bool:
@@ -249,6 +273,7 @@ def has_credentials(data: Any) -> bool:
 
 
 def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Return the object at a path; an empty one if there is none."""
     for name in path:
         found = data.get(name)
         data = found if isinstance(found, dict) else {}
@@ -260,7 +285,11 @@ _ARGUMENTS = JsonBounds(values=20_000, depth=200)
 
 
 def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
-    """Check that the arguments of all calls of a request, each an id and JSON as text, are within `_ARGUMENTS`."""
+    """Check that the arguments of all calls of a request, pairs of an id and JSON as text, are not too many or too
+    deep.
+
+    Raises `ProblemError`; `param` names the field.
+    """
     remaining = _ARGUMENTS.values
     for id_, arguments in calls:
         try:
@@ -276,7 +305,10 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
 
 
 def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
-    """Return the arguments of a call from JSON as text; none for an empty text. Refuse what is no JSON object."""
+    """Return the arguments of a call from JSON as text; an empty text is an empty object.
+
+    Raises `InvalidRequestError` if it is no JSON object; `id_` and `param` name call and field in the error.
+    """
     try:
         # `clean_body` saw the arguments as text, so their values are not cleaned yet.
         arguments = to_json_safe(json.loads(text or "{}"))
@@ -288,7 +320,7 @@ def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
 
 
 def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a tool of the caller as an OpenAI function; without parameters, it takes none."""
+    """Return a tool of the caller as an OpenAI function; `parameters` None declares a function without arguments."""
     function = {
         "name": name,
         "description": description or "",
@@ -324,16 +356,23 @@ def simplify_blocks(blocks: Sequence[dict[str, Any]]) -> str | list[Any]:
 
 
 DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+"""A `data:` URL with base64: media type, data."""
 
 
 def image_at(url: str) -> dict[str, Any]:
-    """Return an image as a LangChain content block, from its URL or its `data:` URL; errors as for `image`."""
+    """Return an image as a LangChain content block, from its http(s) URL or its `data:` URL.
+
+    Raises `InvalidRequestError` for another URL, or invalid base64.
+    """
     found = DATA_URL.fullmatch(url)
     return image(mime_type=found[1], base64=found[2]) if found else image(url=url)
 
 
 def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
-    """Return an image as a LangChain content block, from its http(s) URL or its bytes in base64."""
+    """Return an image as a LangChain content block, from its http(s) URL or its bytes in base64.
+
+    Raises `InvalidRequestError` for another URL, or invalid base64.
+    """
     if url is not None:
         if not url.startswith(("http://", "https://")):
             raise InvalidRequestError("An image is given by an http(s) address, or by its bytes in base64.")
@@ -343,7 +382,10 @@ def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> d
 
 
 def document_block(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
-    """Return a document in base64, e.g. a PDF, as a LangChain block with a file name, which some providers require."""
+    """Return a document, e.g. a PDF, as a LangChain content block with a file name, which some providers require.
+
+    Raises `InvalidRequestError` for invalid base64.
+    """
     _check_base64(base64, "A document's")
     filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"
     return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
@@ -355,6 +397,7 @@ def media_type_of(name: str | None) -> str | None:
 
 
 def _check_base64(data: str, kind: str) -> None:
+    """Raise `InvalidRequestError` if data are no valid base64; `kind` begins the message."""
     try:
         b64decode(data, validate=True)
     except (binascii.Error, ValueError):
@@ -366,8 +409,13 @@ def answer_schema(
 ) -> dict[str, Any] | None:
     """Return the schema of the answer that a request asks for; None for text.
 
-    `kind` is `text`, `json_object`, `json_schema` or None; `param` is the format's field, `field_name` the schema's in
-    it.
+    Raises `InvalidRequestError` without a schema, or for one that cannot be used.
+
+    Args:
+        kind: `text`, `json_object`, `json_schema` or None.
+        schema: The schema, of `json_schema`.
+        param: Name of the format's field, for errors.
+        field_name: Name of the schema's field in it, for errors.
     """
     if kind is None or kind == "text":
         return None
@@ -379,7 +427,10 @@ def answer_schema(
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
-    """Return a JSON schema that answers can be validated with; refuse a long one, and external references."""
+    """Return a JSON schema that answers can be validated with.
+
+    Raises `InvalidRequestError` for an invalid one, one of more than 50,000 characters, and references to outside.
+    """
     text = json.dumps(schema)
     if (size := len(text)) > _SCHEMA_CHARS:
         raise InvalidRequestError(f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param)
@@ -394,6 +445,7 @@ def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
 
 
 def _references(value: Any) -> Iterator[Any]:
+    """Yield the references in a JSON schema."""
     if isinstance(value, dict):
         for name, item in value.items():
             if name in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, dict):
