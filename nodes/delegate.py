@@ -17,7 +17,6 @@ from graph_agent.base._internal.text import clean
 from graph_agent.base.calls import delegate_name
 from graph_agent.base.errors import GraphAgentError
 from graph_agent.base.types import Call
-from graph_agent.core.delegation import ContinuingDelegate, DelegationResult
 from graph_agent.core.deps import AgentDeps, Task
 from graph_agent.core.execution.approvals import question_value
 from graph_agent.core.execution.delegate_call import (
@@ -32,6 +31,7 @@ from graph_agent.core.execution.delegate_call import (
 )
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.core.state.call_events import CallResult, fault_result
+from graph_agent.core.tools.delegation import ContinuingDelegate, DelegationResult
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import effect_text
 from graph_agent.models.errors import is_raised_by_model, public_exception_text

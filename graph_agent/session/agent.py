@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langgraph.types import All
 
     from graph_agent.base.settings.response_format import ResponseStrategy
-    from graph_agent.core.delegation import Delegate
+    from graph_agent.core.tools.delegation import Delegate
     from graph_agent.core.waves.schema import PlanningResult
     from graph_agent.models.pool import Resolve
     from graph_agent.session.compiled import AgentStateGraph, CompiledAgentGraph, CompileOptions

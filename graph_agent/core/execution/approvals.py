@@ -22,12 +22,12 @@ from graph_agent.base.types import Call
 from graph_agent.core.approvals.decisions import read_decisions
 from graph_agent.core.approvals.policy import Review, review_of, reviewed_together
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.core.delegation import DelegationResult
 from graph_agent.core.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.events import StoredEvent, decision_event, is_own, request_event
+from graph_agent.core.tools.delegation import DelegationResult
 from graph_agent.core.tools.read_result import READ_RESULT
 
 

@@ -21,7 +21,6 @@ from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
 from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
-from graph_agent.core.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
 from graph_agent.core.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.execution.approvals import approval_events, is_repeated
 from graph_agent.core.runs.run import handle_of
@@ -29,6 +28,7 @@ from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_even
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
 from graph_agent.core.state.events import SUCCESSES, StoredEvent, event, stored_value
 from graph_agent.core.state.messages import without_failure_report
+from graph_agent.core.tools.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
 from graph_agent.core.tools.invoke import belongs_to_run
 from graph_agent.core.tools.output import fenced, shown_address, source_of, textless
 from graph_agent.core.tools.truncation import truncate_output

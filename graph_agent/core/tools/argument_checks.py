@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from graph_agent.base._compat import config_parameter
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base.errors import ConfigError, SlowSchemaError
-from graph_agent.core.delegation import Delegate
+from graph_agent.core.tools.delegation import Delegate
 from graph_agent.core.tools.output import misfit_text
 
 _DELEGATE = ("name", "description", "run")

@@ -23,11 +23,11 @@ from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.calls import delegation_name, is_delegation
 from graph_agent.base.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.base.types import Call
-from graph_agent.core.delegation import AskingDelegate, Delegate, LateDelegate
 from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.custom_state import NO_OWN_FIELDS, CustomState
 from graph_agent.core.tools.argument_checks import ArgumentsCheck, check_schema, openai_schema, schema_check
 from graph_agent.core.tools.client import bare_schema
+from graph_agent.core.tools.delegation import AskingDelegate, Delegate, LateDelegate
 from graph_agent.core.tools.invoke import Invoker, ToolRetry, check_finite, tool_runtime
 from graph_agent.core.tools.output import misfit_text
 from graph_agent.models.client import ToolSchemas

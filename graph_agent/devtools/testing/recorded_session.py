@@ -20,8 +20,8 @@ from graph_agent.base.calls import canonical_arguments, delegate_name, is_delega
 from graph_agent.base.errors import ScriptError
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.core.approvals.requests import HeldCall
-from graph_agent.core.delegation import Delegation, DelegationResult
 from graph_agent.core.state.events import SUCCESSES
+from graph_agent.core.tools.delegation import Delegation, DelegationResult
 from graph_agent.devtools.testing.json_values import ABSENT, value_differences
 from graph_agent.devtools.testing.playback import Playback
 from graph_agent.devtools.testing.recording import RecordedCall, RecordedInput, read_recording

@@ -24,8 +24,8 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.core.state.events import SUCCESSES
+from graph_agent.core.tools.delegation import Delegate, Delegation, DelegationResult
 from graph_agent.core.tools.read_result import READ_RESULT
 from graph_agent.models.scripted import MockChatModel
 from graph_agent.session.built_agent import builder_of
