@@ -17,7 +17,6 @@ from graph_agent.base._internal.text import clean
 from graph_agent.base.calls import delegate_name
 from graph_agent.base.errors import GraphAgentError
 from graph_agent.base.types import Call
-from graph_agent.core.deps import AgentDeps, Task
 from graph_agent.core.execution.approvals import question_value
 from graph_agent.core.execution.delegate_call import (
     ProgressReporter,
@@ -29,6 +28,7 @@ from graph_agent.core.execution.delegate_call import (
     run_through_middleware,
     waiting_task,
 )
+from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.run_call import CallTimer, CallToRun, call_to_run, run_in_slot
 from graph_agent.core.state.call_events import CallResult, fault_result
 from graph_agent.core.tools.delegation import ContinuingDelegate, DelegationResult

@@ -12,8 +12,8 @@ from langgraph.types import Command
 
 from graph_agent.base._compat import read_state
 from graph_agent.base.errors import HookError, UserError
-from graph_agent.core.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.execution.approvals import answered_approvals
+from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.hooks.copies import hook_error
 from graph_agent.core.hooks.pipeline import MiddlewareNode
 from graph_agent.core.planning.answer import AnswerUpdate

@@ -24,7 +24,7 @@ from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.response_format import is_json
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError
-from graph_agent.core.deps import AgentDeps, Task, work_left_s
+from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
 from graph_agent.core.planning.ask import RefusedError
 from graph_agent.core.planning.background import receive_for_session
 from graph_agent.core.planning.failures import failure_event

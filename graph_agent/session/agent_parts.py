@@ -14,7 +14,7 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.core.approvals.policy import read_review
-from graph_agent.core.deps import ToolCallWrapper
+from graph_agent.core.execution.deps import ToolCallWrapper
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.waves.schema import PlanningResult

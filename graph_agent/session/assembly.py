@@ -16,7 +16,7 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.base.settings.response_format import ResponseSchema
-from graph_agent.core.deps import AgentDeps
+from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.loop_hooks import sort_hooks
 from graph_agent.core.planning.background import wait_tools
 from graph_agent.core.planning.request_state import agentic_loop_from_env

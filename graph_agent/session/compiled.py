@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from langgraph.types import All
 
     from graph_agent.base.settings.context_fields import ContextFields
-    from graph_agent.core.deps import AgentDeps
+    from graph_agent.core.execution.deps import AgentDeps
 
 _UNNAMED = (None, "agent", "LangGraph")
 """Names that an agent has without an argument `name`; its messages do not carry them."""

@@ -15,7 +15,7 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from graph_agent.base._compat import dual_runnable
-from graph_agent.core.deps import AgentDeps
+from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.pipeline import MiddlewareNode, MiddlewareNodes
 from graph_agent.core.planning.middleware_replies import route_of
 from graph_agent.core.runs.run import is_running, run_of

@@ -22,7 +22,7 @@ from graph_agent.base.types import Call
 from graph_agent.core.approvals.decisions import read_decisions
 from graph_agent.core.approvals.policy import Review, review_of, reviewed_together
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
-from graph_agent.core.deps import AgentDeps, Task
+from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.state.channels import RemoteTask

@@ -21,8 +21,8 @@ from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, Usage
 from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delegates, has_budget
-from graph_agent.core.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.execution.approvals import approval_events, is_repeated
+from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.runs.run import handle_of
 from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_event
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask

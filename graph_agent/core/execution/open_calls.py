@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from graph_agent.base.calls import calls_of
 from graph_agent.base.types import Call
-from graph_agent.core.deps import Task
+from graph_agent.core.execution.deps import Task
 from graph_agent.core.execution.ledger import (
     Write,
     calls_gone_back_to,

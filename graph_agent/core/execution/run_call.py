@@ -26,8 +26,8 @@ from graph_agent.base.calls import current_call, is_delegation
 from graph_agent.base.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
-from graph_agent.core.deps import Task, spent, work_left_s
 from graph_agent.core.execution.approvals import answered_approvals, held_calls, replacement_fault
+from graph_agent.core.execution.deps import Task, spent, work_left_s
 from graph_agent.core.execution.ledger import (
     checkpoint_of,
     finished_before,

@@ -14,7 +14,7 @@ from graph_agent.base.errors import SlowSchemaError, UserError
 from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
-from graph_agent.core.deps import Task, answer_left_s, spent
+from graph_agent.core.execution.deps import Task, answer_left_s, spent
 from graph_agent.core.planning.ask import RefusedError
 from graph_agent.core.planning.failures import failure_account, failure_event, logged_event
 from graph_agent.core.planning.hooked_requests import prepare, reviewed

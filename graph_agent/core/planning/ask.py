@@ -25,7 +25,7 @@ from graph_agent.base.calls import canonical_calls
 from graph_agent.base.settings.config import LoopConfig, Planner
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, usage_of
-from graph_agent.core.deps import AgentDeps
+from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.planning.reply import Planned, action_of, read_reply
 from graph_agent.core.planning.request_state import plan_request
 from graph_agent.core.state.call_events import EarlierCalls

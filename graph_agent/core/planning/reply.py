@@ -17,7 +17,7 @@ from graph_agent.base.settings.config import Price
 from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.types import Call, CutOff, Usage
 from graph_agent.base.usage import usage_of
-from graph_agent.core.deps import AgentDeps
+from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.copies import copied
 from graph_agent.core.hooks.protocol import HookResponse
 from graph_agent.core.state.events import StoredEvent, event

@@ -25,7 +25,7 @@ from graph_agent.base.model_error_text import FALLBACK_SENTENCE
 from graph_agent.base.settings.config import LoopConfig, Planner, Price
 from graph_agent.base.types import Call
 from graph_agent.base.usage import TimedRequest, usage_of
-from graph_agent.core.deps import AgentDeps
+from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.protocol import HookAction, HookRequest
 from graph_agent.core.hooks.request_messages import with_message_text, with_texts
 from graph_agent.core.planning.compaction import compacted_view, shorten, summarized_view

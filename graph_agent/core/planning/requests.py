@@ -15,7 +15,7 @@ from graph_agent.base.calls import calls_of
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import LimitMet, add_usage, metered, usage_of
-from graph_agent.core.deps import Task, answer_left_s
+from graph_agent.core.execution.deps import Task, answer_left_s
 from graph_agent.core.planning.ask import (
     LimitCheck,
     PlanningError,

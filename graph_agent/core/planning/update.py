@@ -15,8 +15,8 @@ from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.settings.config import coerce_context, set_fields
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
 from graph_agent.base.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
-from graph_agent.core.deps import Task, spent
 from graph_agent.core.execution.delegate_call import waiting_task
+from graph_agent.core.execution.deps import Task, spent
 from graph_agent.core.execution.open_calls import result_without_output, settle
 from graph_agent.core.runs.notes import seconds_since_sent, take_follow_ups
 from graph_agent.core.runs.run import (

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from graph_agent import AgentContext
 from graph_agent.base._internal.json_bounds import JsonBounds
-from graph_agent.core import deps
+from graph_agent.core.execution import deps
 from graph_agent.interfaces.server.admission.body import COLLECT_BYTES, BodyLimits
 
 
