@@ -256,7 +256,7 @@ class EditorSession:
             self._prompt = None
 
     async def cancel(self) -> None:
-        """Stop the run and the question that the client shows, repeatedly, until the prompt has ended."""
+        """Stop the run and the question that the client shows, again and again until the prompt has ended."""
         prompt, self._cancelled = self._prompt, True
         if self._asking is not None:
             self._asking.cancel()

@@ -49,9 +49,7 @@ class ResumeRequest(BaseModel, extra="forbid"):
 
 @asynccontextmanager
 async def _terminal_errors() -> AsyncIterator[None]:
-    """Make errors that a retry cannot fix a `TerminalError`, with status 400 for the user's and 500 for a failed
-    run.
-    """
+    """Make errors that a retry cannot fix a `TerminalError`: status 400 for the user's, 500 for a failed run."""
     try:
         yield
     except (UserError, RunFailedError) as error:

@@ -52,7 +52,7 @@ class CheckpointNotifier:
         self.stopped = False
 
     def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
-        """Notify of every checkpoint that is stored through a saver, by any run."""
+        """Notify of every checkpoint that is stored through a saver, by any run; replaces the saver's `aput`."""
         aput: Callable[..., Any] = saver.aput
 
         async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ class CheckpointNotifier:
         saver.aput = aput_and_notify  # type: ignore[method-assign]
 
     def notify(self, thread: str) -> None:
-        """Wake the followers of a thread."""
+        """Wake the followers of a thread; does nothing if it has none."""
         for event in self._subscribers.get(thread, ()):
             event.set()
 
@@ -151,7 +151,7 @@ class SessionFeed:
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
-        """Return the events after position `after`; the first one has the `seq` `after + 1`."""
+        """Return the events after position `after` (-1 for all), which are in memory or else read from the database."""
         if after + 1 < self._first:
             # Followers that join together share one reading of the history.
             if self._history is None or self._history.done():
@@ -163,7 +163,7 @@ class SessionFeed:
         return found
 
     async def read(self) -> None:
-        """Read the new events of the session, and wake the followers."""
+        """Read the new events of the session and wake the followers; end the feed if the session is deleted."""
         before = self.pending
         new = await self._reader.read()
         if new is None:
@@ -175,12 +175,12 @@ class SessionFeed:
             self.wake()
 
     def end(self, reason: str) -> None:
-        """End the feed, and wake the followers."""
+        """End the feed with a reason, and wake the followers."""
         self.ended = reason
         self.wake()
 
     def wake(self) -> None:
-        """Wake the followers."""
+        """Wake the followers, and begin a new change."""
         changed, self.change = self.change, asyncio.Event()
         changed.set()
 
@@ -192,7 +192,7 @@ class SessionFeed:
 
 
 class Feeds:
-    """The feeds of one process's sessions, each kept while it has followers."""
+    """The feeds of one process's sessions, each kept while it has followers; `reader_of` reads a thread's events."""
 
     def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
         self._notifier = notifier
@@ -274,7 +274,7 @@ def of_file(
 
 
 def of_spec(spec: AgentSpec) -> AgentSource:
-    """Return the source of a parsed agent file, opened when the server starts and closed when it stops."""
+    """Return the source of a parsed agent file; raise `ConfigError` if a credential has no value."""
     read_credentials(spec.credentials)
     return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
 
@@ -335,7 +335,7 @@ class LiveRuns:
         self._readers: dict[str, list[Callable[[], None]]] = {}
 
     def is_read(self, thread: str) -> bool:
-        """Whether a thread has readers."""
+        """Return whether a thread has readers."""
         return thread in self._readers
 
     @contextmanager
@@ -417,14 +417,19 @@ class Host:
     """Start time of the server, in seconds since 1970."""
 
     def check_client_tools(self, names: list[str]) -> None:
-        """Check that the names of a caller's tools collide neither with each other nor with the agent's tools."""
+        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with the agent's
+        tools.
+        """
         try:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise InvalidRequestError(f"{error}", "tools") from None
 
     def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
-        """Return warnings about a caller's tools that are no functions; refuse them if the settings do."""
+        """Return warnings about a caller's tools that are no functions.
+
+        `InvalidRequestError` if the settings refuse them.
+        """
         if not types:
             return ()
         message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
@@ -433,7 +438,9 @@ class Host:
         return (f"{message} They were ignored.",)
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
-        """Refuse images with a URL if a client of the agent's models, and so this process, would download them."""
+        """Raise `InvalidRequestError` for images with a URL if a client of the agent's models would download them
+        here.
+        """
         builder = self.kept.builder
         if any(map(_has_image_url, messages)) and any(
             map(may_download_images, [builder.model, *builder.config.fallback_models])
@@ -445,7 +452,7 @@ class Host:
             )
 
     def check_agentic_loops(self, limit: int | None) -> None:
-        """Check that a request's limit of hook reruns is within the agent's configuration."""
+        """Raise `InvalidRequestError` if a request's limit of hook reruns is above the agent's; None passes."""
         most = self.kept.builder.config.max_agentic_loops
         if limit is not None and limit > most:
             raise InvalidRequestError(
@@ -454,7 +461,7 @@ class Host:
             )
 
     def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
-        """Return the credentials in a request's headers, each once; they are for the run of this request only."""
+        """Return the credentials in a request's headers by name; `InvalidRequestError` if a header occurs twice."""
         try:
             return credentials_of(request.headers, self.credential_headers)
         except InputError as error:
@@ -476,12 +483,12 @@ class Host:
         return self.kept.builder.asks
 
     async def mcp_states(self) -> dict[str, str]:
-        """Return the state of each MCP server: `ok` or `down`."""
+        """Return the state of each MCP server by name, `ok` or `down`; may start one that is down."""
         states = self.kept.builder.mcp_states
         return {} if states is None else {name: "ok" if up else "down" for name, up in (await states()).items()}
 
     async def suspend(self, thread: str, ttl_s: float | None = None) -> None:
-        """Record that a thread may be deleted after `ttl_s` seconds; None for `pending_ttl_s`."""
+        """Record that a thread may be deleted after `ttl_s` seconds; None for the setting `pending_ttl_s`."""
         value = {"thread": thread, "until": time.time() + (ttl_s or self.settings.pending_ttl_s)}
         await self.store.aput(_SUSPENDED, thread.replace("/", ":"), value, index=False)
 
@@ -512,7 +519,7 @@ class Host:
             lock.release()
 
     async def forget(self, thread: str) -> None:
-        """Delete a thread; does nothing if it does not exist."""
+        """Delete a thread and the record that it is suspended; does nothing if they do not exist."""
         await self.saver.adelete_thread(thread)
         await self.store.adelete(_SUSPENDED, thread.replace("/", ":"))
 

@@ -1,4 +1,7 @@
-"""Holds the reasons to refuse a request, and writes each as an error response of the API that the path selects."""
+"""Holds the reasons to refuse a request, and writes each as an error response of the API that the path selects.
+
+A *problem* is such a reason, of one of the kinds in `FORMS`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Kind = Literal[
 
 
 class ProblemForm(NamedTuple):
-    """How the APIs report one kind of problem."""
+    """How the APIs report one kind of problem: status, and type and code of OpenAI's and Anthropic's errors."""
 
     status: int
     openai_type: str
@@ -68,6 +71,7 @@ FORMS: dict[Kind, ProblemForm] = {
     "database": ProblemForm(503, "server_error", "database_unavailable", "api_error"),
     "internal": ProblemForm(500, "server_error", "internal_error", "api_error"),
 }
+"""Kind → its form in each API."""
 
 
 class ProblemError(Exception):
@@ -101,7 +105,10 @@ class ProblemError(Exception):
         self.category = category
 
     def after_write(self, report: str) -> ProblemError:
-        """Return this problem for a run that may have changed something; `report` names its calls."""
+        """Return this problem for a run that may have changed something, for a client that may repeat the request.
+
+        `report` is a text about the calls that have run.
+        """
         message = f"{report} Send the same request again to continue; nothing is done twice."
         return ProblemError(self.kind, message, retry_after_s=self.retry_after_s, category=self.category)
 
@@ -124,14 +131,14 @@ class ProblemError(Exception):
 
 
 class InvalidRequestError(ProblemError):
-    """The request, or its field `param`, cannot be used as it is."""
+    """The request, or its field `param`, cannot be used as it is; status 400."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__("invalid", message, param=param)
 
 
 class BusySessionError(ProblemError):
-    """Another request runs or has continued the session."""
+    """Another request runs or has continued the session; status 429, to be repeated after a second."""
 
     def __init__(self, message: str) -> None:
         super().__init__("busy", message, retry_after_s=1)
@@ -152,10 +159,11 @@ _RUN_ERRORS: dict[str, tuple[Kind, str]] = {
     "empty_answer": ("upstream", "The model gave an empty answer twice; send the request again, or with other words."),
     "response_format": ("upstream", "The model gave no answer that fits the response format."),
 }
+"""Kind of a run's error → kind of the problem, and text for the client."""
 
 
 def problem_of_run(error_kind: str) -> ProblemError:
-    """Return the problem for a failed run, by the `kind` of its `error` event, if any.
+    """Return the problem for a failed run, by the `kind` of its `error` event, which may be empty.
 
     The details are in the session's history and the server's log.
     """
@@ -165,7 +173,7 @@ def problem_of_run(error_kind: str) -> ProblemError:
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
-    """Return the problem for an exception of this server; the details are in the log."""
+    """Return the problem for an exception of this server, without its details, which the caller logs."""
     if isinstance(error, SessionLostError):
         return ProblemError(
             "taken_over",
@@ -254,7 +262,7 @@ _INVALID_REQUEST, _INTERNAL_ERROR = -32600, -32603
 
 
 def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
-    """Return the response to a refused request."""
+    """Return the response to a refused A2A request, over HTTP+JSON or JSON-RPC by its path, with an HTTP status."""
     metadata = {} if problem.category is None else {"category": problem.category}
     info: dict[str, Any] = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -272,7 +280,7 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
 
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
-    """Return an error's body, which is also the data of an `error` event."""
+    """Return the body of an error in Anthropic's format, which is also the data of an `error` event."""
     optional = {"details": problem.details, "category": problem.category}
     extra = {name: value for name, value in optional.items() if value is not None}
     return {
@@ -282,7 +290,7 @@ def anthropic_error(problem: ProblemError) -> dict[str, Any]:
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
-    """Return the response to a refused request."""
+    """Return the response to a refused request in Anthropic's format, with a request id."""
     request_id = new_request_id()
     body = {**anthropic_error(problem), "request_id": request_id}
     status = FORMS[problem.kind].anthropic_status or problem.status
@@ -290,13 +298,17 @@ def anthropic_refusal(problem: ProblemError) -> JSONResponse:
 
 
 _SHOWN = 3
+"""Maximum number of faults in a message."""
 
 
 def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return a message about a body's faults, and the first faulty field; None if the fault is in no field.
 
     For a field with a union type, e.g. text or a list of parts, only the faults of the member that the value matches
-    best are reported.
+    best are reported. The message repeats no value.
+
+    Args:
+        faults: Errors of pydantic, not empty, with locations that begin with `body`.
     """
     deepest: dict[str, int] = {}
     for fault in faults:
@@ -309,6 +321,7 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | Non
 
 
 def _text(fault: Mapping[str, Any]) -> str:
+    """Return the text of one fault."""
     if fault["type"] == "json_invalid":
         why = fault.get("ctx", {}).get("error", fault["msg"])
         return f"The request's body is not valid JSON: {why}, at character {fault['loc'][-1]}."
@@ -323,6 +336,7 @@ def _text(fault: Mapping[str, Any]) -> str:
 
 
 def _path(fault: Mapping[str, Any]) -> str:
+    """Return the field of a fault, e.g. `messages.0.content`; empty if it is in no field."""
     if fault["type"] == "json_invalid":
         return ""  # its location is an offset, not a field
     return _dotted(part for part in fault["loc"][1:] if not _is_choice(part))
@@ -335,16 +349,18 @@ def _field_of_choice(fault: Mapping[str, Any]) -> str:
 
 
 def _is_choice(part: int | str) -> bool:
+    """Return whether a part of a location is the member of a union and no field."""
     # Pydantic inserts the type of a union's member into the path.
     return isinstance(part, str) and (part == "str" or "[" in part or (part.isidentifier() and part[0].isupper()))
 
 
 def _dotted(parts: Iterable[int | str]) -> str:
+    """Return parts joined by dots."""
     return ".".join(str(part) for part in parts)
 
 
 def openai_error(problem: ProblemError) -> dict[str, Any]:
-    """Return an error's body."""
+    """Return the body of an error in OpenAI's format."""
     form = FORMS[problem.kind]
     category = {} if problem.category is None else {"category": problem.category}
     error = {"message": problem.message, "type": form.openai_type, "param": problem.param, "code": form.openai_code}
@@ -352,7 +368,7 @@ def openai_error(problem: ProblemError) -> dict[str, Any]:
 
 
 def openai_refusal(problem: ProblemError) -> JSONResponse:
-    """Return the response to a refused request."""
+    """Return the response to a refused request in OpenAI's format."""
     return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
 
 
@@ -374,7 +390,10 @@ def path_of(scope: Scope) -> str:
 
 
 def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
-    """Return the error response for a problem, in the format of the path's API; `status` replaces the problem's."""
+    """Return the error response for a problem, in the format of the path's API.
+
+    `status` replaces the problem's HTTP status; None for the problem's.
+    """
     status = status or problem.status
     if path.startswith("/v1/messages"):
         response = anthropic_refusal(problem)
@@ -391,20 +410,20 @@ def refusal(path: str, problem: ProblemError, status: int | None = None) -> Resp
 
 
 async def on_problem(request: Request, error: Exception) -> Response:
-    """Handle a `ProblemError`."""
+    """Return the response for a `ProblemError` of a route; called by Starlette."""
     assert isinstance(error, ProblemError)
     return refusal(path_of(request.scope), error)
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
-    """Handle a request that does not fit the API's schema."""
+    """Return the response for a request that does not fit the API's schema; called by FastAPI."""
     assert isinstance(error, RequestValidationError)
     message, param = describe_faults(error.errors())
     return refusal(path_of(request.scope), InvalidRequestError(message, param))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Handle errors of the framework: an unknown path or method, or an unreadable body."""
+    """Return the response for errors of the framework: an unknown path or method, or an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         path = request.url.path

@@ -88,9 +88,7 @@ class EventOrder:
         return new
 
     def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return those of the next stored events that were not sent, or were sent with other values, with their
-        indexes.
-        """
+        """Return the next stored events that were not sent, or sent with other values, each with its index."""
         new = []
         for event in events:
             self.after += 1
@@ -116,9 +114,7 @@ class Sessions:
         self._caller = caller
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
-        """Return at most `limit` ids of the caller's sessions (None for all), newest first, those after `after` in
-        this order.
-        """
+        """Return at most `limit` ids of sessions (None for all), newest first, those after `after` in this order."""
         after_thread = self._caller.thread(after) if after is not None else None
         try:
             threads = await list_threads(
@@ -129,9 +125,7 @@ class Sessions:
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
-        """Return the states of at most `limit` of the caller's sessions, newest first, those after the session
-        `after`.
-        """
+        """Return the states of at most `limit` sessions, newest first, those after the session `after`."""
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
             # Another request may delete a session meanwhile.

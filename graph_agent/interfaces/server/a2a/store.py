@@ -1,4 +1,8 @@
-"""Stores tasks, state changes in a database and each token in memory; names the session of a task's conversation."""
+"""Stores tasks, state changes in a database and each token in memory; names the session of a task's conversation.
+
+A *lease* is the lock on a session that the process which runs a task holds. A *lost* task is one that the database
+lists as running although no process runs it.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +62,17 @@ _WIDEN = "ALTER TABLE tasks ALTER COLUMN context_id TYPE text"
 
 @asynccontextmanager
 async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
-    """Open the tables, create missing ones, and close the connections on exit; raise `ConfigError` if that fails."""
+    """Open the SDK's tables of tasks and push configurations, create missing ones, and close the connections on exit.
+
+    Raises `ConfigError` for a URL of another kind, or a database that cannot be opened.
+    """
     # In a thread: it imports drivers and accesses the file system.
     engine = await asyncio.to_thread(_engine, url)
 
     tasks, push = MaskedTaskStore(engine), MaskedPushStore(engine)
 
     async def make(connection: object = None) -> None:
+        """Create the tables and indexes that are missing."""
         await tasks.initialize()
         await push.initialize()
         if is_postgres(url):
@@ -86,6 +94,7 @@ async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotif
 
 
 async def _make_in_file(make: Callable[[], Awaitable[None]]) -> None:
+    """Create the tables of a SQLite file, and repeat that while another process creates or locks them."""
     from sqlalchemy.exc import DBAPIError
 
     patience, made = Patience(), False
@@ -110,6 +119,7 @@ def _make_indexes(connection: Connection) -> None:
 
 
 async def _widen(engine: AsyncEngine) -> None:
+    """Remove the limit of the length of conversation ids, which an earlier version of the SDK's table has."""
     from sqlalchemy import text
 
     async with engine.begin() as connection:
@@ -118,6 +128,7 @@ async def _widen(engine: AsyncEngine) -> None:
 
 
 def _engine(url: str) -> AsyncEngine:
+    """Return the engine of a database; raise `ConfigError` for a URL of another kind, or an unusable file."""
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -145,7 +156,7 @@ TaskLease = Callable[[types.Task, ServerCallContext], Awaitable[bool]]
 def session_id_of(user: str, context_id: str) -> str:
     """Return the session id of a conversation: the conversation id, prefixed by the user name if there is one.
 
-    Clients choose the conversation id; the prefix prevents access to another user's conversation.
+    Clients choose the conversation id; the prefix, e.g. `alice/c1`, prevents access to another user's conversation.
     """
     if user:
         return f"{quote(user, safe='@')}/{context_id}"
@@ -154,7 +165,10 @@ def session_id_of(user: str, context_id: str) -> str:
 
 
 def task_lease(graph: CompiledAgentGraph, session_ids: SessionIdOf = session_id_of) -> TaskLease:
-    """Return a check whether any process runs a task's conversation."""
+    """Return an async function that returns whether any process runs a task's conversation.
+
+    `session_ids` builds the session's id from user and conversation.
+    """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)
 
@@ -165,6 +179,7 @@ def task_lease(graph: CompiledAgentGraph, session_ids: SessionIdOf = session_id_
 
 
 LOST = "The server stopped while it ran this task. Send the message again to continue the conversation."
+"""Message of a lost task."""
 
 LOST_AFTER_S = 10.0
 """Seconds without an update of a running task after which its session lock is checked."""
@@ -183,6 +198,7 @@ ENDED_STATES = frozenset(
         types.TaskState.TASK_STATE_REJECTED,
     }
 )
+"""States that a task does not leave."""
 
 _RUNNING = frozenset({types.TaskState.TASK_STATE_SUBMITTED, types.TaskState.TASK_STATE_WORKING})
 
@@ -199,8 +215,12 @@ class Stores:
 async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> AsyncIterator[Stores]:
     """Open the stores of a server, in the SDK's tables `tasks` and `push_notification_configs`; close them on exit.
 
-    `url` may be the database of the sessions. Without `task_lease`, only this process uses it. Raises `ConfigError` for
-    an address of another kind, or a database that cannot be reached.
+    Args:
+        url: The database, which may be that of the sessions; `memory:` for one in memory.
+        task_lease: Returns whether any process runs a task; None if only this process uses the database.
+
+    Raises:
+        ConfigError: The URL is of another kind, or the database cannot be reached.
     """
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
@@ -212,14 +232,19 @@ async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> Async
 class LiveTaskStore(TaskStore):
     """Keeps running tasks in memory, and writes a task to the database when its state changes.
 
-    The SDK saves the whole task for each token of its answer, which would take one transaction per token. A task that
-    the database lists as running but no process runs was lost with its process; it is stored and returned as failed.
+    The SDK saves the whole task for each token of its answer, which would take one transaction per token. A lost task
+    is stored and returned as failed.
+
+    Args:
+        store: The SDK's store of the database.
+        task_lease: Returns whether any process runs a task; None if only this process uses the database.
     """
 
     def __init__(self, store: TaskStore, task_lease: TaskLease | None = None) -> None:
         self._store = store
         self._has_lease = task_lease
         self._live: dict[tuple[str, str], tuple[types.Task, int]] = {}
+        """User and task id → running task of this process, and the state that is stored."""
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -238,7 +263,7 @@ class LiveTaskStore(TaskStore):
         self._settled.set()
 
     async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return the task if another process runs it, else None."""
+        """Return the caller's task if another process runs it, else None; may mark a lost task as failed."""
         if self._has_lease is None or (resolve_user_scope(context), task_id) in self._live:
             return None
         task = await self.get(task_id, context)
@@ -247,7 +272,10 @@ class LiveTaskStore(TaskStore):
         return task if task is not None and is_running_task(task) and not here else None
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
-        """Store a task; raise `ConcurrentTaskModificationError` if another process has ended the task."""
+        """Keep a running task in memory, and store it if its state has changed; a final state is written with retries.
+
+        Raises `ConcurrentTaskModificationError` if another process has ended the task.
+        """
         key = resolve_user_scope(context), task.id
         state = task.status.state
         _, written = self._live.get(key, (None, None))
@@ -265,6 +293,7 @@ class LiveTaskStore(TaskStore):
             self._forget(key)
 
     async def _save_with_retries(self, task: types.Task, context: ServerCallContext) -> None:
+        """Store a task, again after 0.2, 1 and 3 seconds; then raise `InternalError`."""
         # Retried, as only this process has the task's final state or its question.
         for pause_s in _RETRY_PAUSES_S:
             try:
@@ -276,7 +305,7 @@ class LiveTaskStore(TaskStore):
         await self._store.save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a task; a lost task as failed."""
+        """Return a copy of a running task, or the stored task, a lost one as failed; None if there is none."""
         if live := self._live.get((resolve_user_scope(context), task_id)):
             return deepcopy(live[0])
         task = await self._store.get(task_id, context)
@@ -285,12 +314,12 @@ class LiveTaskStore(TaskStore):
         return task
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Delete a task."""
+        """Delete a task from memory and database."""
         self._forget((resolve_user_scope(context), task_id))
         await self._store.delete(task_id, context)
 
     async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
-        """List tasks; lost tasks as failed."""
+        """Return a page of the caller's tasks; lost ones are stored as failed first."""
         owner = resolve_user_scope(context)
         page = await self._store.list(params, context)
         while abandoned := [task for task in page.tasks if await self._is_abandoned(task, context)]:
@@ -303,18 +332,20 @@ class LiveTaskStore(TaskStore):
         return page
 
     async def _check_open(self, task_id: str, context: ServerCallContext) -> None:
+        """Raise `ConcurrentTaskModificationError` if the stored task has ended."""
         stored = await self._store.get(task_id, context)
         if stored is not None and stored.status.state in ENDED_STATES:
             # On this error the SDK drops the run and sends the stored task to subscribers.
             raise ConcurrentTaskModificationError(task_id)
 
     def _forget(self, key: tuple[str, str]) -> None:
+        """Remove a task from memory, given its user and id."""
         self._live.pop(key, None)
         if not self._live:
             self._settled.set()
 
     async def _is_abandoned(self, task: types.Task, context: ServerCallContext) -> bool:
-        """Whether the database lists a task as running but no process runs it."""
+        """Return whether the database lists a task as running but no process runs it."""
         if not is_running_task(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
         if self._has_lease is None:
@@ -325,7 +356,10 @@ class LiveTaskStore(TaskStore):
         return age_s > LOST_AFTER_S and not await self._has_lease(task, context)
 
     async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
-        """Give the task's process time to write the final state; mark the task as failed if it is still abandoned."""
+        """Wait a second for the final state of a task without a run, and store it as failed if none came.
+
+        Return the task.
+        """
         if self._has_lease is not None:
             await asyncio.sleep(_FINAL_WRITE_S)
             found = await self._store.get(task.id, context)
@@ -336,6 +370,7 @@ class LiveTaskStore(TaskStore):
         return task
 
     async def _mark_lost(self, task: types.Task, context: ServerCallContext) -> None:
+        """Change a task to failed, with a message, and store it."""
         task.status.state = types.TaskState.TASK_STATE_FAILED
         task.status.timestamp.GetCurrentTime()
         task.status.message.CopyFrom(
@@ -351,7 +386,7 @@ class LiveTaskStore(TaskStore):
 
 
 def is_running_task(task: types.Task) -> bool:
-    """Whether a task is submitted or working."""
+    """Return whether a task is submitted or working."""
     return task.status.state in _RUNNING
 
 
@@ -364,19 +399,19 @@ class MaskedTaskStore(DatabaseTaskStore):
     """The SDK's task store; a failure of the database is an `InternalError` without its details."""
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
-        """Store a task."""
+        """Store a task; raise `InternalError` if the database fails."""
         with _masked_errors("Writing an A2A task"):
             await super().save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a task; None for an id with a NUL character."""
+        """Return a task; None if there is none, or the id has a NUL character."""
         if _NUL in task_id:
             return None
         with _masked_errors("Reading an A2A task"):
             return await super().get(task_id, context)
 
     async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
-        """List tasks."""
+        """Return a page of the caller's tasks."""
         with _masked_errors("Listing the A2A tasks"):
             return await super().list(params, context)
 
@@ -387,7 +422,7 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
     async def set_info(
         self, task_id: str, notification_config: types.TaskPushNotificationConfig, context: ServerCallContext
     ) -> types.TaskPushNotificationConfig:
-        """Store a push configuration."""
+        """Store a push configuration, and return it; raise `InvalidParamsError` for an id with NUL."""
         _check_no_nul(notification_config.id)
         with _masked_errors("Writing a push configuration"):
             return await super().set_info(task_id, notification_config, context)
@@ -398,7 +433,10 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
             return await super().get_info(task_id, context)
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
-        """Delete a push configuration."""
+        """Delete one push configuration of a task, or all of them for None.
+
+        Raise `InvalidParamsError` for an id with NUL.
+        """
         _check_no_nul(config_id or "")
         with _masked_errors("Deleting a push configuration"):
             await super().delete_info(task_id, context, config_id)
@@ -406,6 +444,7 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
 
 @contextmanager
 def _masked_errors(what: str) -> Iterator[None]:
+    """Log a failure of the database with `what` was done, and raise `InternalError` in its place."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -414,6 +453,7 @@ def _masked_errors(what: str) -> Iterator[None]:
 
 
 def _check_no_nul(id_: str) -> None:
+    """Raise `InvalidParamsError` for an id with NUL, which PostgreSQL cannot store."""
     if _NUL in id_:
         raise InvalidParamsError(message="id holds a NUL character; send an id without it.")
 
@@ -430,7 +470,7 @@ class ConversationStore(TaskStore):
         self._store = store
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
-        """Store a task without progress; removes it from `task`, the SDK's own object, too."""
+        """Store a task without progress; removes progress from `task`, the SDK's own object, too."""
         history = [message for message in task.history if not is_progress_message(message)]
         if len(history) < len(task.history):
             del task.history[:]
@@ -438,11 +478,11 @@ class ConversationStore(TaskStore):
         await self._store.save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a task."""
+        """Return a task; None if there is none."""
         return await self._store.get(task_id, context)
 
     async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
-        """List tasks."""
+        """Return a page of the caller's tasks."""
         return await self._store.list(params, context)
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
@@ -455,10 +495,11 @@ class TaskRun:
 
     def __init__(self) -> None:
         self.scope = RunHandle()
-        """Scope of the run; aborts it."""
+        """Handle of the run, which aborts it."""
         self.control = RunControl()
         """Stops the run at the next superstep boundary."""
         self.ended = asyncio.Event()
+        """Set when the message is processed."""
 
     @property
     def cancelled(self) -> bool:
@@ -473,8 +514,7 @@ class TaskRun:
     async def acquire(self, lock: asyncio.Lock) -> AsyncIterator[bool]:
         """Acquire the conversation's lock, and release it on exit.
 
-        Yields:
-            False if it was cancelled before the lock was acquired.
+        Yields True with the lock, and False, without it, if the run was cancelled before.
         """
         with self.scope.interruptible() as waiting:
             await lock.acquire()
@@ -489,9 +529,10 @@ class TaskRun:
 
 @asynccontextmanager
 async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[None]:
-    """Send a `working` update after each period without another update, inside the block."""
+    """Send a `working` update after each `every_s` seconds without another update, within the context."""
 
     async def beat() -> None:
+        """Send the updates."""
         while True:
             sent = reporter.updates_sent
             await asyncio.sleep(every_s)

@@ -27,7 +27,11 @@ from graph_agent.session.conversation import NoSummaryError, estimate_request, s
 
 
 async def compact_stored(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
-    """Return the compaction of a stored conversation that is not empty."""
+    """Summarize a conversation by the agent's model, and return it as user messages and one compaction item.
+
+    Nothing is stored. Raises `ProblemError` if the request is invalid, the conversation is empty or not stored, the
+    caller has too many active requests, or the model gives no summary.
+    """
     server.check_body(body)
     host = server.chat.runs.host
     with server.chat.limits.slot(caller.name):
@@ -52,6 +56,7 @@ async def compact_stored(server: Services, caller: Caller, body: CompactResponse
 
 
 async def _conversation(host: Host, records: Records, body: CompactResponse) -> list[AnyMessage]:
+    """Return the messages of a request's previous response and input; raise `ProblemError` if there are none."""
     items = await items_of(body.input or [], records)
     before: list[AnyMessage] = []
     if body.previous_response_id is not None:
@@ -63,6 +68,10 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
 
 
 async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> tuple[str, Usage]:
+    """Return the model's summary of messages, and the usage; raise `ProblemError` if there is no summary.
+
+    `instructions` is a system message for the summary; None without one.
+    """
     builder = host.kept.builder
     identified = [message if message.id else message.model_copy(update={"id": str(uuid4())}) for message in messages]
     context = AgentContext(credentials=dict(builder.credentials))
@@ -78,17 +87,22 @@ async def _summary(host: Host, messages: list[AnyMessage], instructions: str | N
 
 
 def _is_of_user(message: HumanMessage) -> bool:
-    """Whether a message has the user's words; an earlier summary and notices of this package are in the new summary."""
+    """Return whether a message is the user's own.
+
+    An earlier summary and notices of this package are in the new summary.
+    """
     return not is_note(message) and not (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
 def _user_item(message: BaseMessage, id_: str) -> dict[str, Any]:
+    """Return a user's message as an input item."""
     blocks = [message.content] if isinstance(message.content, str) else message.content
     content = [part for block in blocks if (part := _part(block)) is not None]
     return {"id": id_, "type": "message", "role": "user", "status": "completed", "content": content}
 
 
 def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
+    """Return a content block as a part of an item; None for a type that the API does not have."""
     if isinstance(block, str):
         return {"type": "input_text", "text": block}
     url = block.get("url") or f"data:{block.get('mime_type')};base64,{block.get('base64')}"
@@ -103,7 +117,10 @@ def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
 
 
 async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:
-    """Estimate the tokens of the first model request, without a model; refuse a prompt that needs a run."""
+    """Estimate the input tokens of a request's first model call, without calling a model.
+
+    Raises `InvalidRequestError` if the system prompt depends on the state of a run, or a tool's name is taken.
+    """
     builder = host.kept.builder
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
     thread = caller.thread(request.session_id or "")
