@@ -86,7 +86,10 @@ async def hook_node(
 
 
 def _stopped(task: Task, hook: MiddlewareNode) -> Command[Any]:
-    """Return the update after an abort or the deadline stopped a hook: the input ends, without an unchecked reply."""
+    """Return the update after an abort or the deadline stopped a hook: the input ends, without an unchecked reply.
+
+    It has a `warning` event, and a `limit` event for the deadline.
+    """
     message = f"The hook {hook.node} was stopped before its end."
     outcome: LoopOutcome = {"stop_reason": "aborted" if task.run.stop.aborted else "deadline"}
     if not task.run.stop.aborted and task.settings.deadline_s is not None:

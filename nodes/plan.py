@@ -321,8 +321,11 @@ async def _ask(update: PlanUpdate) -> None:
 
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
-    """Accept a planning reply as the answer in `outcome`; `finalize` composes another one if it misses the response
-    format."""
+    """Put a planning reply into `outcome` as the answer, unless it misses the response format: then `finalize` composes
+    one.
+
+    If readers have received the reply that misses it, `outcome` is marked, and a `warning` event reports it.
+    """
     if update.deps.response is not None:
         try:
             if cut_off(reply) is not None and not is_json(reply.text):

@@ -70,7 +70,7 @@ def how_to_answer(calls: Sequence[HeldCall]) -> str:
 
 
 def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
-    """Return the decisions in a person's message, in a form that `read_decisions` accepts.
+    """Parse a person's message as decisions, in a form that `read_decisions` accepts.
 
     The message is JSON, one decision for all calls such as `approve` or `reject: <reason>`, or a line `<number or id>:
     <decision>` for each call. Only complete decisions count: "yes, but use another file" is none.
@@ -79,8 +79,12 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
         text: The message; a Markdown code block around it is removed.
         calls: The calls of the request.
 
+    Returns:
+        One decision for all calls such as `{"type": "approve"}`; a mapping of call id → decision for lines; for JSON
+        its value, or the value of its key `decisions`.
+
     Raises:
-        DecisionError: The text has no decision, or a part that is none.
+        DecisionError: The text has no decision, a line is none, or a call is decided twice.
     """
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE):
@@ -104,7 +108,11 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
 
 
 def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
-    """Return the decisions in JSON text; raise `DecisionError` if it is not valid JSON."""
+    """Return the value of JSON text, or of its key `decisions`; raise `DecisionError` if it is not valid JSON.
+
+    Args:
+        calls: The calls of the request, for the explanation in the error.
+    """
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -111,7 +111,8 @@ async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str
 
 
 def _may_run(name: str, deps: AgentDeps) -> bool:
-    """Whether the agent itself runs calls of this name; the caller of the run executes client tools."""
+    """Whether calls of this name need the approval of the agent: not those of client tools, which the caller of the run
+    executes, of `read_result`, and of unknown names, unless middleware may run tools that the agent does not know."""
     toolbox = deps.toolbox
     if name in toolbox.client_tools or name == READ_RESULT:
         return False

@@ -156,7 +156,8 @@ class AgentDeps:
         return self._clients[client]
 
     def without(self, names: Collection[str]) -> AgentDeps:
-        """Return the dependencies without some tools and delegates; the same object if no tool would remain.
+        """Return the dependencies without some tools and delegates; the same object if `names` is empty or no tool
+        would remain.
 
         Some providers refuse a history with calls if the request has no tools.
 
@@ -169,7 +170,10 @@ class AgentDeps:
         return replace(self, client=self.client.without(names), toolbox=narrower)
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """Return the tool calling mode of a run; `wave` if the operator has disabled the agentic loop."""
+        """Return the tool calling mode of a run: that of the settings, or with `auto` that of the model.
+
+        It is `wave` whatever they are if the operator has disabled the agentic loop.
+        """
         # The operator's variable wins over the agent's author.
         if self.agentic_loop is False:
             return "wave"
@@ -195,15 +199,16 @@ class AgentDeps:
             self._instructions.clear()
 
     def may_answer_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether a planning reply without calls may be the answer, so that no second request composes one.
+        """Whether a planning reply without calls may be the answer: unless `finalize` is `compose`, or if there are no
+        tools.
 
         An agent without tools plans for its hooks only, and gains nothing from a second request.
         """
         return settings.finalize != "compose" or not self.toolbox
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether planning replies are streamed as produced: they may be the answer, and nothing may rewrite them
-        afterwards."""
+        """Whether planning replies are streamed as produced: they may be the answer, and no guard (middleware or hook
+        that may rewrite it) must process the whole first."""
         return self.may_answer_while_planning(settings) and not self.withholds(settings)
 
     @property
@@ -212,7 +217,10 @@ class AgentDeps:
         return self.whole_replies or any(map(sees_answers, self.hooks))
 
     def withholds(self, settings: LoopConfig) -> bool:
-        """Whether no token of an answer may be shown before middleware and hooks have processed the whole."""
+        """Whether no token of an answer may be shown before middleware and hooks have processed the whole.
+
+        False with `stream_before_guards`, and if no middleware or hook may rewrite an answer.
+        """
         return self.guarded and not settings.stream_before_guards
 
     @property
@@ -367,7 +375,8 @@ class Task:
         return self.loop.get("ledger", False)
 
     def settings_with(self, loop: LoopState) -> LoopConfig:
-        """Return the effective configuration with the session's changes of another loop state."""
+        """Return the effective configuration with the changes in another loop state: `config_overrides` and
+        `approve`."""
         return self.deps.settings(self.runtime, self.config, loop)
 
 

@@ -66,7 +66,8 @@ class CurrentWave:
     """Whether the calls of the message differ from those planned."""
 
     def next_calls(self, waiting: Collection[str]) -> list[Call]:
-        """Return the calls that get a task after an edit: those that can run, and those with an answer to record.
+        """Return the calls that get a task after an edit, in the order of the message: those that can run, and those
+        that a person answered, whose answer is still to be recorded.
 
         Args:
             waiting: Ids of calls that `plan` holds back until others finish or a person decides.
@@ -309,7 +310,11 @@ def _finished(finished: Mapping[str, Sequence[Write]]) -> tuple[dict[str, ToolMe
 
 
 def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
-    """Return the decisions that a person had taken when the run stopped, and that no plan has processed."""
+    """Return the `approval_decision` events in the stopped checkpoint's pending writes: decisions that no plan has
+    processed.
+
+    Only decisions on calls of the agent itself count, not those on calls of delegates.
+    """
     writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
     return [entry for value in writes for entry in value if is_own(entry, "approval_decision")]
 

@@ -181,6 +181,8 @@ class LoopHooks(Generic[R]):
     def _refusal(self, index: int, calls: str, reply: R, request: HookRequest) -> str | None:
         """Return why a hook gets no rerun, as a clause for the warning; None if it gets one.
 
+        A rerun of an answer that a limit forbids is refused; for a planning reply the limit ends the input.
+
         Args:
             index: Index of the hook.
             calls: One key for the reply's calls, independent of order and ids; empty for no calls.
@@ -188,7 +190,8 @@ class LoopHooks(Generic[R]):
             request: The request of the reply.
 
         Raises:
-            LimitMetError: A limit forbids a rerun of a planning reply.
+            LimitMetError: A limit forbids a rerun of a planning reply. A warning is emitted before, and the hook gets
+                no more reruns.
         """
         work, most = self._work, request.settings.max_agentic_loops
         counts = "its last reply counts"

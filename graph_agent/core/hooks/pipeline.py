@@ -66,21 +66,21 @@ class MiddlewareNodes:
 
     @property
     def entry(self) -> str:
-        """Name of the first node before each model request."""
+        """Name of the first node before each model request; `model` without `before_model` hooks."""
         return self.before_model[0].node if self.before_model else "model"
 
     @property
     def start(self) -> str:
-        """Name of the first node of an input, after `plan`."""
+        """Name of the first node of an input, after `plan`; that of `entry` without `before_agent` hooks."""
         return self.before_agent[0].node if self.before_agent else self.entry
 
     @property
     def review(self) -> str:
-        """Name of the first node after each reply of the model."""
+        """Name of the first node after each reply of the model; `plan` without `after_model` hooks."""
         # `plan` acts on the reply as the last hook left it.
         return self.after_model[0].node if self.after_model else "plan"
 
     @property
     def exit(self) -> str:
-        """Name of the first node after the last reply of an input."""
+        """Name of the first node after the last reply of an input; `finalize` without `after_agent` hooks."""
         return self.after_agent[0].node if self.after_agent else "finalize"

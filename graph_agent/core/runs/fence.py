@@ -301,11 +301,12 @@ class DeferredWrites:
         self._queued += 1
 
     def waits(self, source: str | None) -> bool:
-        """Whether a checkpoint must be committed before the checkpointer returns; this resets `must_commit`.
+        """Whether a checkpoint must be committed before the checkpointer returns; True once after `must_commit` was
+        set.
 
         Args:
-            source: LangGraph's `source` of the checkpoint's metadata. One of `input` never waits, since it is committed
-                together with the next checkpoint, before the first plan.
+            source: LangGraph's `source` of the checkpoint's metadata. For `input` the result is False and `must_commit`
+                stays set, since that checkpoint is committed together with the next, before the first plan.
         """
         if source == "input":
             return False

@@ -50,13 +50,18 @@ async def listen(
     the Store or `check` is awaited, the remaining notes stay, too.
 
     Args:
+        run: The run, whose inbox is read; without an inbox there are no notes.
         loop: The loop state; `consumed_notes` and `config_overrides` may change.
         kinds: Kinds of notes to process; empty for aborts only.
         step: Number of the plan for the events; 0 before the first plan.
         check: Raises `ConfigError` for a configuration that cannot be used; the change is then left out, and a
             `warning` event reports it. None to check field names and values only.
 
-    Raises whatever the Store raises, and exceptions of `check` other than `ConfigError`.
+    Returns:
+        User messages for the history, which the caller appends, and events.
+
+    Raises:
+        Exception: The Store raised it, or `check` raised another exception than `ConfigError`.
     """
     received = ReceivedNotes()
     for note in await _new_notes(run, loop):

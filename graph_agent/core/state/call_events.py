@@ -215,10 +215,10 @@ def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 
 def is_structured(wave: Sequence[StoredEvent]) -> bool:
-    """Whether arguments of a wave's calls may contain references to results, which only structured planning allows.
+    """Whether arguments of a wave's calls may contain references to results: only if structured planning made its plan.
 
     Args:
-        wave: The wave's events, beginning with its plan.
+        wave: The wave's events, beginning with its plan; False for none.
     """
     return bool(wave) and "planner" in wave[0]
 
@@ -302,8 +302,8 @@ class EarlierCalls:
         Args:
             stored: The stored events, oldest first.
             new: Events that the running superstep has added.
-            begun: Whether the newest input has a plan already. False ends the input before it, also if the new input
-                has no user message, whose event would show its begin.
+            begun: Whether the newest input has a plan already. If False, all calls in the events belong to earlier
+                inputs, even if no user message separates them from the new input.
         """
         self._events, self._now = (stored, [*new], begun), None
 

@@ -80,7 +80,7 @@ class ReducedWrites(BinaryOperatorAggregate[Any]):
         return changed
 
     def _update_once(self, values: Sequence[Any]) -> bool:
-        """Apply one write or none; raise `InputError` if the reducer raises."""
+        """Apply one write or none, and return whether there was one; raise `InputError` if the reducer raises."""
         try:
             return super().update(values)
         except Exception as error:

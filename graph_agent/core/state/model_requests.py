@@ -297,8 +297,8 @@ def _names_secret(name: str) -> bool:
 def _bounded(part: Any, limit: int) -> Any:
     """Return a message or tool cut to about `limit` characters of JSON; unchanged if it is shorter.
 
-    A cut tool keeps its name. A cut message keeps the beginning of its text, and names the types of its other blocks in
-    `omitted_blocks`. Both have `omitted_chars`.
+    A cut tool keeps only its name. A cut message keeps its type, name, call id and the beginning of its text, loses its
+    tool calls, and names the types of its other blocks in `omitted_blocks`. Both have `omitted_chars`.
     """
     text = json.dumps(part, ensure_ascii=False)
     if len(text) <= limit:

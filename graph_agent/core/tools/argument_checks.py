@@ -163,12 +163,14 @@ ArgumentsCheck = Callable[[Mapping[str, Any]], str | None]
 
 
 def schema_check(tool: BaseTool, hidden: Collection[str]) -> ArgumentsCheck | None:
-    """Return a check of a tool's arguments if LangChain does not make one; None if it does, or if any arguments fit.
+    """Return a check of a tool's arguments if LangChain does not make one.
 
-    LangChain passes arguments on unchecked if the schema is a JSON schema, as for a tool of an MCP server, or is
-    missing, as for a class whose `_run` declares the parameters.
+    None if LangChain does, if the tool handles its validation errors itself, or if any arguments fit. LangChain passes
+    arguments on unchecked if the schema is a JSON schema, as for a tool of an MCP server, or is missing, as for a class
+    whose `_run` declares the parameters.
 
     Args:
+        tool: The tool.
         hidden: Names of injected parameters, which the check skips.
     """
     schema: Any = tool.args_schema

@@ -180,7 +180,7 @@ _LONGEST = 1_000
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
     """Raise `ToolArgumentsError`, with their names, for text arguments that the schema parses as NaN or an infinity.
 
-    A schema that is no pydantic class is not checked.
+    Without a pydantic class as schema, and for arguments that do not fit it, nothing is checked.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:
@@ -515,10 +515,12 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
 
 
 def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
-    """Return middleware's output with the value (`stored`) of the call's own output, which a message cannot hold.
+    """Return middleware's output with the status and the value (`stored`) of the call's own result, which a message
+    lacks.
 
-    If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
-    from the content does not reappear through the artifact. `outputs` are those of the call's attempts, oldest first.
+    Unchanged content and artifact keep both. A changed text of a call that was not run, or may have run, keeps them,
+    too. Changed content with the same artifact gets its value from the content alone, so that removed text does not
+    reappear.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):

@@ -60,10 +60,15 @@ def may_have_run(error: BaseException) -> bool:
 
 
 def fault(tool: BaseTool, error: BaseException, *, writes: bool, unfit: bool) -> str:
-    """Return the text that the model gets for a call that raised an exception; secrets in it are masked.
+    """Return the text that the model gets for a call that raised an exception.
+
+    The message of a `CallError` or `ToolException` is used as it is; other texts name the tool. Of an exception raised
+    by a model, the provider's own message is left out.
 
     Args:
-        writes: Whether the call may change something, which a text about a timeout mentions.
+        tool: The tool that was called.
+        error: The exception.
+        writes: Whether the call may change something, which the text about a timeout mentions.
         unfit: Whether the arguments did not fit, so that the tool has not run.
     """
     if isinstance(error, CallError):

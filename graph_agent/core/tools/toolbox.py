@@ -128,7 +128,8 @@ class LiveTools:
         await asyncio.gather(*(source.wait_for_changes() for source in self._sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
-        """Return the tools of now: those without a source first, then those of each source.
+        """Return the present tools: those without a source first, then those of each source, of a selection only its
+        names.
 
         A source's tool whose name another tool or `taken` has is left out, with a warning in the log.
         """

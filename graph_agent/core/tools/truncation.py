@@ -195,7 +195,7 @@ def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
 def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
     """Choose by how much to truncate tool results so that at least `excess` characters are removed, if possible.
 
-    The longest results are cut first, all to the same length, of at least `LEAST_CHARS`.
+    The longest results are cut first, all to the same length: at most half of the longest, at least `LEAST_CHARS`.
 
     Returns id of a result's message → characters to keep; empty if no result is worth cutting.
     """
