@@ -60,7 +60,7 @@ async def answer_input(task: Task) -> Answered:
     if await answer.receive_steering():
         return Answered(answer.update_for_next_plan(), answer.written, steered=True)
     fields = answer.update()
-    answer.requests = None  # which refers to the answer: without the cycle, the history is freed with the run
+    answer.exchange = None  # which refers to the answer: without the cycle, the history is freed with the run
     return Answered(fields, answer.written, steered=False)
 
 
@@ -69,10 +69,11 @@ def may_finalize(update: PlanUpdate) -> bool:
 
     It may if the input ends, the run stores nothing, and no reader sees which node wrote which field.
     """
-    if not (update.concluded and update.run.is_unobserved) or update.deps.hook_set or update.deps.toolbox.own.names:
+    outcome, deps = update.loop["outcome"], update.deps
+    if outcome is None or not update.run.is_unobserved or deps.hook_set or deps.toolbox.own.names:
         return False
     # A handoff needs a superstep of its own, and a written message an id from LangGraph.
-    is_plain = "handoffs" not in (update.loop["outcome"] or {}) and not update.changes.keys() & {"messages", "remote"}
+    is_plain = "handoffs" not in outcome and not update.changes.keys() & {"messages", "remote"}
     return is_plain and not is_observed(update.task.config)
 
 

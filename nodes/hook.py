@@ -172,7 +172,7 @@ def _composed(answer: AnswerUpdate) -> dict[str, Any]:
     outcome: LoopOutcome = {**answer.outcome, "stop_reason": answer.reason, "composed": True}
     if answer.error is not None:
         outcome["failed"] = True
-    elif answer.requests is not None and answer.requests.stream.text:
+    elif answer.exchange is not None and answer.exchange.stream.text:
         outcome["shown"] = True
     if draft is not None:
         outcome["draft"] = draft

@@ -7,7 +7,7 @@ which collects what the node writes to the state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -20,13 +20,13 @@ from langgraph.types import Command
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_fields
 from graph_agent.base.errors import SlowSchemaError, UserError
-from graph_agent.base.input_messages import CONTEXT_MARK
+from graph_agent.base.inbox import NoteKind
 from graph_agent.base.settings.response_format import is_json
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
-from graph_agent.core.planning.ask import RefusedError
-from graph_agent.core.planning.background import receive_for_session
+from graph_agent.core.planning.background import receive_background
+from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.failures import failure_event
 from graph_agent.core.planning.hooked_requests import prepare, request_plan
 from graph_agent.core.planning.loop_detection import mark_withheld, stop_repetition
@@ -37,22 +37,22 @@ from graph_agent.core.planning.middleware_replies import (
     may_replan,
     request_model,
 )
+from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.plan_edits import (
     apply_after_wave,
     apply_edits,
-    apply_extras,
     continue_after_edit,
     report_edits,
     start_calls,
     start_waiting_calls,
 )
+from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.reply import Planned, with_free_ids
-from graph_agent.core.planning.requests import ModelRequests
 from graph_agent.core.planning.structured_answer import replaced_answer_warning
 from graph_agent.core.planning.update import PlanUpdate
+from graph_agent.core.runs.notes import listen
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.call_events import EarlierCalls
-from graph_agent.core.state.channels import collect_writes, take_extras
+from graph_agent.core.state.channels import NOTHING_REMOTE, collect_writes
 from graph_agent.core.state.events import event
 from graph_agent.core.state.messages import with_name
 from graph_agent.core.state.schema import LoopOutcome, PlanState, report_model_calls
@@ -92,7 +92,8 @@ async def plan_node(
         if (decision := await rule(update)) is not None:
             logger.debug("%s: %s", rule.__name__, decision.value)
             break
-    await update.withdraw_waiting_delegations()
+    if update.waiting_delegations:
+        await update.withdraw_waiting_delegations()
     if deps.hook_set:
         request_model(update, deps.hook_set)
     return await finalize_in_plan(update) if may_finalize(update) else Command(update=update.as_pairs())
@@ -103,7 +104,6 @@ async def take_input_or_wave(update: PlanUpdate) -> None:
     if update.state.get("wave_finished"):
         await apply_edits(update)
         update.order_results()
-        apply_extras(update)
         apply_after_wave(update)
     elif not await continue_after_edit(update):
         await update.begin_input()
@@ -116,14 +116,41 @@ async def receive_notes(update: PlanUpdate) -> None:
     User messages wait during a wave, because none may stand between the results of a wave.
     """
     in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
-    update.steered = await receive_for_session(update, ["configure"] if in_wave else ["configure", "steer"])
+    update.steered = await _receive(update, ["configure"] if in_wave else ["configure", "steer"])
+
+
+async def _receive(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
+    """Receive what came for the session since the last call; True if there is a message for the model.
+
+    Args:
+        update: The pass through `plan`.
+        kinds: The kinds of notes to receive. Results of background tasks are received with `steer`, but replace no
+            reply of this pass.
+    """
+    steered = False
+    if update.run.inbox is not None:
+        changed = update.loop.get("config_overrides")
+        notes = await listen(update.run, update.loop, kinds, update.loop["step"], update.check_change)
+        update.events += notes.events
+        for message in notes.messages:
+            update.add_message(message)
+        if update.loop.get("config_overrides") is not changed:
+            update.settings = update.task.settings_with(update.loop)
+        steered = bool(notes.messages)
+    if (
+        "steer" in kinds
+        and update.newest_reply is None
+        and (update.state.get("remote") or NOTHING_REMOTE).get("background")
+    ):
+        steered = await receive_background(update) or steered
+    return steered
 
 
 async def take_hooked_reply(update: PlanUpdate) -> None:
     """Take over the reply as the hooks of middleware left it, and process notes; after steering, the input goes on."""
     apply_hooks(update)
-    replaceable = not update.loop["waiting"] and (not update.concluded or may_replan(update))
-    if await receive_for_session(update, ["configure", "steer"] if replaceable else ["configure"]):
+    replaceable = not update.loop["waiting"] and (update.loop["outcome"] is None or may_replan(update))
+    if await _receive(update, ["configure", "steer"] if replaceable else ["configure"]):
         keep_answer(update)
 
 
@@ -141,7 +168,7 @@ async def answer_with_results(update: PlanUpdate) -> PlanDecision | None:
 
 async def end_if_concluded(update: PlanUpdate) -> PlanDecision | None:
     """End if an edit, a handoff or a hook has ended planning."""
-    return PlanDecision.END if update.concluded else None
+    return None if update.loop["outcome"] is None else PlanDecision.END
 
 
 async def stop_at_abort(update: PlanUpdate) -> PlanDecision | None:
@@ -156,6 +183,8 @@ async def stop_at_abort_or_budget(update: PlanUpdate) -> PlanDecision | None:
 
 async def continue_wave(update: PlanUpdate) -> PlanDecision | None:
     """Start the waiting calls of the wave that are ready, and ask a person what its delegations ask."""
+    if not update.loop["waiting"] and not update.waiting_delegations:
+        return None
     return PlanDecision.RUN if await start_waiting_calls(update) else None
 
 
@@ -200,12 +229,12 @@ async def ask_model(update: PlanUpdate) -> PlanDecision | None:
         update.publish_events()
         return PlanDecision.ASK
     await ask_before_deadline(update)
-    while _can_be_steered(update) and await receive_for_session(update, ["configure", "steer"]):
+    while _can_be_steered(update) and await _receive(update, ["configure", "steer"]):
         update.loop["outcome"] = None
         # Each of these plans counts towards the limits.
         if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
             await ask_before_deadline(update)
-    return PlanDecision.END if update.concluded else PlanDecision.RUN
+    return PlanDecision.RUN if update.loop["outcome"] is None else PlanDecision.END
 
 
 RULES: tuple[PlanRule, ...] = (
@@ -364,29 +393,20 @@ async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
 
 async def _request_plan(update: PlanUpdate) -> Planned:
     """Request a plan, through the hooks if there are any, and record the usage and warnings of its requests."""
-    deps = update.deps
-    requests = await ModelRequests.open(update.task, update.settings, update.history, update.loop, update.budget_met)
-    try:
-        structured = deps.mode(update.settings) == "wave"
-        stored = update.state.get("events", [])
-        requests.earlier = update.run.shared("earlier calls", EarlierCalls)
-        requests.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)
-        await prepare(requests, stored, update.events)
-        requests.active.warn_of_withheld_choice()
+    request = await NextRequest.of(update.task, update.settings, update.history, update.loop)
+    stored = update.state.get("events", [])
+    request.earlier.follow(stored, update.events, begun=update.loop["step"] > 0)
+    exchange = Exchange(request, update.budget_met)
+
+    async def work() -> Planned:
+        await prepare(exchange, stored, update.events)
         with collect_writes(update.own_writes):
-            planned = await request_plan(requests)
-    finally:
-        update.loop = {**requests.active.loop}
-        update.streamed, update.cut_off = requests.stream, requests.cut_off
-        update.events += requests.active.events
-        update.count_usage(requests.usage)
-        # An earlier request of this input has had its own.
-        update.loop.pop("extras", None)
-        if extras := take_extras(update.own_writes, CONTEXT_MARK):
-            update.loop["extras"] = extras
-    if not structured:
+            return await request_plan(exchange)
+
+    planned = update.take(await exchange.outcome_of(work()))
+    if request.mode != "wave":
         return planned
     # After the plan cache, whose plans keep the references.
-    calls = fill_in_earlier(planned.calls, requests.earlier.results)
-    taken = requests.earlier.ids_with(update.history)
+    calls = fill_in_earlier(planned.calls, request.earlier.results)
+    taken = request.earlier.ids_with(update.history)
     return with_free_ids(replace(planned, calls=calls), taken, structured=True)

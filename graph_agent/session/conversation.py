@@ -22,9 +22,9 @@ from graph_agent.base.types import Usage
 from graph_agent.core.execution.deps import AgentDeps, deps_of_run
 from graph_agent.core.hooks.copies import hook_error
 from graph_agent.core.hooks.pipeline import MiddlewareNode
+from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.hooked_requests import prepare
-from graph_agent.core.planning.request_state import PreparedHistory, RequestState, closing, plan_request, planner_of
-from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import EmptySummaryError, request_summary, use_summary
 from graph_agent.core.state.schema import INITIAL_LOOP, loop_of_new_input
 from graph_agent.core.tools.invoke import belongs_to_run
@@ -74,15 +74,17 @@ async def summarize_conversation(
         given = coerce_context(runtime.context, deps.context_schema)
         settings = effective_config(deps.config, given, deps.context_schema)
         chain = await deps.models.chain(settings)
-        planner = planner_of("", settings, deps.agentic_loop)
-        active = RequestState(deps, chain, settings, state["messages"], INITIAL_LOOP, planner, PreparedHistory())
-        requests = ModelRequests(active, lambda *_: None)
-        await prepare(requests, (), may_summarize=False)
-        tokens = max(estimated_tokens(active.history), _LEAST_TOKENS)
-        if active.window is not None:
-            tokens = min(tokens, int(active.window * _WINDOW_SHARE))
-        text = await request_summary(requests, active.history, tokens, instructions)
-        found.append((text, requests.usage))
+        conversation = state["messages"]
+        exchange = Exchange(
+            NextRequest(agent=deps, chain=chain, settings=settings, conversation=conversation, loop=INITIAL_LOOP)
+        )
+        await prepare(exchange, (), may_summarize=False)
+        request = exchange.request
+        tokens = max(estimated_tokens(request.history), _LEAST_TOKENS)
+        if request.window is not None:
+            tokens = min(tokens, int(request.window * _WINDOW_SHARE))
+        text = await request_summary(exchange, request.history, tokens, instructions)
+        found.append((text, exchange.usage))
         return {}
 
     # A graph, so that hooks and middleware have a state and a runtime, as in a run.
@@ -160,14 +162,12 @@ async def estimate_request(
     settings = effective_config(
         deps.config, context, deps.context_schema, loop.get("config_overrides"), loop.get("approve", ())
     )
-    planner, chain = planner_of(session_id, settings, deps.agentic_loop), await deps.models.chain(settings)
-    active = RequestState(deps, chain, settings, messages, loop, planner, PreparedHistory())
-    use_summary(active, state.get("events", ()))
-    request: list[AnyMessage] = list(
-        plan_request(active.deps, active.prepared_history, settings, active.mode, active.planner)
+    chain = await deps.models.chain(settings)
+    request = NextRequest(
+        agent=deps, chain=chain, settings=settings, conversation=messages, loop=loop, thread_id=session_id
     )
-    if not deps.plans:
-        request += closing(active.deps, active.mode)
+    request = use_summary(request, state.get("events", ()))
+    sent = request.messages() if deps.plans else request.answer_messages()
     # In the other modes, the system prompt describes the tools.
-    tools: list[BaseTool | dict[str, Any]] = [*active.deps.client.schemas] if active.mode == "native" else []
-    return estimated_tokens(request, tools=tools or None)
+    tools: list[BaseTool | dict[str, Any]] = [*request.deps.client.schemas] if request.mode == "native" else []
+    return estimated_tokens(sent, tools=tools or None)

@@ -111,7 +111,8 @@ class LoopHooks(Generic[R]):
 
     Args:
         hooks: The agent's hooks, in order.
-        work: The record of the input's hook actions; changed in place.
+        work: The record of the input's hook actions; it is not modified.
+        record: Receives the record after each change of it.
         limit: Returns the limit that forbids another model call after a reply, and its value; None if there is none.
         check_model: Raises for the model of a patch that cannot be built.
         warn: Receives warnings for the user.
@@ -125,6 +126,7 @@ class LoopHooks(Generic[R]):
         hooks: Sequence[LoopHook],
         work: HookWork,
         *,
+        record: Callable[[HookWork], None],
         limit: Callable[[R], LimitMet | None],
         check_model: Callable[[Any], Awaitable[object]],
         warn: Callable[[str], None],
@@ -132,7 +134,8 @@ class LoopHooks(Generic[R]):
         report: Callable[[str, HookAction, tuple[str, Sequence[Call]], Sequence[AnyMessage]], None],
     ) -> None:
         self._hooks = hooks
-        self._work = work
+        self._work: HookWork = work
+        self._record = record
         self._limit = limit
         self._check_model = check_model
         self._warn = warn
@@ -154,7 +157,7 @@ class LoopHooks(Generic[R]):
             Exception: The handler raised it.
         """
         reply, request = await handler(None, ())
-        first, work = 0, self._work
+        first = 0
         while (found := await self._first_plan(first, reply, request)) is not None:
             index, plan, patched = found
             name = type(self._hooks[index]).__name__
@@ -164,17 +167,17 @@ class LoopHooks(Generic[R]):
                 return reply, request, (name, plan)
             calls = "\n".join(sorted(map(fingerprint, reply.calls)))
             if (refused := self._refusal(index, calls, reply, request)) is None:
-                work["reruns"] += 1
-                work["calls"] += [calls] if calls else []
+                made = self._work["calls"]
+                self._change(reruns=self._work["reruns"] + 1, calls=[*made, calls] if calls else made)
                 kept = common_length(patched.messages, request.messages)
                 added = [*patched.messages[kept:], *plan.keep_messages]
                 self._report(name, "rerun", (reply.message.text, reply.calls), added)
                 reply, request = await handler(replace(patched, depth=request.depth + 1), plan.keep_messages)
                 first = 0
                 continue
-            if index not in work["ended"]:
+            if index not in self._work["ended"]:
                 self._warn(f"The hook {name} wants the model asked again, but {refused}.")
-                work["ended"].append(index)
+                self._change(ended=[*self._work["ended"], index])
             first = index + 1
         return reply, request, None
 
@@ -210,8 +213,13 @@ class LoopHooks(Generic[R]):
         self._warn(
             f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
         )
-        work["ended"].append(index)
+        self._change(ended=[*work["ended"], index])
         raise LimitMetError(*met)
+
+    def _change(self, **keys: Any) -> None:
+        """Change keys of the record, and pass it on at once: a hook that fails later must not undo it."""
+        self._work = {**self._work, **keys}  # type: ignore[typeddict-item]  # keys of HookWork
+        self._record(self._work)
 
     async def _first_plan(self, first: int, reply: R, request: HookRequest) -> tuple[int, LoopPlan, HookRequest] | None:
         """Return index, decision and patched request of the first hook that requests a change; None if none does.

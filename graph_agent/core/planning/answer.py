@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
@@ -15,11 +15,13 @@ from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 from graph_agent.core.execution.deps import Task, answer_left_s, spent
-from graph_agent.core.planning.ask import RefusedError
+from graph_agent.core.planning.answer_request import ask_for_answer, ask_for_answer_after, guarded_answer
+from graph_agent.core.planning.exchange import Exchange, Outcome
 from graph_agent.core.planning.failures import failure_account, failure_event, logged_event
 from graph_agent.core.planning.hooked_requests import prepare, reviewed
 from graph_agent.core.planning.middleware_replies import composed_answer, drop_replaced, stream_unshown
-from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.core.planning.update import limit_event
 from graph_agent.core.runs.notes import ReceivedNotes, listen
@@ -36,6 +38,8 @@ from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
 
 logger = get_logger("graph_agent.nodes.finalize")
+AnswerWork: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
+"""Sends requests for the answer through an exchange; the text is the fixed sentence that precedes it, or empty."""
 _EMPTY = "The model's answer was empty, and so was the answer to a second request."
 
 
@@ -53,7 +57,8 @@ class AnswerUpdate:
         self.outcome: LoopOutcome = {**(self.loop["outcome"] or {"stop_reason": "completed"})}
         self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
-        self.requests: ModelRequests | None = None
+        self.exchange: Exchange | None = None
+        """The requests of the pass; None before the first."""
         self.answer: AIMessage | None = None
         self.partial = AIMessage("")
         """The streamed part of an answer that failed."""
@@ -145,8 +150,8 @@ class AnswerUpdate:
         self.answer = draft
         if self.outcome.get("unguarded") and self.deps.guarded:
 
-            async def guard(requests: ModelRequests, sentence: str) -> None:
-                self.answer = await reviewed(requests, await requests.guarded(draft))
+            async def guard(exchange: Exchange, sentence: str) -> None:
+                self.answer = await reviewed(exchange, await guarded_answer(exchange, draft))
 
             await self._send_before_deadline(guard, "")
         await self._read_structured()
@@ -157,7 +162,7 @@ class AnswerUpdate:
             with contextlib.suppress(ValueError, SlowSchemaError):
                 self.structured = await asyncio.to_thread(self.deps.response.read, self.answer.text)
 
-    async def _send_before_deadline(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
+    async def _send_before_deadline(self, work: AnswerWork, sentence: str) -> None:
         """Do work that sends requests, unless an abort or the deadline cancels it."""
         left_s = answer_left_s(self.active_run, self.loop, self.settings)
         try:
@@ -165,16 +170,20 @@ class AnswerUpdate:
         except WorkStoppedError:
             self._cut_short()
 
-    async def _send(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
+    async def _send(self, work: AnswerWork, sentence: str) -> None:
         # At a limit, hooks get no rerun.
         limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
-        history, check = self.state["messages"], lambda used, newest: limit or self._budget_met(used, newest)
-        requests = await ModelRequests.open(self.task, self.settings, history, self.loop, check)
-        self.requests, self.answer = requests, None
-        try:
-            await prepare(requests, self.state["events"], may_summarize=not sentence)
+        request = await NextRequest.of(self.task, self.settings, self.state["messages"], self.loop)
+        exchange = Exchange(request, lambda used, newest: limit or self._budget_met(used, newest))
+        self.exchange, self.answer = exchange, None
+
+        async def prepared_work() -> None:
+            await prepare(exchange, self.state["events"], may_summarize=not sentence)
             with collect_writes(self.written):
-                await work(requests, sentence)
+                await work(exchange, sentence)
+
+        try:
+            self._take(await exchange.outcome_of(prepared_work()))
         except UserError:
             raise
         except RefusedError as refused:
@@ -184,20 +193,27 @@ class AnswerUpdate:
             self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
             self._fail_with(error)
-            self.partial = AIMessage(sentence or requests.stream.text, id=requests.stream.id)
-        finally:
-            self.loop, self.usage = {**requests.active.loop}, requests.usage
-            if extras := take_extras(self.written, CONTEXT_MARK):
-                self.loop["extras"] = extras
-            self.events[:0] = requests.active.events
+            self.partial = AIMessage(sentence or exchange.stream.text, id=exchange.stream.id)
         if sentence:
             # The limit ended this input, whether or not the answer was composed.
             self.reason = self.outcome["stop_reason"]
 
-    async def _compose(self, requests: ModelRequests, sentence: str) -> None:
+    def _take(self, outcome: Outcome[None]) -> None:
+        """Take what happened in the requests for the answer; raise their failure, a cancellation included."""
+        self.loop, self.usage = outcome.loop, outcome.usage
+        if self.written and (extras := take_extras(self.written, CONTEXT_MARK)):
+            self.loop["extras"] = extras
+        # Before those of this pass, which report how the requests ended.
+        self.events[:0] = outcome.events
+        try:
+            outcome.result()
+        finally:
+            del outcome  # as in `Outcome.result`
+
+    async def _compose(self, exchange: Exchange, sentence: str) -> None:
         id_, streamed = None, ""
         if sentence and not self.deps.guarded:
-            message, failure = await requests.answer_after(sentence)
+            message, failure = await ask_for_answer_after(exchange, sentence)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
@@ -207,36 +223,37 @@ class AnswerUpdate:
             if not has_no_answer(message.text.removeprefix(sentence)):
                 self.answer = message
                 return
-            reply, id_, streamed = AIMessage(""), message.id, requests.stream.text
+            reply, id_, streamed = AIMessage(""), message.id, exchange.stream.text
             self.partial = with_text(message, message.text.rstrip())
         else:
-            reply = await requests.answer(quiet=self.deps.withholds(self.settings))
+            reply = await ask_for_answer(exchange, exchange.request, quiet=self.deps.withholds(self.settings))
         if is_blank(reply.text) and not self.outcome.get("empty"):
             # The reply may have held a tool call, which was removed.
-            if self._is_exhausted(requests.usage):
+            if self._is_exhausted(exchange.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
                 if streamed:
                     stream_rest(self.answer, streamed)
                 return
             # The sentence has been streamed as a message already.
             quiet = self.deps.withholds(self.settings) or bool(sentence)
-            reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet, without_tools=True)
+            notice = [HumanMessage(EMPTY_ANSWER)]
+            reply = await ask_for_answer(exchange, exchange.request, notice, quiet=quiet, without_tools=True)
         if is_blank(reply.text):
             self._fail(logged_event(self.step, "empty_answer", _EMPTY))
         else:
-            answer = after_sentence(sentence, await reviewed(requests, reply))
+            answer = after_sentence(sentence, await reviewed(exchange, reply))
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
             if streamed:
                 stream_rest(self.answer, streamed)
 
-    async def _compose_structured(self, requests: ModelRequests, sentence: str) -> None:
+    async def _compose_structured(self, exchange: Exchange, sentence: str) -> None:
         assert self.deps.response is not None
         answered = await ask_for_structure(
-            requests,
+            exchange,
             self.deps.response,
             quiet=bool(sentence) or self.deps.withholds(self.settings) or self.outcome.get("unfit", False),
             was_empty=self.outcome.get("empty", False),
-            is_exhausted=lambda: self._is_exhausted(requests.usage),
+            is_exhausted=lambda: self._is_exhausted(exchange.usage),
             max_tokens=self.settings.max_output_tokens,
         )
         if answered is None:
@@ -250,7 +267,7 @@ class AnswerUpdate:
             kind, message = answered.error
             self._fail(logged_event(self.step, kind, message, advises=kind == "response_schema"))
         else:
-            self.answer = await reviewed(requests, reply)
+            self.answer = await reviewed(exchange, reply)
             if self.answer is not reply:
                 self.structured = None
                 await self._read_structured()
@@ -296,14 +313,14 @@ class AnswerUpdate:
         elif self.reason == "completed":
             self._stop("deadline", self.settings.deadline_s or 0.0)
         sentence = self._sentence()
-        stream = self.requests.stream if self.requests is not None else StreamWatch()
+        stream = self.exchange.stream if self.exchange is not None else StreamWatch()
         streamed = stream.text
         if not streamed:
             text = self._with_account(sentence)
         else:
             text = streamed if streamed.startswith(sentence) else f"{streamed}\n\n{sentence}"
         self.answer = AIMessage(text, id=stream.id)
-        if streamed and self.requests is not None and (cut_off := self.requests.cut_off) is not None:
+        if streamed and self.exchange is not None and (cut_off := self.exchange.cut_off) is not None:
             figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
@@ -331,7 +348,7 @@ class AnswerUpdate:
 
     def update_for_next_plan(self) -> dict[str, Any]:
         """The state update for an input that continues with steering."""
-        shown = "shown" in self.outcome or bool(self.requests is not None and self.requests.stream.text)
+        shown = "shown" in self.outcome or bool(self.exchange is not None and self.exchange.stream.text)
         messages: list[AnyMessage] = []
         if shown and self.answer is not None:
             messages.append(self.answer)

@@ -16,10 +16,8 @@ from graph_agent.base._compat import read_running_state
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
-from graph_agent.base.inbox import NoteKind
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.notes import listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
 from graph_agent.core.state.events import event, stored_value
@@ -35,30 +33,6 @@ _ASKS = (
     "[Notice of the framework: the background task {id} of the agent {name!r} waits for a person, who can answer in "
     "{session!r}.]\n{content}"
 )
-
-
-async def receive_for_session(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
-    """Receive what came for the session since the last call; True if there is a message for the model.
-
-    Results of background tasks are received where steering is, but replace no reply of this pass.
-    """
-    steered = False
-    if update.run.inbox is not None:
-        changed = update.loop.get("config_overrides")
-        notes = await listen(update.run, update.loop, kinds, update.loop["step"], update.check_change)
-        update.events += notes.events
-        for message in notes.messages:
-            update.add_message(message)
-        if update.loop.get("config_overrides") is not changed:
-            update.settings = update.task.settings_with(update.loop)
-        steered = bool(notes.messages)
-    if (
-        "steer" in kinds
-        and update.newest_reply is None
-        and (update.state.get("remote") or NOTHING_REMOTE).get("background")
-    ):
-        steered = await receive_background(update) or steered
-    return steered
 
 
 async def receive_background(update: PlanUpdate) -> bool:

@@ -1,4 +1,4 @@
-"""Sends the requests for a plan or an answer through hooks, summaries and corrections of the reply."""
+"""Sends requests through the features of a pass: rewritten results, summaries, loop hooks, corrections."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from graph_agent.base.usage import usage_of
 from graph_agent.core.hooks.loop_hooks import LoopHooks
 from graph_agent.core.hooks.protocol import HookRequest, sees_answers
 from graph_agent.core.hooks.request_messages import CarriedMessages, result_texts
-from graph_agent.core.planning.ask import finish_stream
+from graph_agent.core.planning.answer_request import ask_for_answer
+from graph_agent.core.planning.ask import finish_stream, finished_plan, may_correct, plan_once, without_markup
+from graph_agent.core.planning.exchange import Exchange
+from graph_agent.core.planning.next_request import RequestOfHook
+from graph_agent.core.planning.recovery import options_warned
 from graph_agent.core.planning.reply import Planned, ended_plan, plan_of_answer, schema_misfit
-from graph_agent.core.planning.request_state import closing
-from graph_agent.core.planning.requests import ModelRequests, finished_plan, without_markup
 from graph_agent.core.planning.summary import renew_summary, use_summary
 from graph_agent.core.planning.text_correction import apply_known_drop, plan_in_text, sign_of_ignored_tools
 from graph_agent.core.state.events import StoredEvent
@@ -28,37 +30,42 @@ PATCHED_MODEL = "RequestPatch.model"
 
 
 async def prepare(
-    requests: ModelRequests,
+    exchange: Exchange,
     stored: Sequence[StoredEvent],
     new: Sequence[StoredEvent] = (),
     *,
     may_summarize: bool = True,
 ) -> None:
-    """Have the hooks rewrite the tool results of these requests, and summarize long ones, before the first is sent.
+    """Have the hooks rewrite the tool results of requests, and summarize long ones, before the first is sent.
 
     Args:
+        exchange: The requests of the pass; its next request is changed.
+        stored: The events of the session.
+        new: Events that the node's update adds to them before those of the requests.
         may_summarize: Whether the input may still request a summary.
 
     Raises:
         HookError: If a hook with `on_error = "fail"` fails.
-        UserError, LimitMetError: Same as for `renew_summary`.
+        UserError, LimitMetError: As `renew_summary`.
     """
-    active = requests.active
-    if active.settings.record_requests:
+    request = exchange.request
+    if request.settings.record_requests:
         # Imported here: most agents record none.
         from graph_agent.core.state.model_requests import RequestLog
 
-        active.request_log = RequestLog([*stored, *new], active.settings.recorded_chars, active.hashes)
-    if "summary" in active.loop:
-        use_summary(active, stored, new)
+        log = RequestLog([*stored, *new], request.settings.recorded_chars, request.prepared.hashes)
+        exchange.request_log = log
+    if "summary" in request.loop:
+        exchange.request = request = use_summary(request, stored, new)
     # A summary must not quote what a hook hides from the model.
-    if rewriters := active.agent.rewriters:
-        active.result_texts = await result_texts(rewriters, active.history, active.warn, requests.count_reply)
-    if may_summarize and active.window is not None and active.summarizes:
-        await renew_summary(requests, stored, new)
+    if rewriters := request.agent.rewriters:
+        texts = await result_texts(rewriters, request.history, exchange.warn, exchange.count_reply)
+        exchange.request = exchange.request.override(result_texts=texts)
+    if may_summarize and request.window is not None and request.settings.summarize_at is not None:
+        await renew_summary(exchange, stored, new)
 
 
-async def request_plan(requests: ModelRequests) -> Planned:
+async def request_plan(exchange: Exchange) -> Planned:
     """Ask for the next wave, and return the reply as the loop hooks leave it.
 
     Raises:
@@ -68,129 +75,150 @@ async def request_plan(requests: ModelRequests) -> Planned:
         LimitMetError: If a structured plan is invalid and a limit forbids the repair, or a limit forbids a rerun.
         Exception: The error of the last provider.
     """
-    return await (
-        _through_hooks(requests, partial(_first_plan, requests))
-        if requests.active.agent.hooks
-        else _first_plan(requests)
-    )
+    if "withheld" in exchange.request.loop:
+        _warn_of_withheld_choice(exchange)
+    first = partial(_first_plan, exchange)
+    return await (_through_hooks(exchange, first) if exchange.request.agent.hooks else first())
 
 
-async def reviewed(requests: ModelRequests, answer: AIMessage) -> AIMessage:
+async def reviewed(exchange: Exchange, answer: AIMessage) -> AIMessage:
     """Return an answer as the loop hooks leave it; called before the user receives it.
 
     Raises:
         HookError: If a hook with `on_error = "fail"` fails.
         LimitMetError: If a limit forbids a rerun.
-        Exception: As `answer`.
+        Exception: As `Exchange.send`.
     """
-    if not any(map(sees_answers, requests.active.agent.hooks)):
+    if not any(map(sees_answers, exchange.request.agent.hooks)):
         return answer
-    return (await _through_hooks(requests, answer)).message
+    return (await _through_hooks(exchange, answer)).message
 
 
-async def _through_hooks(requests: ModelRequests, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
-    """Send a request through the loop hooks.
+def _warn_of_withheld_choice(exchange: Exchange) -> None:
+    """Warn once per input that the tool the caller requires is withheld."""
+    loop, choice = exchange.request.loop, exchange.request.agent.client_tool_choice
+    if loop.get("recovery", {}).get("free_choice") or choice not in loop.get("withheld", ()):
+        return
+    if choice not in exchange.request.deps.toolbox.names:
+        exchange.record(free_choice=True)
+        exchange.warn(f"Tool {choice} is disabled for this input; the tool choice is ignored.")
+
+
+async def _first_plan(exchange: Exchange) -> Planned:
+    """Ask for the next wave, without loop hooks; again in text if the model's server ignores native tools."""
+    request = exchange.request
+    if request.agent.models.drops_tools.get(request.model.name):
+        apply_known_drop(exchange)
+    planned = await plan_once(exchange, exchange.request)
+    request = exchange.request
+    if request.mode == "native":
+        if planned.calls:
+            _record_native_call(exchange)
+        elif not may_correct(request):
+            planned = await without_markup(exchange, planned)
+        elif (sign := await sign_of_ignored_tools(exchange, planned)) is not None:
+            return await plan_in_text(exchange, planned, sign)
+    return await finished_plan(exchange, planned)
+
+
+def _record_native_call(exchange: Exchange) -> None:
+    """Record that a model whose profile does not state it has called a tool natively."""
+    request = exchange.request
+    known, model = request.loop.get("native_tools", []), request.model
+    request.agent.models.drops_tools[model.name] = False
+    if not (model.takes_tools and model.is_known) and model.name not in known:
+        exchange.change_loop(native_tools=[*known, model.name])
+
+
+async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
+    """Send a request through the loop hooks, which may have it sent again with changes.
 
     Args:
+        exchange: The requests of the pass.
         first: Sends the original request for a plan; or the answer that was composed.
     """
-    active, carried = requests.active, None
-    done: HookWork = active.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
-    work: HookWork = {"reruns": done["reruns"], "calls": [*done["calls"]], "ended": [*done["ended"]]}
+    carried: CarriedMessages | None = None
+    answers = isinstance(first, AIMessage)
 
     async def handler(request: HookRequest | None, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
         nonlocal carried
-        before = active.loop.get("request_only_messages", [])
+        before = exchange.request.loop.get("request_only_messages", [])
         if request is None:
             planned = plan_of_answer(first, NO_USAGE) if isinstance(first, AIMessage) else await first()
-            request = _hook_request(requests, answers=isinstance(first, AIMessage))
-            carried = CarriedMessages(before, active.conversation, request.messages)
+            request = _hook_request(exchange, answers=answers)
+            carried = CarriedMessages(before, exchange.request.conversation, request.messages)
             return planned, request
         assert carried is not None
-        active.loop = {**active.loop, "request_only_messages": carried.after_rerun(request.messages, keep)}
-        active.warn_of_replaced(requests.stream.drop() if active.settings.stream_before_guards else [])
-        return await _rerun(requests, request)
+        exchange.change_loop(request_only_messages=carried.after_rerun(request.messages, keep))
+        exchange.warn_of_replaced(exchange.stream.drop() if request.settings.stream_before_guards else [])
+        return await _rerun(exchange, request)
 
+    deps = exchange.request.agent
+    work: HookWork = exchange.request.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
     hooks = LoopHooks[Planned](
-        active.agent.hooks,
+        deps.hooks,
         work,
-        limit=lambda planned: requests.limit_met(NO_USAGE, planned.message),
-        check_model=lambda model: active.agent.models.ready(model, PATCHED_MODEL, active.settings),
-        warn=active.warn,
-        count_reply=requests.count_reply,
-        report=partial(active.report_hook, plans=not isinstance(first, AIMessage)),
+        record=lambda work: exchange.change_loop(hooks=work),
+        limit=lambda planned: exchange.limit_met(NO_USAGE, planned.message),
+        check_model=lambda model: deps.models.ready(model, PATCHED_MODEL, exchange.request.settings),
+        warn=exchange.warn,
+        count_reply=exchange.count_reply,
+        report=partial(exchange.report_hook, plans=not answers),
     )
-    try:
-        planned, request, decision = await hooks.wrap(handler)
-    finally:
-        if work != done:
-            active.loop = {**active.loop, "hooks": work}
+    planned, request, decision = await hooks.wrap(handler)
     if decision is None:
         return planned
-    (name, plan), deps = decision, active.agent
+    name, plan = decision
     if plan.response_override is None:
         # The text of a structured plan is its reasoning, and a structured response is not composed while planning.
         is_answer = deps.response is None and deps.mode(request.settings) != "wave"
         return replace(planned, ended=True, final=is_answer and not has_no_answer(planned.message.text))
     planned = ended_plan(planned, plan.response_override)
-    active.warn_of_replaced(requests.stream.drop())
+    exchange.warn_of_replaced(exchange.stream.drop())
     fault = None if deps.response is None else await schema_misfit(deps.response, planned.message.text)
     if fault is not None:
-        active.warn(f"The answer of the hook {name} does not fit the response format: {fault}")
+        exchange.warn(f"The answer of the hook {name} does not fit the response format: {fault}")
     return planned
 
 
-def _hook_request(requests: ModelRequests, *, answers: bool) -> HookRequest:
+def _hook_request(exchange: Exchange, *, answers: bool) -> HookRequest:
     """Return the request that was sent, in the form in which hooks receive it.
 
     Args:
+        exchange: The requests of the pass.
         answers: Whether it asked for the answer.
     """
-    active = requests.active
-    options = dict(active.settings.model_options())
+    request = exchange.request
+    options = dict(request.settings.model_options())
     return HookRequest(
-        model=active.model.client.model,
-        messages=[*active.history, *(closing(active.deps, active.mode) if answers else ())],
-        tools=list(active.deps.toolbox.schemas),
+        model=request.model.client.model,
+        messages=[*request.history, *(request.closing() if answers else ())],
+        tools=list(request.deps.toolbox.schemas),
         max_tokens=options.pop("max_tokens", None),
         optional_params=options,
         kwargs={},
-        settings=active.settings,
-        session_id=requests.session_id,
-        step=active.loop["step"] + (not answers),
+        settings=request.settings,
+        session_id=request.session_id,
+        step=request.loop["step"] + (not answers),
         phase="answer" if answers else "plan",
     )
 
 
-async def _rerun(requests: ModelRequests, request: HookRequest) -> tuple[Planned, HookRequest]:
+async def _rerun(exchange: Exchange, request: HookRequest) -> tuple[Planned, HookRequest]:
     """Send a patched request; return its reply, and the request with the model that answered."""
-    active = requests.active
-    own = request.model is active.model.client.model
-    other = None if own else await active.agent.models.ready(request.model, PATCHED_MODEL, active.settings)
-    with active.patched(request, other):
-        if request.phase == "answer":
-            response = active.deps.response
-            answer = await requests.answer(quiet=True, schema=response.json_schema if response else None)
-            planned = plan_of_answer(answer, usage_of(answer, request.settings.prices))
-        else:
-            planned = await requests.plan_once()
-            await finish_stream(requests.stream, planned)
-    if own:
+    own = exchange.request
+    has_own_model = request.model is own.model.client.model
+    other = None if has_own_model else await own.agent.models.ready(request.model, PATCHED_MODEL, own.settings)
+    patched = exchange.adopt(options_warned(own.override(of_hook=RequestOfHook(request, other))))
+    if request.phase == "answer":
+        response = own.agent.response
+        schema = response.json_schema if response else None
+        answer = await ask_for_answer(exchange, patched, quiet=True, schema=schema)
+        planned = plan_of_answer(answer, usage_of(answer, request.settings.prices))
+    else:
+        planned = await plan_once(exchange, patched)
+        await finish_stream(exchange.stream, planned)
+    if has_own_model:
         # After a fallback, the next rerun must not go back to the model that failed.
-        request = replace(request, model=active.model.client.model)
+        request = replace(request, model=exchange.request.model.client.model)
     return replace(planned, extra={**planned.extra, "reruns": request.depth}), request
-
-
-async def _first_plan(requests: ModelRequests) -> Planned:
-    active = requests.active
-    if active.agent.models.drops_tools.get(active.model.name):
-        apply_known_drop(active)
-    planned = await requests.plan_once()
-    if active.mode == "native":
-        if planned.calls:
-            active.record_native_call()
-        elif not requests.may_correct():
-            planned = await without_markup(requests, planned)
-        elif (sign := await sign_of_ignored_tools(requests, planned)) is not None:
-            return await plan_in_text(requests, planned, sign)
-    return await finished_plan(requests, planned)

@@ -109,8 +109,6 @@ async def start_calls(
 
 async def start_waiting_calls(update: PlanUpdate) -> bool:
     """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
-    if not update.loop["waiting"] and not update.waiting_delegations:
-        return False
     wave = update.wave_events
     calls, chosen = update.loop["waiting"], update.select_waiting(wave)
     update.skip(chosen.skipped)
@@ -316,16 +314,11 @@ def _wave(update: PlanUpdate) -> CurrentWave:
 _HANDED_OFF = "Not run: another call handed the conversation off to the parent graph."
 
 
-def apply_extras(update: PlanUpdate) -> None:
-    """Add the messages that middleware returned with the reply whose wave has finished."""
-    if update.loop["waiting"] or update.loop["outcome"] is not None:
-        return
-    for message in update.loop.pop("extras", {}).get("messages", []):
-        update.add_message(message)
-
-
 def apply_after_wave(update: PlanUpdate) -> None:
-    """Add the messages that calls of the finished wave left for the history, and end at their handoffs, if any."""
+    """Add the messages that middleware and calls of the finished wave left for the history; end at their handoffs."""
+    if not update.loop["waiting"] and update.loop["outcome"] is None:
+        for message in update.loop.pop("extras", {}).get("messages", []):
+            update.add_message(message)
     remote = update.state.get("remote")
     if not remote or not (after := remote.get("after")):
         return

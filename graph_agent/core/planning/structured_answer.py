@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base.errors import SlowSchemaError
 from graph_agent.base.settings.response_format import ResponseSchema, is_json
-from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.answer_request import ask_for_answer
+from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.state.events import event
 from graph_agent.models.finish import cause_of, cut_off
 from graph_agent.models.stream_filters import is_blank
@@ -23,7 +24,7 @@ REPAIRS = 2
 
 
 def replaced_answer_warning(fault: str) -> str:
-    """The warning that a streamed answer will be replaced; `fault` is the reason."""
+    """Return the warning that a streamed answer will be replaced; `fault` is the reason, as a sentence."""
     return f"The answer did not fit the response format, and another takes its place. {fault}"
 
 
@@ -39,7 +40,7 @@ class StructuredAnswer:
 
 
 async def ask_for_structure(
-    requests: ModelRequests,
+    exchange: Exchange,
     response: ResponseSchema,
     *,
     quiet: bool,
@@ -49,9 +50,11 @@ async def ask_for_structure(
 ) -> StructuredAnswer | None:
     """Ask for an answer that fits a schema.
 
-    The first reply is streamed if the provider enforces the schema (see `ModelRequests.answer`); repairs are not.
+    The first reply is streamed if the provider enforces the schema (see `ask_for_answer`); repairs are not.
 
     Args:
+        exchange: The requests of the pass.
+        response: The schema.
         quiet: Keep the first reply out of the message stream too.
         was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
         is_exhausted: Returns whether a budget has no room for a repair.
@@ -61,14 +64,19 @@ async def ask_for_structure(
         The answer, which may be empty; None if a budget forbids a necessary repair.
 
     Raises:
-        RefusedError, Exception: As `ModelRequests.answer`.
+        RefusedError, Exception: As `Exchange.send`.
     """
     tail, fault, reply = list[AnyMessage](), "", AIMessage("")
     for attempt in range(1 + REPAIRS):
         if attempt and is_exhausted():
             return None
-        reply = await requests.answer(
-            tail, quiet=quiet or attempt > 0, schema=response.json_schema, without_tools=was_empty
+        reply = await ask_for_answer(
+            exchange,
+            exchange.request,
+            tail,
+            quiet=quiet or attempt > 0,
+            schema=response.json_schema,
+            without_tools=was_empty,
         )
         if is_blank(reply.text):
             if was_empty:
@@ -87,13 +95,14 @@ async def ask_for_structure(
             fault = str(error)
             if (correction := response.correction(error, reply)) is None:
                 return _misfit(reply, f": {fault}")
-        if requests.stream.seen and attempt < REPAIRS:
-            requests.active.events.append(
-                event("warning", requests.active.loop["step"], message=replaced_answer_warning(fault))
+        if exchange.stream.seen and attempt < REPAIRS:
+            exchange.events.append(
+                event("warning", exchange.request.loop["step"], message=replaced_answer_warning(fault))
             )
         tail += [reply, HumanMessage(correction)]
     return _misfit(reply, f" after {REPAIRS} repairs: {fault}")
 
 
 def _misfit(reply: AIMessage, how: str) -> StructuredAnswer:
+    """Return the failure of an answer; `how` ends the sentence on it."""
     return StructuredAnswer(reply, error=("response_format", f"The answer did not fit the response format{how}"))

@@ -19,8 +19,9 @@ from graph_agent.base.history_notes import is_kept_note, is_note
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError, usage_of
 from graph_agent.core.planning.compaction import find_cut, newest_input
-from graph_agent.core.planning.request_state import RequestState, plan_request
-from graph_agent.core.planning.requests import ModelRequests
+from graph_agent.core.planning.exchange import Exchange
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.recovery import ChangedRequest, fallen_back, shortened
 from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.schema import LoopState, Summary
 from graph_agent.core.tools.truncation import truncate
@@ -45,58 +46,60 @@ _ARGUMENT_CHARS = 500
 _MOST_LINES = 1_000_000
 
 
-def use_summary(active: RequestState, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
-    """Apply the current summary to requests.
+def use_summary(request: NextRequest, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> NextRequest:
+    """Return a request that holds the current summary in place of the messages that it summarizes.
 
     Args:
-        active: The current model, before the first request is sent.
+        request: The request; returned unchanged if there is no summary.
+        stored: The events of the session, one of which is the summary.
         new: Events that the node's update adds to them before those of the requests.
     """
-    if (summary := active.loop.get("summary")) is not None:
-        active.summary = _summary_text(summary["event"], stored, new)
+    if (summary := request.loop.get("summary")) is None:
+        return request
+    return request.override(summary=_summary_text(summary["event"], stored, new))
 
 
-async def renew_summary(
-    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()
-) -> None:
+async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
     """Request a new summary if requests would fill the configured share of the window.
 
     If the model does not return a summary, requests hold a note in place of the older part for this input.
 
     Args:
-        requests: The requests of a node, after `use_summary`; their hooks have rewritten the results.
+        exchange: The requests of a pass, after `use_summary` and after hooks have rewritten the results.
+        stored: The events of the session.
+        new: Events that the node's update adds to them before those of the requests.
 
     Raises:
         UserError: If the model refuses the request for a reason that the user must fix.
         LimitMetError: If the summary has used up a budget.
     """
-    active = requests.active
-    window, share = active.window, active.settings.summarize_at
-    if window is None or share is None:
+    current = exchange.request
+    window, share = current.window, current.settings.summarize_at
+    if window is None or share is None or not current.summarizes:
         return
     threshold = share * window
-    size = _request_tokens(active)
+    size = _request_tokens(current)
     if size < threshold:
         return
-    request = plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
+    messages = current.messages()
     # The provider counts tokens of the tools too, and in its own way.
-    scale = max(size / max(1, estimated_tokens(request)), 0.25)
-    found = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
-    cut = _stored_cut(request, found, active.conversation)
-    kept_from = request[cut].id
-    older = [one for one in request[:cut] if not isinstance(one, SystemMessage) and not is_kept_note(one)]
+    scale = max(size / max(1, estimated_tokens(messages)), 0.25)
+    found = find_cut(messages, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
+    cut = _stored_cut(messages, found, current.conversation)
+    kept_from = messages[cut].id
+    older = [one for one in messages[:cut] if not isinstance(one, SystemMessage) and not is_kept_note(one)]
     # The newest input is in the summary for later inputs, but stays in requests until the next one.
-    staying = {message.id for message in newest_input(active.conversation)}
+    staying = {message.id for message in newest_input(current.conversation)}
     replaced = estimated_tokens([one for one in older if not is_note(one) and one.id not in staying])
     if not kept_from or replaced * scale < threshold * _WORTH_SHARE:
         return
     try:
-        text = await request_summary(requests, older, int(threshold / scale))
+        text = await request_summary(exchange, older, int(threshold / scale))
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; a note replaces the summary
         log_traceback(logger, "The request for a summary", error)
-        active.record(unsummarized=True)
+        exchange.record(unsummarized=True)
         public, logged = [
             "The reply was empty."
             if isinstance(error, EmptySummaryError)
@@ -104,12 +107,12 @@ async def renew_summary(
             for public in (True, False)
         ]
         what = "The older part of the conversation could not be summarized"
-        active.warn(f"{what}: {public}", f"{what}: {logged}")
-        active.shorten()
+        exchange.warn(f"{what}: {public}", f"{what}: {logged}")
+        exchange.adopt(shortened(exchange.request))
         return
-    _use(active, text, kept_from, older, len(stored) + len(new) + len(active.events), request[cut:])
-    newest = next((message for message in reversed(active.conversation) if isinstance(message, AIMessage)), None)
-    if (met := requests.limit_met(NO_USAGE, newest or AIMessage(""))) is not None:
+    _use(exchange, text, kept_from, older, len(stored) + len(new) + len(exchange.events), messages[cut:])
+    newest = next((message for message in reversed(current.conversation) if isinstance(message, AIMessage)), None)
+    if (met := exchange.limit_met(NO_USAGE, newest or AIMessage(""))) is not None:
         raise LimitMetError(*met)
 
 
@@ -143,16 +146,16 @@ class EmptySummaryError(Exception):
     """The reply to a request for a summary has no text, or refuses."""
 
 
-def _request_tokens(active: RequestState) -> int:
+def _request_tokens(request: NextRequest) -> int:
     """Return the tokens of the next request: the larger of the provider's count and an estimate.
 
     The provider's count is that of the newest reply, with an estimate of the messages since. Some providers report too
     little, or nothing but zeros.
     """
-    conversation = active.conversation
-    estimated = active.estimated_request_tokens()
+    conversation = request.conversation
+    estimated = request.estimated_tokens()
     # Counts from before a summary include the replaced messages.
-    since = (active.loop.get("summary") or {"at": 0})["at"]
+    since = (request.loop.get("summary") or {"at": 0})["at"]
     for index in range(len(conversation) - 1, since - 1, -1):
         message = conversation[index]
         if isinstance(message, AIMessage) and (usage := message.usage_metadata):
@@ -175,43 +178,58 @@ def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: i
 
 
 async def request_summary(
-    requests: ModelRequests, older: Sequence[AnyMessage], tokens: int, instructions: str | None = None
+    exchange: Exchange, older: Sequence[AnyMessage], tokens: int, instructions: str | None = None
 ) -> str:
-    """Have the current model summarize messages.
+    """Have the current model summarize messages, and return the summary.
 
     Args:
+        exchange: The requests of a pass.
         older: The messages; the first may be the note with the previous summary.
+        tokens: Tokens to which the messages are truncated; the summary may fill a tenth of them.
         instructions: System message of the request; None if there is none.
 
     Raises:
         EmptySummaryError: If the model's reply has no text, or refuses.
         Exception: The error of the last provider.
     """
-    active = requests.active
-    request: list[AnyMessage] = [SystemMessage(instructions)] if instructions else []
-    request.append(_summary_request(active.deps.prompts, older, tokens))
+    prompts = exchange.request.deps.prompts
+    messages: list[AnyMessage] = [SystemMessage(instructions)] if instructions else []
+    messages.append(_summary_request(prompts, older, tokens))
 
-    async def ask(stream: StreamWatch) -> AIMessage:
+    async def ask(request: NextRequest, stream: StreamWatch) -> AIMessage:
         # Text mode offers no tools to this request.
-        reply = await active.deps.client.ask("answer", request, active.settings, mode="text", quiet=True, watch=stream)
+        client, settings = request.deps.client, request.settings
+        reply = await client.ask("answer", messages, settings, mode="text", quiet=True, watch=stream)
         if refusal_text(reply, visible=True) is not None or not reply.text.strip():
             raise EmptySummaryError
         return reply
 
-    def recover(error: Exception) -> bool:
-        return classify_model_error(error) == "transient" and active.fall_back(error)
+    def recover(request: NextRequest, error: Exception) -> ChangedRequest:
+        if classify_model_error(error) != "transient":
+            return ChangedRequest(request, may_help=False)
+        return fallen_back(request, error)
 
-    reply = await requests.send(ask, purpose="summary", recover=recover)
-    requests.count(usage_of(reply, active.settings.prices), None)
+    reply = await exchange.send(exchange.request, ask, purpose="summary", recover=recover)
+    exchange.count(usage_of(reply, exchange.request.settings.prices), None)
     most = int(2 * tokens * _SUMMARY_SHARE) * _CHARS_PER_TOKEN
     return truncate(reply.text.strip(), max_chars=most, max_lines=_MOST_LINES).text
 
 
 def _use(
-    active: RequestState, text: str, kept_from: str, older: Sequence[AnyMessage], index: int, kept: Sequence[AnyMessage]
+    exchange: Exchange, text: str, kept_from: str, older: Sequence[AnyMessage], index: int, kept: Sequence[AnyMessage]
 ) -> None:
-    """Record a summary, so that the requests from now on hold it in place of the older messages."""
-    conversation, cut_ids = active.conversation, {message.id for message in kept}
+    """Record a summary, so that the requests from now on hold it in place of the older messages.
+
+    Args:
+        exchange: The requests of a pass.
+        text: The summary.
+        kept_from: Id of the first message that requests still hold.
+        older: The messages that it summarizes.
+        index: Index of its event among the events of the session.
+        kept: The messages of the request from `kept_from` on.
+    """
+    request, cut_ids = exchange.request, {message.id for message in kept}
+    conversation = request.conversation
     positions = {message.id: at for at, message in enumerate(conversation)}
     inputs = [message.id for message in newest_input(conversation) if message.id and message.id not in cut_ids]
     summary: Summary = {
@@ -221,13 +239,13 @@ def _use(
         "at": len(conversation),
     }
     replaced = sum(not is_note(message) for message in older)
-    active.events.append(event("summary", active.loop["step"], content=text, messages=replaced))
-    cuts = {id_: chars for id_, chars in active.loop.get("truncations", {}).items() if id_ in cut_ids}
-    loop: LoopState = {**active.loop, "summary": summary, "truncations": cuts}
+    exchange.events.append(event("summary", request.loop["step"], content=text, messages=replaced))
+    cuts = {id_: chars for id_, chars in request.loop.get("truncations", {}).items() if id_ in cut_ids}
+    loop: LoopState = {**request.loop, "summary": summary, "truncations": cuts}
     loop.pop("kept_from", None)
     if not cuts:
         loop.pop("truncations")
-    active.loop, active.summary = loop, text
+    exchange.request = request.override(loop=loop, summary=text)
     logger.info("Summarized %d messages of the conversation", replaced)
 
 

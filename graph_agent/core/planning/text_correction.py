@@ -7,10 +7,9 @@ from typing import Literal
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.planning.ask import finish_stream
+from graph_agent.core.planning.ask import finish_stream, finished_plan, fits, plan_once
+from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.reply import Planned, WrittenCall, with_answer, without_invention, written_call
-from graph_agent.core.planning.request_state import RequestState
-from graph_agent.core.planning.requests import ModelRequests, finished_plan
 from graph_agent.models.dropped_tools import drops_tools, fewest_tokens_of_tools, input_tokens
 from graph_agent.models.stream_filters import is_sentinel
 
@@ -22,95 +21,111 @@ _DROPS_TOOLS = (
 )
 
 
-def apply_known_drop(active: RequestState) -> None:
+def apply_known_drop(exchange: Exchange) -> None:
     """Ask in text from the first request, because another session has found that the model's server drops tools."""
-    if active.mode == "native":
-        active.warn(_warning_of(active))
-        active.use_text_tools()
+    if exchange.request.mode == "native":
+        exchange.warn(_warning_of(exchange))
+        exchange.request = exchange.request.with_text_tools()
 
 
-async def sign_of_ignored_tools(requests: ModelRequests, planned: Planned) -> Sign | None:
-    """Return the sign that the server ignores tools, in a native reply without calls before any work; None without."""
-    if _drops_tools(requests, planned):
+async def sign_of_ignored_tools(exchange: Exchange, planned: Planned) -> Sign | None:
+    """Return the sign that the server ignores tools; None if the reply has no such sign.
+
+    Args:
+        exchange: The requests of the pass; the plan is the reply to the newest one.
+        planned: The plan of a native reply without calls, before any work of the input.
+    """
+    if _drops_tools(exchange, planned):
         return "dropped"
-    active = requests.active
-    if await requests.fits(planned):
+    request = exchange.request
+    if await fits(request, planned):
         return None
     if is_sentinel(planned.raw_text):
-        settings = active.settings
+        settings = request.settings
         # With `compose`, every model without calls replies so, and the correction costs a request.
         trusted = settings.tool_calling == "native" and settings.finalize == "compose"
-        return None if trusted or active.model.takes_tools else "sentinel"
-    return written_call(planned.raw_text, active.deps.toolbox.names, active.history)
+        return None if trusted or request.model.takes_tools else "sentinel"
+    return written_call(planned.raw_text, request.deps.toolbox.names, request.history)
 
 
-def _drops_tools(requests: ModelRequests, planned: Planned) -> bool:
+def _drops_tools(exchange: Exchange, planned: Planned) -> bool:
     """Whether the input tokens of a reply without calls show that the server has left the tools out of the prompt.
 
     Decided only for endpoints that are not known to take tools, before a native call of the model.
     """
-    active, used = requests.active, planned.message.usage_metadata
-    (messages, tools), name = requests.stream.sent, active.model.name
-    known = active.model.is_known or name in active.loop.get("native_tools", ())
-    if known or used is None or not tools or active.agent.models.drops_tools.get(name) is False:
+    request, used = exchange.request, planned.message.usage_metadata
+    (messages, tools), name = exchange.stream.sent, request.model.name
+    known = request.model.is_known or name in request.loop.get("native_tools", ())
+    if known or used is None or not tools or request.agent.models.drops_tools.get(name) is False:
         return False
     # The newest message, and a system prompt, are those that no server leaves out of a long conversation.
     prompt = [message.text for message in {0: messages[0], len(messages) - 1: messages[-1]}.values()]
     return drops_tools(input_tokens(used), prompt, fewest_tokens_of_tools(tools))
 
 
-async def plan_in_text(requests: ModelRequests, first: Planned, sign: Sign) -> Planned:
+async def plan_in_text(exchange: Exchange, first: Planned, sign: Sign) -> Planned:
     """Ask again with the tools described in text, and return the reply that counts.
 
     No call of the first reply is run. The first reply counts if a limit forbids another request, if the second has
     neither calls nor an answer, or if the first may be an answer itself.
+
+    Args:
+        exchange: The requests of the pass.
+        first: The plan of the native reply.
+        sign: The sign in it that the server ignores tools.
     """
     if sign == "dropped":
-        return await _plan_without_native_tools(requests, first)
-    active, stream, sentinel = requests.active, requests.stream, sign == "sentinel"
+        return await _plan_without_native_tools(exchange, first)
+    request, stream, sentinel = exchange.request, exchange.stream, sign == "sentinel"
     # The reader of a model that is known to take tools may have received all of the reply.
     if isinstance(sign, WrittenCall) and sign.end is not None and len(stream.text) <= sign.end:
         first = without_invention(first, sign.end)
-        requests.warn_of_invention(first.invented)
+        exchange.warn_of_invention(first.invented)
     answer = first
     if isinstance(sign, WrittenCall) and sign.prose is not None and len(stream.text) <= len(sign.prose):
         answer = with_answer(first, sign.prose)
-    if requests.limit_met(NO_USAGE, first.message) is not None:
+    if exchange.limit_met(NO_USAGE, first.message) is not None:
         await finish_stream(stream, answer)
         return answer
-    active.record(asked_in_text=True)
+    exchange.record(asked_in_text=True)
     did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
-    active.warn(f"The model {active.model.name} {did}; it is asked once more, with the tools described in text.")
-    notice: list[AnyMessage] = [AIMessage(first.raw_text), HumanMessage(active.deps.prompts.render("written_call"))]
-    with active.text_mode():
-        second = await requests.plan_once(() if sentinel else notice, quiet=not sentinel)
+    exchange.warn(f"The model {request.model.name} {did}; it is asked once more, with the tools described in text.")
+    notice: list[AnyMessage] = [AIMessage(first.raw_text), HumanMessage(request.deps.prompts.render("written_call"))]
+    in_text = exchange.request.override(in_text=True)
+    second = await plan_once(exchange, in_text, () if sentinel else notice, quiet=not sentinel)
     if second.calls:
-        active.use_text_tools()
+        exchange.request = exchange.request.with_text_tools()
     elif isinstance(sign, WrittenCall) and (sign.may_be_answer or not second.answers):
-        requests.stream = stream
+        exchange.stream = stream
         await finish_stream(stream, answer)
         return answer
-    await finish_stream(requests.stream, second)
+    await finish_stream(exchange.stream, second)
     return second
 
 
-async def _plan_without_native_tools(requests: ModelRequests, first: Planned) -> Planned:
-    """Ask again in text, and in text from now on; the words of the first reply become commentary."""
-    active, stream = requests.active, requests.stream
-    active.agent.models.drops_tools[active.model.name] = True
-    active.use_text_tools()
-    if requests.limit_met(NO_USAGE, first.message) is not None:
-        active.warn(_warning_of(active))
+async def _plan_without_native_tools(exchange: Exchange, first: Planned) -> Planned:
+    """Ask again in text, and in text from now on; the text of the first reply becomes commentary.
+
+    Args:
+        exchange: The requests of the pass.
+        first: The plan of the native reply, which counts if a limit forbids another request.
+    """
+    stream, models = exchange.stream, exchange.request.agent.models
+    models.drops_tools[exchange.request.model.name] = True
+    exchange.request = exchange.request.with_text_tools()
+    if exchange.limit_met(NO_USAGE, first.message) is not None:
+        exchange.warn(_warning_of(exchange))
         await finish_stream(stream, first)
         return first
     # A reader that is served whole replies receives what a streaming reader has received.
     await stream.finish(first.raw_text, None, first.message.id)
-    active.warn(_warning_of(active), **({"commentary": stream.text} if stream.text else {}))
-    second = await requests.plan_once()
+    exchange.warn(_warning_of(exchange), **({"commentary": stream.text} if stream.text else {}))
+    second = await plan_once(exchange, exchange.request)
     if not second.calls and not second.answers and not second.unread:
         return first
-    return await finished_plan(requests, second)
+    return await finished_plan(exchange, second)
 
 
-def _warning_of(active: RequestState) -> str:
-    return f"The server of {active.model.name} {_DROPS_TOOLS}"
+def _warning_of(exchange: Exchange) -> str:
+    """Return the warning that the model's server drops tools."""
+    return f"The server of {exchange.request.model.name} {_DROPS_TOOLS}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from graph_agent.base._internal.failure_log import IN_HISTORY, get_logger, log_fields
 from graph_agent.base._internal.text import as_text, text_of, to_json_safe
-from graph_agent.base.input_messages import new_user_messages
+from graph_agent.base.input_messages import CONTEXT_MARK, new_user_messages
 from graph_agent.base.settings.config import coerce_context, set_fields
 from graph_agent.base.types import HIDDEN_ID_PREFIX, NO_USAGE, Call, SessionStatus, StopReason, Usage, plan_id_of
 from graph_agent.base.usage import LOGGED, LimitMet, add_usage, budget_met, fresh, has_budget, limit_met
@@ -33,7 +33,7 @@ from graph_agent.core.state.call_events import (
     results_of_wave,
     since_plan,
 )
-from graph_agent.core.state.channels import RemoteTask, status_event
+from graph_agent.core.state.channels import RemoteTask, status_event, take_extras
 from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event
 from graph_agent.core.state.messages import newest_in_call_order, rewrite
 from graph_agent.core.state.schema import (
@@ -48,6 +48,10 @@ from graph_agent.core.waves.schema import Selection, select
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.stream_watch import StreamWatch
 
+if TYPE_CHECKING:
+    from graph_agent.core.planning.exchange import Outcome
+
+T = TypeVar("T")
 logger = get_logger("graph_agent.planning.update")
 
 AT_LIMIT = "Not run: the limit was reached before its turn came."
@@ -226,7 +230,7 @@ class PlanUpdate:
     async def withdraw_waiting_delegations(self) -> None:
         """If planning is over, end the remote tasks that wait for a person."""
         remote = self.state.get("remote")
-        if remote and self.waiting_delegations and self.concluded:
+        if remote and self.loop["outcome"] is not None:
             await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.waiting_delegations})
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
@@ -340,6 +344,24 @@ class PlanUpdate:
         """Add a message for the model that no chat window shows."""
         self.add_message(HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}"))
 
+    def take(self, outcome: Outcome[T]) -> T:
+        """Take what happened in the requests of this pass; return what they gave, or raise the failure.
+
+        Raises:
+            BaseException: The failure, which is a cancellation if an abort or the deadline stopped the requests.
+        """
+        self.loop, self.streamed, self.cut_off = outcome.loop, outcome.stream, outcome.cut_off
+        self.events += outcome.events
+        self.count_usage(outcome.usage)
+        # An earlier request of this input has had its own.
+        self.loop.pop("extras", None)
+        if self.own_writes and (extras := take_extras(self.own_writes, CONTEXT_MARK)):
+            self.loop["extras"] = extras
+        try:
+            return outcome.result()
+        finally:
+            del outcome  # as in `Outcome.result`
+
     def count_usage(self, usage: Usage, turns: int | None = None) -> None:
         """Add usage to that of the input, and its model calls to the turns.
 
@@ -409,11 +431,6 @@ class PlanUpdate:
         """End planning."""
         self.changes["ready"] = []
         self.loop["outcome"] = outcome
-
-    @property
-    def concluded(self) -> bool:
-        """Whether planning is over."""
-        return self.loop["outcome"] is not None
 
     def as_pairs(self) -> list[tuple[str, Any]]:
         """The state update as key-value pairs."""

@@ -25,7 +25,7 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
-from graph_agent.core.planning.request_state import with_carried
+from graph_agent.core.planning.prepared_history import with_carried
 from graph_agent.core.state.schema import RequestOnlyMessages
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.session.results import Token

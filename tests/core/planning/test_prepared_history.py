@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
-from graph_agent.core.planning.request_state import PreparedHistory
+from graph_agent.core.planning.prepared_history import PreparedHistory
 from graph_agent.models.prompts import Prompts
 from graph_agent.models.sanitize import sanitized
 
@@ -27,7 +27,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(message.text)
         return sanitized(message)
 
-    monkeypatch.setattr("graph_agent.core.planning.request_state.sanitized", recording)
+    monkeypatch.setattr("graph_agent.core.planning.prepared_history.sanitized", recording)
     return texts
 
 

@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.core.planning.request_state import agentic_loop_from_env, planner_of
+from graph_agent.core.planning.planner import agentic_loop_from_env, planner_of
 from graph_agent.errors import ConfigError, ModelFailedError
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub

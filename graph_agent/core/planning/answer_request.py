@@ -1,0 +1,156 @@
+"""Sends the request for the answer: as free text, in a given schema, or after a fixed sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage
+
+from graph_agent.base.usage import usage_of
+from graph_agent.core.planning.ask import seeks_markup
+from graph_agent.core.planning.exchange import Exchange
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.recovery import recovered
+from graph_agent.core.planning.refusals import finish_refusal
+from graph_agent.core.planning.reply import answer_in, is_better
+from graph_agent.core.state.messages import stream_rest
+from graph_agent.models.errors import is_content_refusal
+from graph_agent.models.finish import REFUSED, refusal_text
+from graph_agent.models.reply_end import ended_prose
+from graph_agent.models.sanitize import with_text
+from graph_agent.models.stream_filters import AnswerFilter, SentinelFilter, TurnFilter, without_sentinel
+from graph_agent.models.stream_watch import StreamWatch, Visibility
+from graph_agent.models.structured import ModelCall
+from graph_agent.models.waits import alternative
+
+
+async def ask_for_answer(
+    exchange: Exchange,
+    request: NextRequest,
+    tail: Sequence[AnyMessage] = (),
+    *,
+    quiet: bool = False,
+    schema: dict[str, Any] | None = None,
+    without_tools: bool = False,
+) -> AIMessage:
+    """Ask for the answer.
+
+    Args:
+        exchange: The requests of the pass.
+        request: The request.
+        tail: Messages after the one that asks for the answer, such as an invalid reply and its error.
+        quiet: Keep the reply's tokens out of the message stream.
+        schema: JSON schema of the answer; None for free text. Its tokens are streamed if the provider enforces the
+            schema and there is no reader, because a reader cannot take back an answer that is repaired.
+        without_tools: Offer no tools, and write the calls of the history as text: for a model that calls a tool in
+            place of its answer, because it ignores the tool choice.
+
+    Raises:
+        RefusedError, Exception: As `Exchange.send`.
+    """
+
+    async def ask(request: NextRequest, stream: StreamWatch) -> AIMessage:
+        deps, settings, client, mode = request.deps, request.settings, request.deps.client, request.mode
+        whole = quiet or (schema is not None and request.forwarder is not None)
+        if without_tools and mode == "native":
+            client, mode = client.with_overrides((), {}), "text"
+        messages = [*request.answer_messages(), *tail]
+        reply = await client.ask("answer", messages, settings, mode=mode, quiet=whole, schema=schema, watch=stream)
+        markup = schema is None and seeks_markup(request)
+        reply, invented = ended_prose(reply, turns=request.mode != "native", markup=markup)
+        exchange.warn_of_invention(invented)
+        if (refusal := refusal_text(reply, visible=True)) is not None:
+            raise await finish_refusal(stream, reply, refusal, usage_of(reply, settings.prices))
+        answer = answer_in(reply, deps, request.mode, request.history)
+        if schema is not None and not await is_better(answer, reply.text, deps.response):
+            answer = without_sentinel(reply.text)
+        # An answer that differs, such as one with escapes in JSON, is streamed whole.
+        await stream.finish(reply.text, answer if answer and answer in reply.text else None, reply.id)
+        return with_text(reply, answer)
+
+    # With a schema, the reply is streamed only if the provider enforces it.
+    visibility = _visibility(request, free=schema is None and bool(request.deps.toolbox))
+    reply = await exchange.send(request, ask, purpose="answer", visibility=visibility)
+    exchange.count(usage_of(reply, request.settings.prices), reply.usage_metadata)
+    return reply
+
+
+async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMessage, Exception | None]:
+    """Ask for an answer that follows a fixed sentence, streamed as one message.
+
+    Args:
+        exchange: The requests of the pass, whose own next request is sent.
+        sentence: The sentence, which the reader receives first.
+
+    Returns:
+        The message, and the error of the last model if the message holds the sentence alone.
+    """
+    request = exchange.request
+
+    def recover(error: Exception) -> ModelCall | None:
+        nonlocal request
+        change = recovered(request, error)
+        exchange.sent = request = exchange.adopt(change)
+        if not change.may_help:
+            return None
+        return request.deps.client.answering(request.answer_messages(), request.settings, mode=request.mode)
+
+    request = exchange.begin_request(request)
+    exchange.stream = StreamWatch(_visibility(request, sentence))
+    with exchange.metered("answer"), alternative(fallback=request.has_fallback, ends=request.ends):
+        message, failure = await request.deps.client.answer_after(
+            sentence,
+            request.answer_messages(),
+            request.settings,
+            mode=request.mode,
+            recover=recover,
+            watch=exchange.stream,
+        )
+        if failure is None:
+            exchange.count(usage_of(message, request.settings.prices), message.usage_metadata)
+    if failure is not None and not is_content_refusal(failure):
+        return message, failure
+    # A model that is asked natively invents no results in its text.
+    turns, markup = request.mode != "native", seeks_markup(request)
+    message, invented = ended_prose(message, len(sentence), turns=turns, markup=markup)
+    exchange.warn_of_invention(invented)
+    body = message.text.removeprefix(sentence).strip()
+    below = message.model_copy(update={"content": body})
+    answer, stream = answer_in(below, request.deps, request.mode, request.history), exchange.stream
+    await stream.finish(message.text, message.text if answer == body else None)
+    whole = message.text if body else sentence
+    shown = whole if answer == body else "\n\n".join(filter(None, [sentence, answer]))
+    refusal = refusal_text(below, visible=True) if failure is None else REFUSED
+    if refusal is not None:
+        exchange.warn_of_refusal()
+        # Below the text so far, which may have been streamed.
+        shown = "\n\n".join(filter(None, [shown, refusal.removeprefix(body).strip()]))
+    if shown != message.text:
+        message = with_text(message, shown)
+        if stream.text:
+            stream_rest(message, stream.text)
+    return message, None
+
+
+def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:
+    """Return the filter of the parts of an answer that are held back from the reader.
+
+    Args:
+        request: The request.
+        prefix: The fixed beginning of the answer.
+        free: Whether a model may write a call in place of the answer.
+    """
+
+    def inner() -> Visibility:
+        return AnswerFilter(prefix) if free else SentinelFilter()
+
+    turns, markup = request.mode != "native", free and seeks_markup(request)
+    return lambda: TurnFilter(inner(), len(prefix), turns=turns, markup=markup) if turns or markup else inner()
+
+
+async def guarded_answer(exchange: Exchange, answer: AIMessage) -> AIMessage:
+    """Return an answer that no request returned as the middleware that rewrites replies leaves it."""
+    request = exchange.request
+    with exchange.metered("answer"):
+        return await request.deps.client.guarded(request.answer_messages(), answer)

@@ -1,0 +1,125 @@
+"""Keeps the plans of equal requests in the agent's cache, so that an equal request costs no tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    ToolMessage,
+    message_to_dict,
+    messages_from_dict,
+)
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.types import NO_USAGE
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.reply import Planned
+from graph_agent.models.finish import cut_off
+from graph_agent.models.sanitize import without_call_blocks
+from graph_agent.models.wire.text_form import as_plans
+
+logger = get_logger("graph_agent.planning.ask")
+
+_NAMESPACE = ("graph_agent", "plan")
+_STORED = ("calls", "last", "action", "reasoning", "extra", "answers")
+"""Fields of a plan that the cache keeps, next to its message."""
+
+
+async def through_cache(
+    request: NextRequest, messages: Sequence[AnyMessage], ask: Callable[[], Awaitable[Planned]]
+) -> Planned:
+    """Return the plan from the agent's cache, or ask for it and store it.
+
+    The calls of a cached plan have the ids of the original plan, so that results have the same ids. A plan that is
+    invalid, or whose reply was cut off, is not stored: `ask` raises, or a call has a fault. If the cache fails, the
+    model is asked, and a warning is logged.
+
+    Args:
+        request: The request, whose agent keeps plans in a cache under the run's configuration.
+        messages: Its messages, with the system prompt.
+        ask: Sends the request and returns the plan.
+
+    Raises:
+        Exception: What `ask` raises.
+    """
+    cache, lifetime_s = request.deps.cache, request.settings.plan_cache_ttl_s
+    assert cache is not None
+    assert lifetime_s is not None
+    key = (_NAMESPACE, _key(request, messages))
+    try:
+        stored = (await cache.aget([key])).get(key)
+        planned = _from_stored(stored) if stored else None
+    except Exception as error:  # noqa: BLE001 - a cache may fail in any way, and its entries may be of another version
+        logger.warning("The plan cache cannot be read, so that the model is asked: %r", error)
+        planned = None
+    if planned is not None:
+        return planned
+    planned = await ask()
+    if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
+        try:
+            await cache.aset({key: (_to_stored(planned), lifetime_s)})
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.warning("A plan cannot be kept in the plan cache: %r", error)
+    return planned
+
+
+def _key(request: NextRequest, messages: Sequence[AnyMessage]) -> str:
+    """Return a hash of everything the plan depends on: model, options, tools and messages.
+
+    Ids that no model reads are left out, so that the same conversation of another session has the same key.
+    """
+    deps, settings, mode = request.deps, request.settings, request.mode
+    model = deps.client.model
+    content = {
+        "model": [type(model).__qualname__, to_json_safe(model._get_ls_params())],
+        "mode": mode,
+        "options": settings.model_options(),
+        "most": settings.max_calls_per_wave,
+        "tools": list(deps.toolbox.schemas),
+        "choice": deps.client_tool_choice,
+        "plan": deps.plan_schema.model_json_schema() if mode == "wave" else None,
+        # A structured plan may refer to earlier calls by the ids that the model reads.
+        "request": _without_ids(as_plans(messages) if mode == "wave" else messages),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _without_ids(messages: Sequence[BaseMessage]) -> list[Any]:
+    """Return the messages as plain JSON without ids; a call is identified by its index in the conversation."""
+    indexes: dict[str, int] = {}
+    entries: list[Any] = []
+    for message in messages:
+        bare = without_call_blocks(message) if isinstance(message, AIMessage) else message
+        entry: dict[str, Any] = {"type": message.type, "content": to_json_safe(bare.content)}
+        if isinstance(message, AIMessage):
+            for call in message.tool_calls:
+                indexes[call["id"] or ""] = len(indexes)
+            entry["calls"] = [
+                [indexes[call["id"] or ""], call["name"], to_json_safe(call["args"])] for call in message.tool_calls
+            ]
+        if isinstance(message, ToolMessage):
+            entry["answers"] = [indexes.get(message.tool_call_id), message.status]
+        entries.append(entry)
+    return entries
+
+
+def _to_stored(planned: Planned) -> dict[str, Any]:
+    """Return the entry of the cache for a plan, as plain JSON."""
+    return {"message": message_to_dict(planned.message), **{name: getattr(planned, name) for name in _STORED}}
+
+
+def _from_stored(stored: dict[str, Any]) -> Planned:
+    """Return the plan of a cache entry, without usage and under no id."""
+    (message,) = messages_from_dict([stored["message"]])
+    assert isinstance(message, AIMessage)
+    # LangGraph assigns an id once, when the message is stored.
+    fresh = message.model_copy(update={"id": None, "usage_metadata": None})
+    fields = {**stored, "message": fresh, "extra": {**stored["extra"], "cached": True}}
+    return Planned(usage=NO_USAGE, raw_text=message.text, **fields)

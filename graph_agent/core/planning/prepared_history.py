@@ -1,0 +1,100 @@
+"""Converts the stored conversation to the messages of requests, once for all requests of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+
+from graph_agent.base._internal.media import estimated_tokens
+from graph_agent.base.input_messages import STEERING_MARK
+from graph_agent.core.hooks.request_messages import with_message_text
+from graph_agent.core.planning.kept_results import KeptResults
+from graph_agent.core.state.messages import FAILURE_MARK, without_failure_report
+from graph_agent.core.state.schema import RequestOnlyMessages
+from graph_agent.models.parsing.calls import UNFINISHED
+from graph_agent.models.prompts import Prompts
+from graph_agent.models.sanitize import SafeMessages, sanitized, without_calls
+
+
+class PreparedHistory:
+    """The conversation of one run in the form of its requests.
+
+    Each message is converted once. If a message that was converted before has been edited, all are converted again.
+    """
+
+    def __init__(self) -> None:
+        self._source: list[AnyMessage] = []
+        self._prepared = SafeMessages()
+        self._counted, self._tokens = 0, 0
+        self.hashes: dict[int, tuple[Any, str]] = {}
+        """Cache of a `RequestLog`."""
+
+    @cached_property
+    def kept(self) -> KeptResults:
+        """The tool results that must stay in requests; only a shortened conversation reads them."""
+        return KeptResults()
+
+    def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
+        """Return the messages in the form of requests, in the same order.
+
+        Args:
+            history: The conversation; usually the one of the last call and some new messages.
+            prompts: Renders the text of a steering message for the model.
+        """
+        known = len(self._prepared)
+        # Equal messages are the same objects, which makes this comparison cheap.
+        if history[:known] != self._source:
+            known, self._source, self._prepared = 0, [], SafeMessages()
+            self._counted, self._tokens = 0, 0
+        for message in history[known:]:
+            self._prepared.add(sanitized(_converted(message, prompts) if _is_marked(message) else message))
+        self._source += history[known:]
+        return self._prepared
+
+    def estimated_tokens(self) -> int:
+        """Estimate the tokens of the messages that `of` returned last; each message is counted once."""
+        self._tokens += estimated_tokens(self._prepared[self._counted :])
+        self._counted = len(self._prepared)
+        return self._tokens
+
+
+def with_carried(history: Sequence[AnyMessage], carried: Sequence[RequestOnlyMessages]) -> list[AnyMessage]:
+    """Insert the messages that loop hooks add to all requests of an input into its history.
+
+    Args:
+        history: The stored conversation.
+        carried: Messages and their position in `history`, ordered by position.
+    """
+    messages, done = list[AnyMessage](), 0
+    for piece in carried:
+        messages += [*history[done : piece["at"]], *piece["messages"]]
+        done = piece["at"]
+    return [*messages, *history[done:]]
+
+
+def _is_marked(message: AnyMessage) -> bool:
+    """Whether a message has another form in a request than in the history; few have."""
+    if STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata:
+        return True
+    if isinstance(message, AIMessage):
+        calls = message.tool_calls
+        return bool(calls) and calls[0]["name"] == UNFINISHED
+    return message.name == UNFINISHED
+
+
+def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
+    """Return the form in which the model receives a user's steering, a failed input, or a reply that was cut off.
+
+    Any other message is returned unchanged.
+    """
+    if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs:
+        return with_message_text(message, prompts.render("steering", content=message.text))
+    # Earlier versions stored a call without a name for a reply that was cut off, which providers refuse.
+    if isinstance(message, AIMessage) and any(call["name"] == UNFINISHED for call in message.tool_calls):
+        message = without_calls(with_message_text(message, message.text or "A call that was cut off."))
+    if isinstance(message, ToolMessage) and message.name == UNFINISHED:
+        return HumanMessage(f"[Notice from the agent framework, not from the user: {message.text}]", id=message.id)
+    return without_failure_report(message)

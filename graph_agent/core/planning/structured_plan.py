@@ -1,0 +1,171 @@
+"""Requests a structured plan of the next wave, in wave mode, and has an invalid one repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from pydantic import BaseModel
+
+from graph_agent.base._internal.text import to_json_safe
+from graph_agent.base.calls import canonical_calls
+from graph_agent.base.settings.config import Planner
+from graph_agent.base.types import NO_USAGE, Call, Usage
+from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, usage_of
+from graph_agent.core.planning.echoes import without_echoes
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.plan_cache import through_cache
+from graph_agent.core.planning.refusals import RefusedError
+from graph_agent.core.planning.reply import Planned, action_of
+from graph_agent.core.waves.reply import read_plan
+from graph_agent.core.waves.schema import PlanError, PlanningResult, check_wave
+from graph_agent.models.finish import refusal_text
+from graph_agent.models.parsing.calls import plan_end
+from graph_agent.models.reply_end import ended_at
+from graph_agent.models.stream_filters import has_no_answer, is_blank, without_sentinel
+from graph_agent.models.wire.answer_decoder import cut_at_stop
+from graph_agent.models.wire.text_form import PLAN_STATUS
+
+LimitCheck = Callable[[Usage, AIMessage], LimitMet | None]
+"""Maps a plan's usage and newest reply to the limit that forbids another request, and its size; None for no limit."""
+
+PLAN_REPAIRS = 1
+"""Maximum number of repairs of an invalid plan."""
+
+_EMPTY = ('The plan has the status "continue" and no calls.', ' Plan the calls that are needed, or use "done".')
+"""The fault of a plan without calls that does not end planning, and its fix, for the model."""
+
+
+class PlanningError(Exception):
+    """A structured plan is invalid after its repair; the text of the error lists its faults.
+
+    Args:
+        fault: The faults of the last plan.
+        usage: Usage of all requests for the plan.
+    """
+
+    def __init__(self, fault: PlanError, usage: Usage) -> None:
+        super().__init__(fault.faults)
+        self.usage = usage
+
+
+class RepairRequestError(Exception):
+    """The request to repair a plan failed, or a limit forbids it.
+
+    Args:
+        error: The error of the request; a `LimitMetError` for a limit.
+        usage: Usage of the earlier requests for the plan.
+    """
+
+    def __init__(self, error: Exception, usage: Usage) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.usage = usage
+
+
+async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
+    """Ask for a structured plan; an invalid plan is sent back once with all its faults.
+
+    Args:
+        request: The request, in wave mode.
+        tail: Messages after the conversation.
+        limit: Checked before a plan is sent back.
+
+    Raises:
+        PlanningError: If the plan is invalid after its repair.
+        RefusedError: If the model or its provider refuses.
+        RepairRequestError: If the request to repair a plan fails, or a limit forbids it (`LimitMetError`).
+        Exception: The provider's error.
+    """
+    messages = request.messages(tail)
+
+    async def ask() -> Planned:
+        return await _ask_with_repair(request, messages, limit)
+
+    caches = request.deps.caches_plans(request.settings)
+    planned = await (through_cache(request, messages, ask) if caches else ask())
+    planned = without_echoes(planned, request.deps.toolbox.schemas, messages)
+    return replace(planned, answers=not has_no_answer(planned.message.text)) if planned.answers else planned
+
+
+async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
+    """Ask for a plan, and once more if it is invalid; arguments and errors as for `ask_for_plan`."""
+    deps, settings, earlier = request.deps, request.settings, request.earlier
+    usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0
+    for attempt in range(1 + PLAN_REPAIRS):
+        try:
+            reply = await deps.planner.plan(messages, settings, offered=deps.toolbox.schemas)
+        except Exception as error:
+            if attempt == 0:
+                raise
+            raise RepairRequestError(error, usage) from error
+        usage = add_usage(usage, usage_of(reply, settings.prices))
+        if (text := refusal_text(reply, visible=False)) is not None:
+            raise RefusedError.from_reply(reply, text, usage)
+        reply, dropped = ended_at(reply, plan_end(reply.text))
+        invented += dropped
+        try:
+            plan = read_plan(reply, deps.plan_schema)
+            calls = check_wave(plan, settings.max_calls_per_wave, earlier.newest, earlier.ended)
+            stop = deps.planner.stop_sequences(settings)
+            answer = cut_at_stop(_answer_in(plan), stop) if answers and not calls else ""
+            if not calls and not answer and plan.status == "continue" and attempt < PLAN_REPAIRS:
+                raise PlanError(*_EMPTY)
+        except PlanError as fault:
+            if attempt == PLAN_REPAIRS:
+                raise PlanningError(fault, usage) from fault
+            if (met := limit(usage, reply)) is not None:
+                raise RepairRequestError(LimitMetError(*met), usage) from fault
+            messages = [*messages, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
+        else:
+            return replace(_planned(reply, plan, calls, usage, request.planner, answer), invented=invented)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _answer_in(plan: PlanningResult) -> str:
+    """Return the answer of a plan; empty if it has none."""
+    # A subclass of the user may give the field another type.
+    return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
+
+
+def _planned(
+    reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
+) -> Planned:
+    """Build the result of a valid plan.
+
+    Args:
+        reply: The reply that holds the plan.
+        plan: The parsed plan.
+        calls: Its calls, each after those it needs.
+        usage: Usage of all requests for the plan.
+        planner: The session's planner; with `dag`, the calls of the first plan are the last ones.
+        answer: The answer of a plan without calls; empty without one.
+    """
+    last = plan.status == "done" or planner == "dag" or not calls
+    message = AIMessage(
+        answer or plan.reasoning,
+        id=reply.id,
+        tool_calls=canonical_calls(calls),
+        usage_metadata=reply.usage_metadata,
+        response_metadata=reply.response_metadata if answer else {PLAN_STATUS: "done"} if calls and last else {},
+    )
+    slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else to_json_safe(plan.slots)
+    return Planned(
+        message,
+        calls,
+        usage,
+        last=last,
+        action=plan.action or action_of(calls),
+        reasoning=plan.reasoning,
+        extra={"slots": slots, "planner": planner},
+        answers=bool(answer),
+        empty=not calls and is_blank(reply.text) and not reply.tool_calls,
+    )
+
+
+def _as_text(reply: AIMessage) -> str:
+    """Return the arguments of a plan that came as a tool call, as text for a history without tools."""
+    calls: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
+    return str(calls[0]["args"]) if calls else ""
