@@ -78,7 +78,8 @@ def may_finalize(update: PlanUpdate) -> bool:
 
 
 async def finalize_in_plan(update: PlanUpdate) -> Command[Any]:
-    """Answer the input that a pass through `plan` ends, and return the update of both nodes."""
+    """Answer the input that a pass through `plan` ends; return the update of both nodes, which leads to the end or to
+    `plan`."""
     planned = dict(update.as_pairs())
     usage = planned.pop("usage", None)
     state = {

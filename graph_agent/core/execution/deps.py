@@ -142,10 +142,10 @@ class AgentDeps:
         return tighten_limits(own, remaining) if remaining else own
 
     def offering(self, client: ModelClient) -> ModelClient:
-        """Return a client that offers the toolbox's present tools, client tools and delegates; the given one if it
-        does.
+        """Return a client that offers the toolbox's present tools, client tools and delegates, and has the caller's
+        tool choice.
 
-        One changed copy for each client is kept.
+        The given client is returned if it does so already; otherwise one changed copy for each client is kept.
         """
         if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
             return client

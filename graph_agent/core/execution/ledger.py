@@ -84,7 +84,10 @@ class WaveRecovery:
     """Call id → writes of the call, for calls that had finished before the checkpoint was edited."""
 
     def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
-        """Whether a call has certainly not started in an earlier run.
+        """Whether a call has certainly not started in an earlier run: it has no note of its start, and one would exist.
+
+        A note would exist with the ledger, after a run that noted its unstarted calls, or if a person edited the
+        checkpoint.
 
         Args:
             id_: Id of the call.

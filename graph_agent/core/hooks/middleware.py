@@ -178,7 +178,7 @@ class AdmittedMiddleware:
 
     @property
     def adds_tools(self) -> bool:
-        """Whether it may add tools to model requests and run their calls itself."""
+        """Whether it may add tools to model requests and run their calls itself: it wraps both model and tool calls."""
         return self.model is not None and self.tool is not None
 
 

@@ -58,7 +58,8 @@ class CarriedMessages:
         return sorted([*self._before, *pieces], key=itemgetter("at"))
 
     def _at(self, before: int) -> int:
-        """Return the position in the history that corresponds to an index in the request; the end if there is none."""
+        """Return the history's position of the first message, from an index of the request on, that the history has;
+        else its end."""
         if before < len(self._request):
             positions = {message.id: position for position, message in enumerate(self._history)}
             for message in self._request[before:]:

@@ -332,7 +332,7 @@ def _compatibility_fault(value: Any, folder: Path) -> str | None:
 
 
 def _metadata_fault(value: Any, _: Path) -> str | None:
-    """Return what is wrong with a `metadata`, as a clause; None if it is a mapping of text to text."""
+    """Return what is wrong with a `metadata`, as a clause; None if it is empty or a mapping of text to text."""
     if value == "":  # the key without a value
         return None
     if not isinstance(value, dict) or not all(isinstance(text, str) for pair in value.items() for text in pair):

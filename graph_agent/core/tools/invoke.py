@@ -76,7 +76,7 @@ class CommandEffects:
 
     @classmethod
     def read(cls, returned: Any, call: Call, scope: CommandScope) -> CommandEffects:
-        """Return the effects of the messages and commands that a call returned, as far as `scope` allows them."""
+        """Return the effects of what a call returned; those that `scope` does not allow are in `refused` only."""
         effects = cls()
         for item in returned if isinstance(returned, list) else [returned]:
             if not isinstance(item, Command):
@@ -515,12 +515,11 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
 
 
 def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
-    """Return middleware's output with the status and the value (`stored`) of the call's own result, which a message
-    lacks.
+    """Return middleware's output with the status and the value (`stored`) of the call's own result, which no message
+    has.
 
-    Unchanged content and artifact keep both. A changed text of a call that was not run, or may have run, keeps them,
-    too. Changed content with the same artifact gets its value from the content alone, so that removed text does not
-    reappear.
+    Unchanged content and artifact keep both, and so does an error of a call that did not run or may have run. Changed
+    content gets its value from the content alone, so that removed text does not reappear. `outputs` are oldest first.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):

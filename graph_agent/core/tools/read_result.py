@@ -105,7 +105,7 @@ def part_of(text: str, source: str, offset: int, length: int) -> str:
         length: Maximum characters of the part.
 
     Raises:
-        ToolException: `offset` is at or past the end of a text that is not empty.
+        ToolException: `offset` is at or past the end of the text; 0 is allowed for an empty text.
     """
     size = len(text)
     if offset > max(0, size - 1):

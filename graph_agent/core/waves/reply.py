@@ -123,7 +123,11 @@ def _completed(text: str) -> dict[str, Any] | None:
 
 
 def _is_plan(value: Any) -> bool:
-    """Whether a JSON value is a plan, as opposed to an object that the user asked for."""
+    """Whether a JSON value is a plan, as opposed to an object that the user asked for.
+
+    A plan has the keys of one: calls in `tools` and a status, nothing but keys of plans, or calls with `id` or `args`;
+    without calls, only keys of plans and a status or two of them.
+    """
     if not isinstance(value, dict):
         return False
     tools, has_status = value.get("tools"), value.get("status") in _STATUS
