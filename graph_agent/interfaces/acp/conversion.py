@@ -160,9 +160,7 @@ class AcpProjection:
             yield update_plan(self._wave.values())
 
     def _rest(self, text: str, id_: str) -> Iterator[AcpUpdate]:
-        """Yield the part of a message's text that was not streamed: all of it, as the new message `id_`, if the
-        texts differ.
-        """
+        """Yield the part of a message's text that was not streamed: all, as the message `id_`, if the texts differ."""
         if self._sent and text.startswith(self._sent):
             id_, text = self._message_id, text[len(self._sent) :]
         self._message_id = self._sent = ""

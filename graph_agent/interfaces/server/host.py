@@ -52,7 +52,7 @@ class CheckpointNotifier:
         self.stopped = False
 
     def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
-        """Notify of every checkpoint that is stored through a saver, by any run; replaces the saver's `aput`."""
+        """Notify of every checkpoint that is stored through a saver; replaces the saver's `aput`."""
         aput: Callable[..., Any] = saver.aput
 
         async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +151,7 @@ class SessionFeed:
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
-        """Return the events after position `after` (-1 for all), which are in memory or else read from the database."""
+        """Return the events after position `after` (-1 for all), from memory or else from the database."""
         if after + 1 < self._first:
             # Followers that join together share one reading of the history.
             if self._history is None or self._history.done():
@@ -163,7 +163,7 @@ class SessionFeed:
         return found
 
     async def read(self) -> None:
-        """Read the new events of the session and wake the followers; end the feed if the session is deleted."""
+        """Read the new events and wake the followers; end the feed if the session is deleted."""
         before = self.pending
         new = await self._reader.read()
         if new is None:
@@ -192,7 +192,7 @@ class SessionFeed:
 
 
 class Feeds:
-    """The feeds of one process's sessions, each kept while it has followers; `reader_of` reads a thread's events."""
+    """The feeds of one process's sessions, each kept while it has followers."""
 
     def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
         self._notifier = notifier
@@ -417,19 +417,14 @@ class Host:
     """Start time of the server, in seconds since 1970."""
 
     def check_client_tools(self, names: list[str]) -> None:
-        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with the agent's
-        tools.
-        """
+        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with the agent's."""
         try:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise InvalidRequestError(f"{error}", "tools") from None
 
     def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
-        """Return warnings about a caller's tools that are no functions.
-
-        `InvalidRequestError` if the settings refuse them.
-        """
+        """Return warnings about a caller's tools that are no functions; raise if the settings refuse them."""
         if not types:
             return ()
         message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
@@ -438,9 +433,7 @@ class Host:
         return (f"{message} They were ignored.",)
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
-        """Raise `InvalidRequestError` for images with a URL if a client of the agent's models would download them
-        here.
-        """
+        """Raise `InvalidRequestError` for images with a URL if a client of a model would download them here."""
         builder = self.kept.builder
         if any(map(_has_image_url, messages)) and any(
             map(may_download_images, [builder.model, *builder.config.fallback_models])
@@ -461,7 +454,7 @@ class Host:
             )
 
     def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
-        """Return the credentials in a request's headers by name; `InvalidRequestError` if a header occurs twice."""
+        """Return the credentials in a request's headers; raise `InvalidRequestError` if a header occurs twice."""
         try:
             return credentials_of(request.headers, self.credential_headers)
         except InputError as error:

@@ -288,9 +288,7 @@ def _claim_of(key: str) -> str:
 
 
 def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
-    """Delete expired attempts with their threads within the context, every `retry_ttl_s / 2` seconds, at most a
-    minute.
-    """
+    """Delete expired attempts with their threads within the context, every `retry_ttl_s / 2` seconds or minute."""
     every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
     return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")
 

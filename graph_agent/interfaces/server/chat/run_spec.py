@@ -411,9 +411,7 @@ def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[st
 
 
 def merge_content(messages: Sequence[HumanMessage]) -> Any:
-    """Return the contents of messages as one: text joined by blank lines, or content blocks if any message has
-    blocks.
-    """
+    """Return the contents of messages as one: texts joined by blank lines, or blocks if any message has blocks."""
     if all(isinstance(message.content, str) for message in messages):
         return "\n\n".join(message.text for message in messages if message.text.strip())
     blocks: list[Any] = []
@@ -508,8 +506,9 @@ def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refu
 
 
 def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> list[dict[str, Any]]:
-    """Return the calls of all open approval requests: `{"token", "interrupt", "index", "name", "arguments"}`, in
-    order.
+    """Return the calls of all open approval requests, in order.
+
+    Each is `{"token", "interrupt", "index", "name", "arguments"}`; `token` names the thread, and is returned unchanged.
     """
     return [
         {"token": token, "interrupt": each.id, "index": index, "name": call["name"], "arguments": call["arguments"]}

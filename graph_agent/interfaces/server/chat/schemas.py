@@ -240,9 +240,7 @@ def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
 
 
 def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Raise `ProblemError` (`too_large`) if a request has too many messages, content parts and calls together, or
-    tools.
-    """
+    """Raise `ProblemError` (`too_large`) for too many tools, or messages, content parts and calls together."""
     found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
     for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
         if amount > most:
@@ -285,10 +283,9 @@ _ARGUMENTS = JsonBounds(values=20_000, depth=200)
 
 
 def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
-    """Check that the arguments of all calls of a request, pairs of an id and JSON as text, are not too many or too
-    deep.
+    """Check that the arguments of all calls of a request are not too many or too deep.
 
-    Raises `ProblemError`; `param` names the field.
+    Each call is a pair of an id and JSON as text. Raises `ProblemError`; `param` names the field.
     """
     remaining = _ARGUMENTS.values
     for id_, arguments in calls:
