@@ -71,9 +71,9 @@ AT_FIRST_USE = {
     *("core.approvals.decisions", "core.approvals.text", "session.assembly", "session.compiled"),
     *(
         "integrations.delegates.graph",
-        "core.delegation",
+        "core.tools.delegation",
         "core.execution.ledger",
-        "storage.inputs.deduplicator",
+        "session.deduplicator",
         "models.stream_watch",
         "models.parsing.calls",
         "models.prompts",
