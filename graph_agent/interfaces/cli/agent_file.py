@@ -45,7 +45,7 @@ async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool,
 
     Return the exit status, 1 if there is a problem.
     """
-    from graph_agent.devtools.checks import check_all
+    from graph_agent.agent_file.checks import check_all
     from graph_agent.interfaces.server.settings import unknown_variables
 
     problems = 0

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 
 from packaging.requirements import Requirement
 
+from graph_agent.agent_file.model_check import CheckResult, Status, ask_with_tool
 from graph_agent.base._internal.extras import PACKAGE, pip_install, requirements_of
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base.database_urls import MEMORY, file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError, McpServerError, OperatorError
-from graph_agent.devtools.model_check import CheckResult, Status, ask_with_tool
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
