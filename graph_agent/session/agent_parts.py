@@ -23,7 +23,7 @@ from graph_agent.models.prompts import Prompts
 
 if TYPE_CHECKING:
     from graph_agent.core.hooks.middleware import AdmittedMiddleware
-    from graph_agent.core.skills.catalog import SkillSet
+    from graph_agent.core.tools.skills import SkillSet
 
 
 logger = get_logger("graph_agent.assembly")
@@ -79,7 +79,7 @@ def opened_skills(folders: Sequence[str | Path]) -> SkillSet | None:
     if isinstance(folders, Sequence) and not folders:
         return None
     # Imported here: most agents have no skills.
-    from graph_agent.core.skills.catalog import open_skills
+    from graph_agent.core.tools.skills import open_skills
 
     return open_skills(folders)
 

@@ -45,7 +45,8 @@ OPTIONAL = {
     ),
     *(
         "graph_agent.interfaces.server.agui",
-        "graph_agent.core.skills",
+        "graph_agent.core.tools.skill_folder",
+        "graph_agent.core.tools.skills",
         "graph_agent.devtools.testing",
         "graph_agent.web.page",
     ),

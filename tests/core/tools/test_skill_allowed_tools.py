@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graph_agent.base.types import Call
-from graph_agent.core.skills.catalog import allows
+from graph_agent.core.tools.skills import allows
 
 
 @pytest.mark.parametrize(

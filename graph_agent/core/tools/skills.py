@@ -29,7 +29,9 @@ from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.approvals.policy import reviewed_together
-from graph_agent.core.skills.front_matter import (
+from graph_agent.core.state.messages import KEPT_AS
+from graph_agent.core.tools.read_result import READ_RESULT, part_of
+from graph_agent.core.tools.skill_folder import (
     FILE_NAMES,
     Skill,
     UnreadableFileError,
@@ -39,8 +41,6 @@ from graph_agent.core.skills.front_matter import (
     read_skill_text,
     skill_file,
 )
-from graph_agent.core.state.messages import KEPT_AS
-from graph_agent.core.tools.read_result import READ_RESULT, part_of
 from graph_agent.models.system_prompt import PromptContent, joined_sections
 
 MOST_BODY_CHARS = 60_000
