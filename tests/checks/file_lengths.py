@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 429
+MODULES = 428
 """Modules the package may have; lower it when modules join."""
-LINES = 96_298
+LINES = 96_297
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
