@@ -296,6 +296,7 @@ async def check_sessions(address: str) -> AsyncIterator[CheckResult]:
     from graph_agent.session.importing import read_history
     from graph_agent.storage.checkpoints.open import open_saver
 
+    # Limited, as a database may have a hundred thousand sessions.
     until, unread = time.monotonic() + _READ_S, 0
     async with open_saver(address) as saver:
         for session_id in await list_threads(saver):

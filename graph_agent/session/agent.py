@@ -284,6 +284,7 @@ def create_graph_agent(
         skills=skills,
     )
     graph.mcp_states = next((each.states for each in lists.values() if hasattr(each, "states")), None)
+    # LangGraph would take a text for a list of its characters.
     for argument, stops in (("interrupt_before", interrupt_before), ("interrupt_after", interrupt_after)):
         if isinstance(stops, str) and stops != "*":
             raise ConfigError(f"{argument}={stops!r}: give a list, e.g. {argument}=[{stops!r}].")

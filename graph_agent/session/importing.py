@@ -334,6 +334,7 @@ async def fork_session(saver: BaseCheckpointSaver[Any], session_id: str, fork_id
         raise InputError(
             f"The session {session_id!r} has no checkpoint after its event {seq}; fork it from the end of another step."
         )
+    # Full copies, since the new session does not have the checkpoints whose writes they are rebuilt from.
     copies = await read_history(saver, session_id, found)
     place: RunnableConfig = {"configurable": {"thread_id": fork_id, "checkpoint_ns": ""}}
     async with lock_idle_session(saver, fork_id):

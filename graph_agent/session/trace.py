@@ -269,6 +269,7 @@ class _Input:
             self.spans.append(
                 _call(begun, seq, start=_at(begun), status="running", needs=self.needs.get(begun["id"], ()))
             )
+        # In the order of their begin, because a call ends before calls that began earlier.
         self.spans.sort(key=lambda span: span.start)
         return _with_usage(
             Span(

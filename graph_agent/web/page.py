@@ -31,7 +31,9 @@ _MODULES = (
 )
 """Scripts of the page; each imports only scripts before it."""
 _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", re.MULTILINE)
+"""Matches an import of a script."""
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+"""Matches the word `export` before a definition."""
 _COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
 """Matches a comment on a line of its own, which is removed from the page."""
 _INDENTATION = re.compile(r"^ +|^\n", re.MULTILINE)
@@ -43,14 +45,17 @@ _OPERATORS = re.compile(r" (=>|[!=]==|&&|\|\||[-+]?=|\?\?|[<>]=) ")
 _PROGRAMS = "actions.js"
 """The script whose templates are Python programs, so that its white space is kept."""
 _EXPORT_LIST = re.compile(r"export ?\{([^{}]*)\};?")
+"""Matches a list of exports."""
 _MARKUP = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+"""Character that must not stand in a script element → its escape in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The HTML of a page, and its policy."""
+    """The HTML of a page, and the Content-Security-Policy for it."""
 
     html: str
+    """The whole document."""
     policy: str
     """Value of the `Content-Security-Policy` header."""
 
@@ -117,7 +122,9 @@ def export_of(session_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str,
 
 
 def json_in_html(value: Any) -> str:
-    """Return a value as JSON text that can stand inside a script element of an HTML document."""
+    """Return a value as JSON text that can stand inside a script element of an HTML document, without `<`, `>` and
+    `&`.
+    """
     # Only `<` could end the element; JSON may escape every character.
     return json.dumps(value, separators=(",", ":")).translate(_MARKUP)
 
@@ -129,6 +136,7 @@ def source_hash(text: str) -> str:
 
 @cache
 def _static(name: str) -> str:
+    """Return the text of a file of the page; cached."""
     return (resources.files("graph_agent.web") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -142,6 +150,7 @@ def _script() -> str:
 
 def _as_function(name: str) -> str:
     """Return a script as the body of a function that returns its exports."""
+    # Small, because each exported session contains all of it.
     text = _COMMENT.sub("", _static(name))
     if name != _PROGRAMS:
         text = _INDENTATION.sub("", text)
@@ -149,15 +158,18 @@ def _as_function(name: str) -> str:
     exports: list[str] = []
 
     def imported(match: re.Match[str]) -> str:
+        """Return the statement that reads the imported names from the table of scripts."""
         default, names, path = match.groups()
         source = f"modules[{json.dumps(f'{folder}/{path}'.removeprefix('/').replace('./', ''))}]"
         return f"const {default}={source}.default;" if default else f"const{{{names.replace(' as ', ':')}}}={source};"
 
     def exported(match: re.Match[str]) -> str:
+        """Note an exported name, and remove the word `export`."""
         exports.append(match[1])
         return ""
 
     def listed(match: re.Match[str]) -> str:
+        """Note the names in a list of exports, and remove the list."""
         for item in match[1].split(","):
             local, _, public = item.strip().partition(" as ")
             exports.append(f"{public}:{local}" if public else local)

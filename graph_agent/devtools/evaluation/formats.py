@@ -119,6 +119,7 @@ def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[st
             metadata = {"metadata": given["metadata"]}
         expected = given.get("expected_output")
         evaluators = [*shared, *(given.get("evaluators") or [])]
+        # Without any evaluator, an expected output would be lost.
         if not is_checked and expected is not None:
             evaluators = ["EqualsExpected"]
         answer: dict[str, Any] = {"contains": []}

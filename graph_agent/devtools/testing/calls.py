@@ -145,6 +145,7 @@ def compare_calls(
     """
     stated = [[*each] if isinstance(each, Sequence) else [each] for each in expected]
     listed = [call for group in stated for call in group]
+    # Without an order, waves have no meaning: all calls are one group.
     if order in ("any", "subset"):
         return _compare_group(0, listed, actual, may_have_more=order == "subset")
     waves = [[call] for call in actual] if order == "exact" else waves_of(actual)

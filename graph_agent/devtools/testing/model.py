@@ -414,6 +414,7 @@ class _Improvisation(ModelScript):
         with self._lock:
             self.requests.append(request)
         tools = {tool["function"]["name"]: tool["function"] for tool in request.tools if "function" in tool}
+        # With structured planning, this one tool carries the calls of all others.
         plan = tools.pop(PLAN_TOOL, None)
         schemas = {name: tool.get("parameters") or {} for name, tool in tools.items()}
         messages = [message for message in request.messages if not is_example(message)]

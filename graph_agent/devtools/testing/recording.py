@@ -264,10 +264,12 @@ def recording_of(
         input_ids: Number of events before an input → the id that the caller gave the input; None if unknown.
         questions: Call id → what each call of this id asked a person, in order; several calls may have one id.
     """
+    # Iterators, since each call with this id takes the next list of questions.
     asked = {id_: iter(each) for id_, each in (questions or {}).items()}
     inputs: list[RecordedInput] = []
     gaps: list[str] = []
     turns = _message_turns(messages)
+    # Messages are assigned by the number of their input, as they have no link to it.
     split, first = list(inputs_of(events)), 0
     for number, own in enumerate(split, 1):
         reader = _InputReader(own, turns[number - 1] if len(turns) == len(split) else [], writes, asked)

@@ -220,6 +220,7 @@ class Replayer:
             ignores_prompt=self._ignores_prompt,
             replaced_tools=frozenset(self._real),
         )
+        # What the recording process had learned from refusals decides how requests look.
         learned = learned_rules(events)
         agent = self._rebuilt(model_rules=learned) if learned else self._recorded_agent
         history = Session(agent, recording.session_id)

@@ -46,6 +46,7 @@ def origin_of(url: str | httpx.URL) -> Origin:
         raise ConfigError(f"{url!r} is no address: {error}; write e.g. 'http://127.0.0.1:9001'.") from None
     if parsed.scheme not in _PORTS or not parsed.host:
         raise ConfigError(f"{str(url)!r} is no address of an agent; write e.g. 'http://127.0.0.1:9001'.")
+    # A card may name its own host by another of these names.
     host = "localhost" if parsed.host in _LOOPBACK else parsed.host.lower()
     return parsed.scheme, host, parsed.port or _PORTS[parsed.scheme]
 
@@ -232,6 +233,7 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
             f"its card names {elsewhere}, which is not a configured host; "
             "correct the card, or allow that host with 'allowed_origins'"
         )
+    # Only these remain, so that the client cannot choose another host.
     del card.supported_interfaces[:]
     card.supported_interfaces.extend(kept)
     return card

@@ -49,6 +49,7 @@ def data_part(data: Any) -> Part:
     from which `part_data` of this package restores integers.
     """
     part = Part(data=ParseDict(_representable(data), Value()))
+    # Compared as text: in Python, the integer 1 equals the float 1.0.
     exact = json.dumps(data, sort_keys=True)
     if json.dumps(_received(part), sort_keys=True) != exact:
         part.metadata.update({_EXACT: exact})

@@ -293,9 +293,11 @@ class FollowedTask:
         pause = _FIRST_POLL_S
         while self.running and self.id:
             await anyio.sleep(pause)
+            # Longer and longer, because most tasks end at once and the others take minutes.
             pause = min(pause * 2, _LONGEST_POLL_S)
             before = self.status
             await self._refresh()
+            # A task that is polled shows only by a new status that the agent is at work.
             if self.status != before:
                 self._reset_timeout()
 

@@ -440,6 +440,7 @@ class BackgroundRuns:
         """
         config = ensure_config()
         configurable = config["configurable"]
+        # A session of its own is the only place from which the result can be read later.
         if self._saver() is None or not delegation.session_id or DEPTH_LEFT in configurable or in_blocking_run.get():
             return None
         # The namespace of the node's task is the same after a crash, so that its repetition finds the session.

@@ -21,7 +21,9 @@ logger = get_logger("graph_agent.mcp")
 
 ResultPage = TypeVar("ResultPage", bound=types.PaginatedResult, covariant=True)
 _MAX_PAGES = 1000
+"""Maximum pages that are read of one list."""
 _Check = Callable[[dict[str, Any]], None]
+"""Checks structured content; raises `RuntimeError` if it does not fit."""
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
 """Called as `(context, params)`, as in the MCP SDK, or with a third `CallbackContext`, as in LangChain's adapters."""
 
@@ -30,7 +32,8 @@ class McpSession(ClientSession):
     """The SDK's client session, with the server's requests handled in tasks of their own.
 
     The SDK awaits the elicitation callback in the loop that also delivers all replies, so that a question that waits
-    for a user would block every other call of the server.
+    for a user would block every other call of the server. `on_tools_changed` is called when the server announces
+    changed tools; the other arguments are the SDK's.
     """
 
     def __init__(self, *args: Any, on_tools_changed: Callable[[], None], **kwargs: Any) -> None:
@@ -40,16 +43,19 @@ class McpSession(ClientSession):
         self._checks: dict[str, tuple[dict[str, Any], _Check]] = {}
 
     async def _received_request(self, responder: RequestResponder[types.ServerRequest, types.ClientResult]) -> None:
+        """Handle a request of the server in a task, which ends with the session."""
         task = asyncio.create_task(super()._received_request(responder))
         self._answering.add(task)
         task.add_done_callback(self._answered)
 
     async def _received_notification(self, notification: types.ServerNotification) -> None:
+        """Handle a notification, and report changed tools."""
         await super()._received_notification(notification)
         if isinstance(notification.root, types.ToolListChangedNotification):
             self._on_tools_changed()
 
     def _answered(self, task: asyncio.Task[None]) -> None:
+        """Forget a request that was handled; log an error."""
         self._answering.discard(task)
         if not task.cancelled() and (error := task.exception()):
             logger.debug("An answer to an MCP server's request could not be sent: %r", error)
@@ -93,6 +99,7 @@ def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
         raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
 
     def check(content: dict[str, Any]) -> None:
+        """Raise `RuntimeError` if structured content does not fit the schema, or takes too long to check."""
         try:
             validate(content)
         except (SlowSchemaError, RecursionError) as error:
@@ -104,6 +111,8 @@ def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
 
 
 class _PageReader(Protocol[ResultPage]):
+    """A request for one page of a list."""
+
     async def __call__(self, *, params: types.PaginatedRequestParams | None) -> ResultPage: ...
 
 
@@ -134,6 +143,7 @@ def elicitation_for(server: str, handler: ElicitationHandler | None) -> Elicitat
     async def ask(
         context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
+        """Answer a question by the callback; an exception is logged and becomes an error reply."""
         extra = (CallbackContext(server_name=server),) if takes_context else ()
         try:
             return await handler(context, params, *extra)
@@ -147,6 +157,7 @@ def elicitation_for(server: str, handler: ElicitationHandler | None) -> Elicitat
 
 
 def _takes_three(handler: ElicitationHandler) -> bool:
+    """Whether a callback accepts a third argument."""
     try:
         inspect.signature(handler).bind(None, None, None)
     except TypeError:

@@ -38,19 +38,23 @@ TRANSPORTS: dict[str, Transport] = {
     "http": "streamable_http",
     "sse": "sse",
 }
+"""Name of a transport in a connection → its canonical name."""
 _HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs", "oauth"}
 TRANSPORT_KEYS: dict[Transport, set[str]] = {
     "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
     "streamable_http": {*_HTTP, "terminate_on_close"},
     "sse": _HTTP,
 }
+"""Transport → keys that belong to it only."""
 
 
 def _as_seconds(value: Any) -> Any:
+    """Return a duration in seconds; any other value unchanged."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 Seconds = Annotated[float, Field(strict=True, gt=0), BeforeValidator(_as_seconds)]
+"""A number of seconds above zero, also given as a `timedelta`."""
 Roots = Annotated[tuple[types.Root, ...] | None, WithJsonSchema({"type": "array", "items": {"type": "string"}})]
 
 
@@ -93,6 +97,7 @@ class ServerConfig(BaseModel):
     @field_validator("tool_prefix", mode="before")
     @classmethod
     def _read_prefix(cls, value: Any, info: ValidationInfo) -> str:
+        """Convert `tool_prefix` to a text; raise `ValueError` for another type."""
         own = f"{info.data['name']}_"
         if isinstance(value, bool):
             return own if value else ""
@@ -108,6 +113,7 @@ class ServerConfig(BaseModel):
 
 
 COMMON_KEYS = ServerConfig.model_fields.keys() - {"name", "options"}
+"""Keys of every transport."""
 
 
 def check_connections(
@@ -126,6 +132,7 @@ def check_connections(
 
 
 def _check(name: Any, connection: Any) -> ServerConfig:
+    """Validate one connection; raise `ConfigError` with the name of the server."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"MCP server names must be non-empty text; got {name!r}.")
     if not isinstance(connection, Mapping):
@@ -151,6 +158,7 @@ def _check(name: Any, connection: Any) -> ServerConfig:
 
 
 def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
+    """Return the transport of a connection; raise `ConfigError` if it is missing or unknown."""
     if "transport" not in connection:
         guess = "stdio" if "command" in connection else "streamable_http"
         _refuse(name, f"'transport' is missing; {did_you_mean(guess, TRANSPORTS)}")
@@ -161,6 +169,7 @@ def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
 
 
 def _check_stdio(name: str, options: dict[str, Any]) -> None:
+    """Raise `ConfigError` if a setting of the transport `stdio` is missing or invalid."""
     command = options.get("command")
     if not isinstance(command, str) or not command:
         _refuse(name, f"transport 'stdio' needs 'command', the program to start; got {command!r}.")
@@ -176,6 +185,9 @@ def _check_stdio(name: str, options: dict[str, Any]) -> None:
 
 
 def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
+    """Raise `ConfigError` if a setting of a transport over HTTP is missing or invalid; convert timeouts and `oauth` in
+    place.
+    """
     url = options.get("url")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         _refuse(name, f"transport {transport!r} needs 'url', beginning with http:// or https://; got {url!r}.")
@@ -190,6 +202,7 @@ def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
 
 
 def _set_oauth(name: str, options: dict[str, Any]) -> None:
+    """Replace the key `oauth` of a connection by the `auth` that it describes; raise `ConfigError` if it is invalid."""
     # Imported here: only servers with OAuth need it.
     from graph_agent.integrations.mcp.oauth import FileOAuth, read_oauth
 
@@ -203,6 +216,7 @@ def _set_oauth(name: str, options: dict[str, Any]) -> None:
 
 
 def _check_texts(name: str, key: str, value: Any) -> None:
+    """Raise `ConfigError` unless a setting maps texts to texts; the message has no value, which may be secret."""
     if not isinstance(value, Mapping):
         _refuse(name, f"{key!r} must map texts to texts; got {type(value).__name__}.")
     for entry, text in value.items():
@@ -212,6 +226,7 @@ def _check_texts(name: str, key: str, value: Any) -> None:
 
 
 def _seconds(name: str, key: str, value: Any) -> float:
+    """Return a duration as seconds; raise `ConfigError` unless it is above zero."""
     seconds = _as_seconds(value)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         _refuse(name, f"{key!r} must be seconds above zero; got {value!r}.")
@@ -230,6 +245,9 @@ def read_roots(name: str, value: Any) -> tuple[types.Root, ...]:
 
 
 def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
+    """Return the connections with the given authentication, where they have none; `ConfigError` if it names a wrong
+    server.
+    """
     if auth is None:
         return servers
     http_servers = [server.name for server in servers if server.transport != "stdio"]
@@ -258,4 +276,5 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
 
 
 def _refuse(name: str, problem: str) -> NoReturn:
+    """Raise `ConfigError` for a server."""
     raise ConfigError(f"MCP server {name!r}: {problem}")

@@ -1,9 +1,10 @@
 """Turns a server's questions during a call into interrupts of the graph, and answers its sampling requests.
 
-The call stays open on the server while its session waits, and the answer is delivered to it, with a Store also from
-another process. If the call is lost before the answer arrives, because its process or its server has ended, a call that
-may be repeated is made again, and equal questions receive the answers that were given before. The outcome of any other
-lost call is unknown.
+An elicitation is a question of an MCP server to the user during a call, a sampling request one to the agent's model. A
+call that waits is suspended: it stays open on the server while its session waits, and the answer is delivered to it,
+with a Store also from another process. If the call is lost before the answer arrives, because its process or its server
+has ended, a call that may be repeated is made again, and equal questions receive the answers that were given before.
+The outcome of any other lost call is unknown.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ logger = get_logger("graph_agent.mcp")
 MAX_SAMPLES = 16
 """Maximum requests to the model that a server may make during one call."""
 _STOP_REASONS = {"length": "maxTokens", "max_tokens": "maxTokens", "MAX_TOKENS": "maxTokens"}
+"""A provider's finish reason → stop reason of MCP; `endTurn` for others."""
 
 
 async def answer_with(
@@ -120,6 +122,9 @@ def _messages(params: types.CreateMessageRequestParams) -> list[BaseMessage]:
 
 
 def _block(block: types.SamplingMessageContentBlock) -> dict[str, Any]:
+    """Return a content block of a sampling request for LangChain; raise `ValueError` for a type that models do not
+    accept.
+    """
     match block:
         case types.TextContent():
             return {"type": "text", "text": block.text}
@@ -165,9 +170,11 @@ async def call_and_ask(
     config = get_config()
 
     async def take() -> SuspendedCall | None:
+        """Return the suspended call of an earlier task, if there is one."""
         return server.suspended.take(key)
 
     async def start() -> SuspendedCall:
+        """Start the call in a task of its own, and register it."""
         started = SuspendedCall(key, session_id, wave)
         report = started.report if on_progress is not None else None
         started.start(_call(server, tool, arguments, report, meta, started))
@@ -210,6 +217,7 @@ async def _call(
             return await server.call(tool, arguments, on_progress, meta, (suspended.session_id, suspended.ask))
         except UrlsRequiredError as error:
             refusals += 1
+            # A server that never accepts the call would ask the user forever.
             if refusals > _MAX_REFUSALS or not error.elicitations:
                 raise
             suspended.refused = True
@@ -246,7 +254,15 @@ async def _continue_elsewhere(
 
 
 class _Conversation:
-    """The part of a call that one task of the graph runs: interrupts for questions, passes answers to the server."""
+    """The part of a call that one task of the graph runs: interrupts for questions, passes answers to the server.
+
+    Args:
+        server: The server.
+        tool: The tool's definition.
+        bridge: Runs code on the event loop of the server's session.
+        call: The agent's call.
+        suspended: The call on the server, which may have begun in an earlier task.
+    """
 
     def __init__(
         self, server: McpServer, tool: types.Tool, bridge: LoopBridge, call: Call, suspended: SuspendedCall
@@ -294,6 +310,7 @@ class _Conversation:
         return outcome
 
     async def _leave(self) -> None:
+        """Leave the call waiting for a later task, or for another process through the Store."""
         self._server.suspended.leave(self._suspended)
         if self._store is not None:
             self._server.suspended.watch(StoreInbox(self._store, HANDOVER))
@@ -327,6 +344,7 @@ class _Conversation:
         return {"result": outcome.model_dump(mode="json", by_alias=True)}
 
     async def _end(self) -> None:
+        """Remove the call, and cancel it if it runs."""
         self._server.suspended.end(self._suspended)
 
     async def _repeat_interrupts(self) -> None:
@@ -338,6 +356,10 @@ class _Conversation:
                 await self._deliver(question, each.value, answer)
 
     async def _answer(self, question: OpenQuestion) -> None:
+        """Answer a question by an answer that was given before, or interrupt the graph for one.
+
+        An earlier answer that no longer fits is dropped; the question then comes again.
+        """
         value = self._request(question)
         digest = value["questions"][-1]
         if known := self._suspended.answers.get(digest):
@@ -353,6 +375,9 @@ class _Conversation:
         await self._deliver(question, value, answer)
 
     async def _deliver(self, question: OpenQuestion, value: ElicitationRequest, answer: Any) -> None:
+        """Deliver the user's answer to a question; interrupt the graph again, with the error, while the answer does not
+        fit.
+        """
         while True:
             try:
                 valid = await asyncio.to_thread(read_elicitation_answer, value, answer)
@@ -366,22 +391,30 @@ class _Conversation:
                 return await self._give(question, value["questions"][-1], valid)
 
     async def _give(self, question: OpenQuestion, digest: str, answer: ElicitationAnswer) -> None:
+        """Pass a valid answer to the server, or keep it for the repeated call if the session has ended."""
         if not await self._reply(question, types.ElicitResult(action=answer.action, content=answer.content)):
             # The server's session has ended, and a repeated call asks the question again.
             self._suspended.answers.setdefault(digest, []).append(answer.as_value())
 
     async def _reply(self, question: OpenQuestion, reply: ClientReply) -> bool:
+        """Send a reply to a question; return False if the question is void."""
+
         async def give() -> bool:
+            """Send the reply, on the event loop of the session."""
             return self._suspended.answer(question, reply)
 
         return await self._bridge.run(give)
 
     def _report_usage(self) -> None:
+        """Add the usage of the call's requests to the model that no task has reported yet."""
         if self._sampler is not None:
             self._sampler.usage = add_usage(self._sampler.usage, self._suspended.usage)
             self._suspended.usage = NO_USAGE
 
     async def _sample(self, params: types.CreateMessageRequestParams) -> ClientReply:
+        """Answer a sampling request by the agent's model; refuse it beyond `MAX_SAMPLES`, or if the connection does not
+        permit it.
+        """
         self._suspended.samples += 1
         if self._sampler is None or not self._server.samples:
             return NO_SAMPLING
@@ -390,10 +423,14 @@ class _Conversation:
         return await answer_with(self._sampler, params, self._server.config)
 
     def _request(self, question: OpenQuestion) -> ElicitationRequest:
+        """Return a question in the form of the interrupt: server, call, message, form or address, and digests of all
+        questions.
+        """
         params = question.params
         assert not isinstance(params, types.CreateMessageRequestParams)
         schema = params.requestedSchema if isinstance(params, types.ElicitRequestFormParams) else None
         url = params.url if isinstance(params, types.ElicitRequestURLParams) else None
+        # With all digests so far, a repeated call in another process knows which questions it must ask first.
         before = [each.value["questions"][-1] for each in self._suspended.asked]
         value: ElicitationRequest = {
             "type": "elicitation",
@@ -427,6 +464,7 @@ async def _asked_before(config: RunnableConfig, call: Call) -> ElicitationReques
 
 
 def _lost(server: McpServer, tool: types.Tool) -> str:
+    """Return the text for a call that was lost while it waited for an answer."""
     return (
         f"MCP server {server.config.name!r}: the call of {tool.name!r} ended while it waited for a person's answer, "
         "which was not delivered; it may have taken effect."

@@ -70,6 +70,10 @@ class LoopBridge:
     def _start(
         self, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> tuple[concurrent.futures.Future[None], concurrent.futures.Future[T]]:
+        """Start the work on the owning loop; return a future of its start and one of its result.
+
+        Raises `McpCallError` if that loop does not run any more.
+        """
         if not self._loop.is_running():
             raise McpCallError(
                 "The event loop that opened the MCP servers is not running; keep it running, and stay inside "
@@ -79,6 +83,7 @@ class LoopBridge:
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         async def run() -> T:
+            """Note the start, and do the work; it is cancelled if the caller has given up waiting for the start."""
             if not started.set_running_or_notify_cancel():
                 raise asyncio.CancelledError
             started.set_result(None)
@@ -88,6 +93,7 @@ class LoopBridge:
 
 
 def _blocked() -> SyncInLoopError:
+    """Return the error for an owning loop that is blocked."""
     return SyncInLoopError(
         f"The event loop that opened the MCP servers did not take a call within {START_TIMEOUT_S:g} s: it is blocked, "
         "most likely by a synchronous call such as graph.invoke(...) made from its own thread; "

@@ -119,10 +119,15 @@ async def open_mcp_tools(
     finally:
         # Shielded: processes must end even if a cancelled scope ends the block.
         with anyio.CancelScope(shield=True):
+            # At the same time, since each may take seconds to end its process.
             await asyncio.gather(*(server.close() for server in servers))
 
 
 async def _tools_or_error(server: McpServer) -> list[types.Tool] | str:
+    """Open a server, and return its tools, or the error for which it did not start.
+
+    The error is logged; of a `required` server it is raised as `McpServerError`.
+    """
     try:
         return await server.open()
     except McpServerError as error:
@@ -174,6 +179,7 @@ class _Opening:
         """Wait at most five seconds until the changes that servers have announced are listed."""
 
         async def wait() -> None:
+            """Wait for the tasks that list tools."""
             if tasks := [task for server in self.servers if (task := server.relisting) is not None]:
                 await asyncio.wait(tasks, timeout=_SETTLE_S)
 
@@ -198,6 +204,9 @@ class _Opening:
         return list(listed.values()), conflicts
 
     def _current(self) -> Iterator[McpTool]:
+        """Yield the LangChain tools of all servers, converted at the first time and after a change of their
+        definition.
+        """
         for server in self.servers:
             for name, tool in server.tools.items():
                 converted = self._converted.get((server.config.name, name))
@@ -217,6 +226,7 @@ class _Opening:
         may_open = bool(self._converted)
 
         async def check() -> list[bool]:
+            """Check all servers at the same time."""
             return await asyncio.gather(*(server.is_up(may_open=may_open) for server in self.servers))
 
         up = await self._bridge.run(check)
@@ -229,6 +239,7 @@ def _comparable(name: str) -> str:
 
 
 def _equal_names(first: McpTool, second: McpTool) -> ConfigError:
+    """Return the error for two tools whose names cannot be distinguished."""
     servers = [str((tool.metadata or {})["mcp_server"]) for tool in (first, second)]
     if servers[0] == servers[1]:
         return ConfigError(

@@ -26,11 +26,13 @@ UNREADABLE = {"graph_agent": "unreadable"}
 _HEAD = 65_536
 """Maximum bytes of an unreadable message that are searched for its id."""
 _SHOWN = 200
+"""Maximum bytes of an unreadable message in an error."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]|-?\d+')
+"""The parts of JSON by which an id is found: texts, brackets, colons and integers."""
 
 
 class UnreadableError(Exception):
-    """A message from a server cannot be parsed.
+    """Raised when a message from a server cannot be parsed.
 
     Args:
         reason: Why, as a clause that begins with "its" or "it".
@@ -109,6 +111,7 @@ def replacement_for(error: UnreadableError) -> SessionMessage | None:
 
 def request_id_in(raw: bytes) -> types.RequestId | None:
     """Return the top-level `id` in JSON that may be damaged or incomplete; None if the first 65,536 bytes have none."""
+    # By tokens, as a damaged or cut message cannot be parsed.
     depth, key, previous = 0, b"", b""
     for token in _TOKEN.finditer(raw, 0, _HEAD):
         text = token[0]
@@ -126,6 +129,7 @@ def request_id_in(raw: bytes) -> types.RequestId | None:
 
 
 def _read_id(text: bytes) -> types.RequestId | None:
+    """Return an id in JSON as a number or text; None for anything else."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -134,6 +138,7 @@ def _read_id(text: bytes) -> types.RequestId | None:
 
 
 def _input_of(error: ValueError) -> bytes:
+    """Return the message in a validation error of pydantic; empty for another error."""
     if not isinstance(error, ValidationError):
         return b""
     given = error.errors(include_url=False, include_context=False)[0]["input"]
@@ -144,6 +149,7 @@ def _input_of(error: ValueError) -> bytes:
 
 
 def _fault(error: ValueError) -> str:
+    """Return why a message is malformed, in a few words."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if first["type"] == "json_invalid":
@@ -153,7 +159,7 @@ def _fault(error: ValueError) -> str:
 
 
 class McpCallError(McpServerError, ToolException):
-    """A call was not answered by its server. Further calls use the same session or a new one."""
+    """Raised when a call was not answered by its server. Further calls use the same session or a new one."""
 
     def __init__(self, message: str, *, may_have_run: bool) -> None:
         super().__init__(message)
@@ -162,7 +168,9 @@ class McpCallError(McpServerError, ToolException):
 
 
 class UrlsRequiredError(ToolException):
-    """A server refused a call, which did not run, until the user has opened the addresses in `elicitations`."""
+    """Raised when a server refused a call, which did not run, until the user has opened the addresses in
+    `elicitations`.
+    """
 
     def __init__(self, server: str, error: types.ErrorData) -> None:
         super().__init__(f"MCP server {server!r}: {error.message}")
@@ -186,15 +194,15 @@ class Loss:
 
 
 class NotStartedError(Exception):
-    """A server process could not be started; the message names the connection key and the fix."""
+    """Raised when a server process could not be started; the message names the connection key and the fix."""
 
 
 class AuthorizationNeededError(Exception):
-    """A server refuses the client until a user authorizes it; the message has the fix."""
+    """Raised when a server refuses the client until a user authorizes it; the message has the fix."""
 
 
 class LostCallError(Exception):
-    """A call was lost, and no retry has been decided yet. Only raised inside this package."""
+    """Raised inside this package when a call was lost, before a retry is decided."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss.reason)

@@ -40,6 +40,7 @@ AUTHORIZATION_S = 300.0
 STORE = Path("~/.config/graph-agent/mcp-tokens")
 """Default folder of the token files."""
 _PAGE = "<!doctype html><meta charset=utf-8><title>{0}</title><p>{0} You can close this window."
+"""The page that a browser shows after the redirect."""
 
 
 class OAuthSettings(CheckedModel):
@@ -131,11 +132,12 @@ class TokenFile:
         return _parsed(OAuthClientInformationFull, self.read().get("client"))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Store the client registration."""
+        """Store the client's registration at the server."""
         self.write(client=client_info.model_dump(mode="json", exclude_none=True))
 
 
 def _parsed(model: type[TokenModel], value: Any) -> TokenModel | None:
+    """Return a stored value as a model; None if it is missing or invalid."""
     try:
         return None if value is None else model.model_validate(value)
     except ValidationError:
@@ -143,7 +145,13 @@ def _parsed(model: type[TokenModel], value: Any) -> TokenModel | None:
 
 
 class FileOAuth(OAuthClientProvider):
-    """The SDK's OAuth provider with a token file that several processes may share."""
+    """The SDK's OAuth provider with a token file that several processes may share.
+
+    Args:
+        server: Name of the server, for messages.
+        server_url: URL of the server.
+        settings: The settings of OAuth.
+    """
 
     def __init__(self, server: str, server_url: str, settings: OAuthSettings) -> None:
         self._name = server
@@ -172,6 +180,7 @@ class FileOAuth(OAuthClientProvider):
         Raises `AuthorizationNeededError` if the user must authorize the client and cannot be asked, refuses, or takes
         too long.
         """
+        # Refresh tokens can often be used once: the old one would fail after another process has refreshed it.
         if (version := self._file.version()) != self._version:
             self._initialized = False
             self._version = version
@@ -189,6 +198,7 @@ class FileOAuth(OAuthClientProvider):
             self._close()
 
     async def _initialize(self) -> None:
+        """Read tokens, expiry, the server's metadata and the client from the file and the settings."""
         await super()._initialize()
         stored, context = self._file.read(), self.context
         context.token_expiry_time = stored.get("expires_at")
@@ -204,6 +214,10 @@ class FileOAuth(OAuthClientProvider):
             )
 
     async def _show(self, url: str) -> None:
+        """Show the address at which the user authorizes the client, and listen for the redirect.
+
+        Raises `AuthorizationNeededError` if no user can be asked.
+        """
         # Stored for later processes, which refresh tokens without a discovery.
         if self.context.oauth_metadata is not None:
             self._file.write(metadata=self.context.oauth_metadata.model_dump(mode="json", exclude_none=True))
@@ -225,6 +239,7 @@ class FileOAuth(OAuthClientProvider):
         self._redirected = received = asyncio.get_running_loop().create_future()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """Answer one request of a browser, and note the redirect."""
             line = (await reader.readline()).decode(errors="replace").split(" ")
             target = urlsplit(line[1]) if len(line) > 1 else urlsplit("")
             values = {name: given[0] for name, given in parse_qs(target.query).items()}
@@ -259,6 +274,9 @@ class FileOAuth(OAuthClientProvider):
         return values["code"], values.get("state")
 
     def _redirect_uri(self) -> str:
+        """Return the address of the redirect: that of the registered client, or one on 127.0.0.1 with the port of the
+        settings.
+        """
         # A registered client is redirected to its registered address only.
         stored = _parsed(OAuthClientInformationFull, self._file.read().get("client"))
         if stored is not None and stored.redirect_uris:
@@ -270,6 +288,7 @@ class FileOAuth(OAuthClientProvider):
         return f"http://127.0.0.1:{port}/callback"
 
     def _close(self) -> None:
+        """Stop listening for the redirect."""
         if self._server is not None:
             self._server.close()
             self._server = None

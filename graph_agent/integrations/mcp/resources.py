@@ -46,10 +46,14 @@ def listing_tools(server: McpServer, bridge: LoopBridge, source: Any) -> list[Mc
     prefix = config.tool_prefix or f"{config.name}_"
 
     def tool(name: str, description: str, schema: dict[str, Any], work: _Work) -> McpTool:
+        """Return a tool that only reads, whose calls perform `work` with a session of the server."""
+
         async def call(**arguments: Any) -> str:
+            """Perform the work on the event loop of the session."""
             return await bridge.run(lambda: _request(server, prefix + name, work, arguments))
 
         def call_blocking(**arguments: Any) -> str:
+            """Perform the work on the event loop of the session, and block until it is done."""
             return bridge.run_blocking(lambda: _request(server, prefix + name, work, arguments))
 
         return McpTool(
@@ -73,9 +77,13 @@ def listing_tools(server: McpServer, bridge: LoopBridge, source: Any) -> list[Mc
 
 
 _Work = Callable[[ClientSession, dict[str, Any]], Awaitable[str]]
+"""Sends requests over a session with the arguments of a call, and returns the text for the model."""
 
 
 async def _request(server: McpServer, name: str, work: _Work, arguments: dict[str, Any]) -> str:
+    """Perform the work of a tool; raise `ToolException` if the server answers with an error, or an argument is
+    invalid.
+    """
     try:
         return await server.request(name, lambda session: work(session, arguments))
     except McpError as error:
@@ -85,6 +93,7 @@ async def _request(server: McpServer, name: str, work: _Work, arguments: dict[st
 
 
 async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> str:
+    """Return the resources and resource templates of a server, one JSON object a line."""
     listed: list[Any] = [each async for page in read_pages(session.list_resources) for each in page.resources]
     try:
         pages = read_pages(session.list_resource_templates)
@@ -97,27 +106,32 @@ async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> 
 
 
 async def _read_resource(session: ClientSession, arguments: dict[str, Any]) -> str:
+    """Return the content of a resource as text."""
     result = await session.read_resource(AnyUrl(str(arguments["uri"])))
     return "\n".join(resource_text(content) for content in result.contents)
 
 
 async def _list_prompts(session: ClientSession, arguments: dict[str, Any]) -> str:
+    """Return the prompts of a server, one JSON object a line."""
     prompts = [each async for page in read_pages(session.list_prompts) for each in page.prompts]
     return _as_lines(prompts, {"name", "description", "arguments"})
 
 
 async def _get_prompt(session: ClientSession, arguments: dict[str, Any]) -> str:
+    """Return the messages of a prompt as text, each after its role."""
     given = arguments.get("arguments") or {}
     result = await session.get_prompt(str(arguments["name"]), {name: str(value) for name, value in given.items()})
     return "\n\n".join(f"{message.role}: {_block_text(message.content)}" for message in result.messages)
 
 
 def _as_lines(items: list[Any], keys: set[str]) -> str:
+    """Return some fields of each item as JSON, one item a line; a sentence without items."""
     listed = [item.model_dump(mode="json", include=keys, exclude_none=True) for item in items]
     return "\n".join(json.dumps(each, ensure_ascii=False) for each in listed) or "There are none."
 
 
 def _block_text(block: types.ContentBlock) -> str:
+    """Return a content block as text; one without text as its type in brackets."""
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource):

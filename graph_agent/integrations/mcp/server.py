@@ -55,6 +55,7 @@ class McpServer:
         self.samples = config.sampling == "model"
         """Whether the server's requests to a model are answered."""
         self.roots = config.roots
+        """The folders that are offered to the server; None if none are offered."""
         self._on_tools = on_tools
         self._elicit = elicit
         # Captured once: the server's own requests must not be handled in the context of the call that happens to
@@ -120,6 +121,17 @@ class McpServer:
     async def _send(
         self, send: Callable[[ServerConnection], Awaitable[T]], name: str, *, repeatable: bool, reads: bool = False
     ) -> T:
+        """Send with `send` over a usable session, and once more over a new one if that is safe after a loss.
+
+        Args:
+            send: Sends over a connection.
+            name: Name of the tool, for errors.
+            repeatable: Whether it may be sent twice.
+            reads: Whether it certainly changes nothing, so that a loss has no unknown effect.
+
+        Raises:
+            McpCallError: The server will not answer, or cannot be reached.
+        """
         first_loss: Loss | None = None
         while True:
             try:
@@ -181,6 +193,11 @@ class McpServer:
         await asyncio.gather(*(connection.close() for connection in self._connections))
 
     async def _usable_connection(self) -> ServerConnection:
+        """Return an open connection, a new one if the last cannot be used; raise `McpServerError` if it cannot be
+        opened.
+
+        Callers at the same time share the opening.
+        """
         if self._closed:
             raise McpServerError(f"MCP server {self.config.name!r} was closed: its `async with` block has ended.")
         connection = self._connection
@@ -194,6 +211,7 @@ class McpServer:
         return connection
 
     def _update_tools(self, connection: ServerConnection) -> None:
+        """Take over the tools that a connection lists, unless they are pinned, and report a change."""
         # The identity check suffices for most calls: a connection replaces its mapping only when it lists again.
         if not self._open or connection.tools is self.tools or self.config.pin_tools:
             return
@@ -202,6 +220,7 @@ class McpServer:
             self._on_tools(self)
 
     def _new_connection(self) -> ServerConnection:
+        """Start a new connection; the old ones remain until they are closed."""
         connection = ServerConnection(self.config, self._elicit, self._context.copy(), self._update_tools)
         connection.roots = self.roots
         # Earlier connections are kept until they are closed, so that `close` waits for them.
@@ -210,10 +229,12 @@ class McpServer:
         return connection
 
     def _on_ended(self, connection: ServerConnection, reason: str) -> None:
+        """Retire a connection that has ended by itself."""
         if not self._closed and connection.opened.done() and connection.failure is None:
             self._retire(connection, reason)
 
     def _retire(self, connection: ServerConnection, reason: str) -> None:
+        """Let a connection end after its running calls; the next call opens a new one."""
         if connection is self._connection:
             self._connection = None
             logger.warning(
@@ -222,6 +243,7 @@ class McpServer:
         connection.retire()
 
     def _explain(self, tool: str, loss: Loss, *, reads: bool) -> str:
+        """Return the text of the error for a lost call."""
         server = f"MCP server {self.config.name!r}"
         if not loss.may_have_run:
             return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."

@@ -55,13 +55,16 @@ Stream = TypeVar("Stream", bound=AsyncResource)
 
 @dataclass(slots=True, eq=False)
 class CallerRequests:
-    """The requests of one caller, one at a time. `lost` is resolved once no answer can arrive any more."""
+    """The requests of one caller, one at a time."""
 
     lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Resolved once no answer can arrive any more, with the reason."""
     request_id: RequestId | None = None
     """Id of the newest request; None before the first."""
     sent: bool = False
+    """Whether the newest request may have reached the server."""
     answered: bool = False
+    """Whether the caller's work has ended, so that all of its requests are answered."""
     asking: AskingCall = field(default_factory=AskingCall)
     """State of the call for assigning the server's questions."""
 
@@ -71,6 +74,8 @@ current_requests: ContextVar[CallerRequests | None] = ContextVar("mcp_call", def
 
 
 class _Tap(Generic[Stream]):
+    """A stream of messages that is read or written through this object; all else is the stream's."""
+
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
@@ -88,7 +93,7 @@ class OutgoingTap(_Tap[Outgoing]):
     """Records the id of the current call's newest request, and whether the transport accepted it."""
 
     async def send(self, message: SessionMessage) -> None:
-        """Send a message; raise the stream's errors if the transport is closed."""
+        """Send a message; raise `anyio.ClosedResourceError` or `BrokenResourceError` if the transport is closed."""
         call = current_requests.get()
         request = message.message.root
         if call is None or not isinstance(request, JSONRPCRequest):
@@ -150,10 +155,8 @@ _STRAY_GRACE_S = 1.0
 
 
 class ServerConnection:
-    """A session that is opening, open or ended; it is never reopened.
-
-    `opened` is resolved once: then either `tools` (by name) is filled or `failure` has the reason. `ended` is resolved
-    with the reason when an open session becomes unusable.
+    """One session with an MCP server that is opening, open or ended; it is never reopened. Construction starts the
+    opening.
 
     Args:
         config: The validated connection.
@@ -171,6 +174,7 @@ class ServerConnection:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.tools: dict[str, types.Tool] = {}
+        """Name → definition of the tools listed last."""
         self.capabilities = types.ServerCapabilities()
         """The server's capabilities; set when the session has opened."""
         self.changes_tools = False
@@ -178,8 +182,11 @@ class ServerConnection:
         self.roots: Sequence[types.Root] | None = config.roots
         """The folders offered to the server; None if none are offered."""
         self.failure: str | None = None
+        """Why the session could not be opened; None if it could, or is still opening."""
         self.opened: asyncio.Future[None] = loop.create_future()
+        """Resolved once, when the session is open or `failure` is set."""
         self.ended: asyncio.Future[str] = loop.create_future()
+        """Resolved with the reason when the session cannot be used any more."""
         self._config = config
         self._elicit = elicit
         self._on_tools = on_tools
@@ -187,12 +194,14 @@ class ServerConnection:
         self.relisting: asyncio.Task[None] | None = None
         """The task that lists the tools again after an announced change; None while there is none."""
         self._stray = ""
+        """The newest line that was no message, for the reason of a failed start; empty if there is none."""
         self._session: McpSession | None = None
         self._log = ServerLog(config.name)
         self._stop = asyncio.Event()
         self._calls: set[CallerRequests] = set()
         self._questions = Questions()
         self._retired = False
+        """Whether no further call may begin."""
         # The SDK does not clean up after a cancelled process start, so the start, of milliseconds, is not cancelled.
         self._may_cancel = config.transport != "stdio"
         self._notifications: set[asyncio.Task[None]] = set()
@@ -201,7 +210,7 @@ class ServerConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether a new call may use the session, once it is open."""
+        """Whether a new call may use the session, once it is open: it has not failed, ended or been replaced."""
         return self.failure is None and not self.ended.done() and not self._retired
 
     @property
@@ -314,6 +323,7 @@ class ServerConnection:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
 
     async def _own(self) -> None:
+        """Open the session, keep it open until it ends, and close it. Never raises."""
         watch = HttpWatch(self._on_loss, self._on_server_request)
         try:
             async with AsyncExitStack() as stack:
@@ -343,6 +353,7 @@ class ServerConnection:
                 task.cancel()
 
     async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
+        """Begin the protocol over two streams, list the tools, and resolve `opened`."""
         options = dict(self._config.options.get("session_kwargs", {}))
         if self._elicit is not None:
             options["elicitation_callback"] = self._elicit
@@ -366,6 +377,7 @@ class ServerConnection:
             self.opened.set_result(None)
 
     def _outcome(self, call: CallerRequests, answer: asyncio.Future[T]) -> T:
+        """Return the result of a caller's work; raise its error, or `LostCallError` if no answer can arrive."""
         broken = Loss(self._reason(), may_have_run=call.sent)
         if not answer.done():
             raise LostCallError(call.lost.result() if call.lost.done() else broken)
@@ -379,12 +391,14 @@ class ServerConnection:
             raise
 
     def _notify_cancelled(self, session: McpSession, call: CallerRequests) -> None:
+        """Notify the server, in a task, that a caller's newest request was cancelled, if it may still run."""
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
             return
         params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller cancelled the call.")
         notification = types.ClientNotification(types.CancelledNotification(params=params))
 
         async def send() -> None:
+            """Send the notification within `_CANCEL_NOTIFY_S` seconds; a failure is logged."""
             try:
                 async with asyncio.timeout(_CANCEL_NOTIFY_S):
                     await session.send_notification(notification)
@@ -396,14 +410,17 @@ class ServerConnection:
         task.add_done_callback(self._on_notified)
 
     def _on_notified(self, task: asyncio.Task[None]) -> None:
+        """Forget a notification that was sent, and close the session if it waits for that."""
         self._notifications.discard(task)
         self._end_when_drained()
 
     def _end_when_drained(self) -> None:
+        """End a session that was replaced, once no call runs."""
         if self._retired and not self._calls and not self._notifications:
             self._end("it was replaced")
 
     def _on_loss(self, request_id: types.RequestId, loss: Loss) -> None:
+        """Pass on that a request will not be answered: to its caller, or as a failure of the opening."""
         for call in self._calls:
             if call.request_id == request_id:
                 if not call.lost.done():
@@ -413,6 +430,7 @@ class ServerConnection:
             self._abandon(loss.reason)
 
     def _on_server_request(self, server_request: types.RequestId, request_id: types.RequestId) -> None:
+        """Note the call in whose response a request of the server arrived."""
         for call in self._calls:
             if call.request_id == request_id:
                 self._questions.note_origin(server_request, call.asking)
@@ -420,18 +438,21 @@ class ServerConnection:
     async def _ask(
         self, context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
+        """Answer a question of the server by the call that it belongs to."""
         return await self._questions.ask(context.request_id, params)
 
     async def _sample(
         self, context: RequestContext[ClientSession, Any], params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
+        """Answer a sampling request, one for the agent's model, by the call that it belongs to."""
         return await self._questions.sample(context.request_id, params)
 
     async def _list_roots(self, context: RequestContext[ClientSession, Any]) -> types.ListRootsResult:
+        """Return the folders that are offered to the server."""
         return types.ListRootsResult(roots=list(self.roots or ()))
 
     async def announce_roots(self, roots: Sequence[types.Root]) -> None:
-        """Change the offered folders, and notify the server if the session is open."""
+        """Change the folders that are offered (roots), and notify the server if the session is open."""
         self.roots = roots
         if self._session is not None and self.usable:
             await self._session.send_roots_list_changed()
@@ -454,12 +475,14 @@ class ServerConnection:
         asyncio.get_running_loop().call_later(_STRAY_GRACE_S if error.stray else 0, fail)
 
     def _fail_calls(self, calls: list[CallerRequests], error: UnreadableError) -> None:
+        """Fail those of some calls that still wait, as the message may have been their reply."""
         fix = "; print to stderr instead, or set 'stray_output: ignore' for the server" if error.stray else ""
         for call in calls:
             if not call.lost.done():
                 call.lost.set_result(Loss(error.reason + fix, may_have_run=True, session_gone=False))
 
     def _on_tools_changed(self) -> None:
+        """List the tools again, in a task, unless the connection pins them."""
         self._changed = not self._config.pin_tools
         if self._changed and self.relisting is None:
             self.relisting = asyncio.create_task(self._relist(), name=f"mcp-{self._config.name}-tools")
@@ -479,26 +502,31 @@ class ServerConnection:
             self.relisting = None
 
     def _on_connect_timeout(self) -> None:
+        """Give up the opening, because it has taken too long."""
         stray = f"; {self._stray}" if self._stray else ""
         self._abandon(f"it did not come up within {self._config.start_timeout_s:g} s{stray}")
 
     def _abandon(self, reason: str) -> None:
+        """Record why the opening failed, and cancel it if that is safe."""
         self._fail(reason, self._log.last_lines())
         if self._may_cancel:
             self._owner.cancel()
 
     def _fail(self, reason: str, stderr: str = "") -> None:
+        """Record why the opening failed, with the end of the standard error; does nothing once it has opened."""
         self._timer.cancel()
         if not self.opened.done():
             self.failure = f"{reason}; the end of its stderr: {stderr}" if stderr else reason
             self.opened.set_result(None)
 
     def _end(self, reason: str) -> None:
+        """Record why the session has ended, and begin to close it; only the first reason counts."""
         self._stop.set()
         if not self.ended.done():
             self.ended.set_result(reason)
 
     def _reason(self) -> str:
+        """Return why the session has ended, or a general reason."""
         return self.ended.result() if self.ended.done() else "the connection broke"
 
 
@@ -509,6 +537,7 @@ _MOST_PARTS = 50_000
 
 
 async def _list_tools(session: McpSession) -> dict[str, types.Tool]:
+    """Return name → definition of a server's tools; one that cannot be offered is left out, and logged."""
     listed: dict[str, types.Tool] = {}
     async with aclosing(read_pages(session.list_tools)) as pages:
         async for page in pages:

@@ -32,9 +32,12 @@ from graph_agent.integrations.mcp.messages import (
 logger = get_logger("graph_agent.mcp")
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
+"""Messages from a server, and exceptions for unreadable ones."""
 Outgoing = MemoryObjectSendStream[SessionMessage]
+"""Messages to a server."""
 
 _CHUNK = 65_536
+"""Bytes that are read at once."""
 _EXIT_S = 2.0
 """Seconds that a server has to exit after its input is closed, as in the SDK."""
 
@@ -90,6 +93,7 @@ async def open_stdio(
 
 
 def _start_failure(error: OSError, parameters: StdioServerParameters) -> str:
+    """Return why a process could not be started, with the connection key and the fix."""
     command, folder = parameters.command, parameters.cwd
     if isinstance(error, FileNotFoundError | NotADirectoryError) and folder is not None and not Path(folder).is_dir():
         return f"cwd={str(folder)!r}: there is no such folder"
@@ -104,6 +108,7 @@ async def _receive(
     parameters: StdioServerParameters,
     max_bytes: int,
 ) -> None:
+    """Pass on the messages in a process's output until it ends or the session is closed."""
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with arrived:
             async for line in _lines(stdout, max_bytes):
@@ -111,6 +116,9 @@ async def _receive(
 
 
 def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -> SessionMessage | Exception:
+    """Return the message in a line; an error reply, or an exception if its request is unknown, for an unreadable
+    one.
+    """
     try:
         if isinstance(line, UnreadableError):
             raise line
@@ -146,6 +154,7 @@ async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[byt
 async def _send(
     stdin: ByteSendStream, to_send: MemoryObjectReceiveStream[SessionMessage], parameters: StdioServerParameters
 ) -> None:
+    """Write messages to a process's input until the session is closed."""
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with to_send:
             async for message in to_send:

@@ -41,6 +41,7 @@ class OpenQuestion:
 
     params: QuestionParams
     answer: asyncio.Future[ClientReply]
+    """Resolved with the reply."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +49,7 @@ class Asked:
     """An interrupt that was raised for the call."""
 
     value: ElicitationRequest
+    """The value of the interrupt: the question for the user."""
     question: OpenQuestion | None = None
     """The question to answer; None if it has been answered, or was asked before the call was repeated."""
 
@@ -79,17 +81,20 @@ class SuspendedCall:
     on_progress: ProgressFnT | None = None
     """Receives the progress of the call in the newest task; None to drop it."""
     _task: asyncio.Task[types.CallToolResult] | None = None
+    """The task that makes the call; None before its start."""
     _open: list[OpenQuestion] = field(default_factory=list)
+    """The open questions of the server, oldest first."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a question was added."""
 
     def start(self, work: Coroutine[Any, Any, types.CallToolResult]) -> None:
-        """Start the call as a task of its own."""
+        """Start the call as an asyncio task of its own, which outlives the graph's task."""
         self._task = asyncio.create_task(work, name="mcp-call")
         # Retrieved here, because no task may come back for the error.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def ask(self, params: QuestionParams) -> ClientReply:
-        """Add a question of the server, and wait for its answer."""
+        """Add a question of the server, and wait for its answer. A cancellation removes the question."""
         question = OpenQuestion(params, asyncio.get_running_loop().create_future())
         self._open.append(question)
         self._changed.set()
@@ -109,7 +114,7 @@ class SuspendedCall:
         return True
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass progress of the call to the newest task."""
+        """Pass the call's progress to the newest task of the graph; dropped while there is none."""
         if self.on_progress is not None:
             await self.on_progress(progress, total, message)
 
@@ -146,6 +151,7 @@ class SuspendedCall:
 
 
 def _graph(wave: str) -> str:
+    """Return the part of a wave's id that names the graph's run."""
     return wave.rsplit("/", 3)[0]
 
 
@@ -174,6 +180,7 @@ class SuspendedCalls:
     def add(self, call: SuspendedCall) -> None:
         """Add a call that has started; end waiting calls of the session's earlier waves, which cannot be continued."""
         for other in [*self._calls.values()]:
+            # LangGraph never goes back to an earlier wave of the same run.
             is_earlier = other.wave != call.wave and _graph(other.wave) == _graph(call.wave)
             if other.session_id == call.session_id and is_earlier and other.expires is not None:
                 self.end(other)
@@ -205,6 +212,7 @@ class SuspendedCalls:
             self._watching = asyncio.create_task(poll_forever(look, POLL_S, logger, "Reading answers from the Store"))
 
     async def _look(self, inbox: StoreInbox) -> None:
+        """Read the answers in the Store, and continue the calls that they are for; remove old notes."""
         notes = await inbox.read(_BOX)
         for note in notes:
             call = self._calls.get(note.content.get("key", ""))
@@ -240,6 +248,7 @@ class SuspendedCalls:
                 self.end(call)
 
     def _expire(self, call: SuspendedCall) -> None:
+        """Cancel and remove a call whose question had no answer in time, with a warning."""
         logger.warning("A call was cancelled, because its question had no answer within %g s", self._keep_s)
         self.end(call)
 
@@ -247,9 +256,11 @@ class SuspendedCalls:
 HANDOVER = "mcp"
 """Kind of the `StoreInbox` through which processes pass on answers to calls."""
 _BOX = "calls"
+"""Name of the inbox in the Store for all of these notes."""
 _SILENT_S = 3.0
 """Seconds without a sign of life after which the process of a call counts as ended."""
 _STALE_NS = 86_400 * 10**9
+"""Nanoseconds after which a note is removed."""
 
 
 async def answer_elsewhere(inbox: StoreInbox, key: str, question: str, answer: Any) -> dict[str, Any]:
@@ -288,6 +299,7 @@ UNSUPPORTED = types.ErrorData(code=types.INVALID_REQUEST, message="Elicitation n
 NO_SAMPLING = types.ErrorData(code=types.INVALID_REQUEST, message="Sampling not supported")
 """The reply that the SDK sends for a client without a sampling callback."""
 VOID = types.ErrorData(code=types.INVALID_REQUEST, message="The call of this question has ended.")
+"""The reply to a question whose call has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -305,7 +317,11 @@ class AskingCall:
 
 
 class Questions:
-    """Assigns the questions of one session with a server to its running calls."""
+    """Assigns the questions of one session with a server to its running calls.
+
+    The protocol does not name the call of a question. It is known if the question arrives in the response to a call,
+    and guessed otherwise.
+    """
 
     def __init__(self) -> None:
         self._running: list[AskingCall] = []
@@ -336,18 +352,26 @@ class Questions:
     async def ask(
         self, question: types.RequestId, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Pass a question to the asker of its call, and return the answer; an error reply if the call is unknown."""
+        """Pass a question to the asker of its call, and return the answer; an error reply if the call is unknown or has
+        ended.
+        """
         reply = await self._ask(question, params)
         return reply if isinstance(reply, types.ElicitResult | types.ErrorData) else UNSUPPORTED
 
     async def sample(
         self, question: types.RequestId, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
-        """Pass a sampling request to the asker of the call it belongs to, and return the reply."""
+        """Pass a sampling request to the asker of its call, and return the reply; an error reply if the call is unknown
+        or has ended.
+        """
         reply = await self._ask(question, params)
         return reply if isinstance(reply, types.CreateMessageResult | types.ErrorData) else UNSUPPORTED
 
     async def _ask(self, question: types.RequestId, params: QuestionParams) -> ClientReply:
+        """Return the reply of the asker of the call that a question belongs to; an error reply if there is none.
+
+        If a guessed call ends without the answer, the question is passed to another one.
+        """
         origin = self._origins.pop(question, None)
         while True:
             call = origin or await self._find()

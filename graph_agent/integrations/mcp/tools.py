@@ -37,6 +37,7 @@ def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
     context = copy_context()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        """Write one progress message to the stream."""
         event = {"type": "mcp_progress", "server": server, "tool": tool}
         context.run(write, {**event, "progress": progress, "total": total, "message": message})
 
@@ -61,10 +62,12 @@ class McpTool(StructuredTool):
     """The `McpTools` list that contains the tool; None outside a list."""
 
     def _run(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the blocking function with all arguments, as LangChain would inject some of them."""
         assert self.func is not None
         return self.func(*args, **kwargs)
 
     async def _arun(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the coroutine function with all arguments, as LangChain would inject some of them."""
         assert self.coroutine is not None
         return await self.coroutine(*args, **kwargs)
 
@@ -85,13 +88,18 @@ def to_langchain_tool(server: McpServer, tool: types.Tool, bridge: LoopBridge, s
     """
 
     async def call(**arguments: Any) -> Any:
+        """Call the tool, with interrupts for the server's questions, and return content and artifact."""
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
         return _convert(await call_and_ask(server, bridge, tool, arguments, on_progress, meta))
 
     def call_blocking(**arguments: Any) -> Any:
+        """Call the tool, block until it has ended, and return content and artifact; questions of the server are
+        refused.
+        """
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
         return _convert(bridge.run_blocking(lambda: server.call(tool, arguments, on_progress, meta)))
 
+    # Providers differ in which references they accept.
     schema = dereference_refs(tool.inputSchema) if "$ref" in tool.inputSchema else tool.inputSchema
     return McpTool(
         name=server.config.tool_prefix + tool.name,
@@ -116,6 +124,9 @@ def _meta() -> dict[str, Any] | None:
 
 
 def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
+    """Return the metadata of a tool: the server's annotations, and the marks that they mean; without a mark
+    `approve`.
+    """
     annotations = tool.annotations or types.ToolAnnotations()
     metadata = annotations.model_dump(exclude_none=True)
     # The mark is the agent's: a server may not restrict the decisions on its own calls.
@@ -145,6 +156,7 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
 
 
 def _for_models(content: types.ContentBlock) -> types.ContentBlock:
+    """Return a content block in a form that models accept: links and text resources as text, audio as a file."""
     if isinstance(content, types.ResourceLink):
         # The adapters make it a file with a URL, which only the server can open, and keep neither name nor description.
         return types.TextContent(type="text", text=content.model_dump_json(exclude_none=True, exclude={"meta"}))

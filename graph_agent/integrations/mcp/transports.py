@@ -24,12 +24,18 @@ from graph_agent.integrations.mcp.watched_http import HttpWatch, WatchedClient
 logger = get_logger("graph_agent.mcp")
 
 TIMEOUT_S = 30.0
+"""Default seconds for a request over HTTP."""
 READ_TIMEOUT_S = 300.0
+"""Default seconds without any data in a response."""
 _KEPT_LINES = 5
+"""Number of lines of a server's standard error that are kept."""
 
 
 class ServerLog:
-    """Reads a stdio server's standard error: logs it at DEBUG, and keeps the last five lines for error messages."""
+    """Reads a stdio server's standard error: logs it at DEBUG, and keeps the last five lines for error messages.
+
+    `server` is the name of the server, with which each record begins.
+    """
 
     def __init__(self, server: str) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -55,8 +61,10 @@ class ServerLog:
         return "\n".join(self._lines)
 
     def _read(self, pipe: int) -> None:
+        """Read a pipe to its end, in a thread."""
         with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
             for line in lines:
+                # A long line, such as one of base64, would fill the error message.
                 self._lines.append(line.rstrip()[:500])
                 logger.debug("%s: %s", self._server, line.rstrip())
 
@@ -88,6 +96,7 @@ async def open_transport(
 
 @asynccontextmanager
 async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Start a server's process, connect to it, and end it on exit; raise `NotStartedError` if that fails."""
     options: Any = config.options
     command = options["command"]
     parameters = StdioServerParameters(
@@ -109,11 +118,13 @@ async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[In
 
 @asynccontextmanager
 async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Connect to a server over HTTP with server-sent events, and disconnect on exit."""
     options: Any = config.options
 
     def watched(
         headers: dict[str, str] | None = None, timeout: httpx.Timeout | None = None, auth: httpx.Auth | None = None
     ) -> httpx.AsyncClient:
+        """Return the HTTP client of the transport, wrapped in a `WatchedClient`."""
         make = options.get("httpx_client_factory", httpx.AsyncClient)
         client = make(headers=headers, timeout=timeout, auth=auth)
         return cast("httpx.AsyncClient", WatchedClient(client, watch, config.max_message_bytes))
@@ -131,6 +142,7 @@ async def _sse(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[In
 
 @asynccontextmanager
 async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Connect to a server over streamable HTTP, and disconnect on exit."""
     options: Any = config.options
     timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=_read_timeout_s(config))
     client = options.get("httpx_client_factory", httpx.AsyncClient)(
@@ -148,6 +160,7 @@ async def _streamable_http(config: ServerConfig, watch: HttpWatch) -> AsyncItera
 
 
 def _read_timeout_s(config: ServerConfig) -> float:
+    """Return the seconds without data in a response after which it counts as lost."""
     # The stream of a call is silent while its question waits for a person, unless the server sends pings.
     timeout_s: float = config.options.get("sse_read_timeout", max(READ_TIMEOUT_S, config.answer_timeout_s))
     return timeout_s

@@ -27,6 +27,7 @@ _HEAD = 65_536
 """Maximum bytes of a message that is too long that are searched for its id."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _BLANK_BYTES = 4
+"""Bytes of the longest blank line, so that one that arrives in pieces is found."""
 _ID_LINE = re.compile(rb"^id:([^\r\n]*)", re.MULTILINE)
 
 
@@ -64,6 +65,7 @@ class BoundedBody:
             yield await self._whole()
 
     async def _whole(self) -> bytes:
+        """Return a body that is one message, or the error reply that replaces a body that is too long."""
         parts: list[bytes] = []
         size = 0
         async for chunk in self._response.aiter_bytes():
@@ -95,6 +97,7 @@ class BoundedBody:
             yield bytes(buffer)
 
     def _checked(self, event: bytes) -> bytes:
+        """Return an event, or what replaces one that is too long; note its id and requests of the server."""
         if len(event) > self._max_bytes:
             return self._refused_event(event[:_HEAD])
         if ids := _ID_LINE.findall(event):
@@ -104,6 +107,7 @@ class BoundedBody:
         return event
 
     def _report_request(self, event: bytes, request_id: RequestId) -> None:
+        """Report a request of the server in an event; anything else is ignored."""
         try:
             message = json.loads(b"\n".join(_data_lines(event)))
         except ValueError:
@@ -112,10 +116,16 @@ class BoundedBody:
             self._on_server_request(message["id"], request_id)
 
     def _refused_event(self, event: bytes) -> bytes:
+        """Return the event with the error reply that replaces an event that is too long; empty if its request is
+        unknown.
+        """
         reply = self._refusal(b"".join(_data_lines(event)))
         return b"event: message\ndata: " + reply + b"\n\n" if reply else b""
 
     def _refusal(self, head: bytes) -> bytes:
+        """Return the error reply that replaces a message, given its begin; empty, with a warning, if its request is
+        unknown.
+        """
         refused = too_long(head[:_HEAD], self._max_bytes)
         request_id = self._request_id if self._request_id is not None else refused.request_id
         if request_id is None:
@@ -135,12 +145,14 @@ class HttpWatch:
 
 
 def _data_lines(event: bytes) -> list[bytes]:
+    """Return the data of an event, line by line."""
     return [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]
 
 
 _END_SESSION_S = 2.0
 """Maximum seconds for the request that ends a session."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+"""Errors after which a request has certainly not reached the server."""
 
 
 class WatchedClient:
@@ -157,6 +169,7 @@ class WatchedClient:
         self._watching = watch
         self._max_bytes = max_bytes
         self._resuming: dict[str, RequestId] = {}
+        """Id of the last event of a response that broke off → the request that it answers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -183,6 +196,9 @@ class WatchedClient:
         return await self._get(request, options)
 
     async def _post(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        """Send a message; report a request that will not be answered, and return a response that the transport
+        accepts.
+        """
         request_id = _id_of(request)
         try:
             response = await self._client.send(request, **options)
@@ -191,6 +207,7 @@ class WatchedClient:
         except httpx.HTTPError as error:
             return self._lost(request, request_id, Loss(root_cause(error), may_have_run=True))
         except Exception as error:  # noqa: BLE001 - an httpx.Auth is user code and may raise anything
+            # It fails before the request is sent, and a new session would not help.
             refused = Loss(root_cause(error), may_have_run=False, session_gone=False)
             return self._lost(request, request_id, refused)
         if response.status_code >= 400:
@@ -200,6 +217,9 @@ class WatchedClient:
         return self._watch(response, request_id)
 
     async def _get(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        """Open a stream of events, or the rest of a response that broke off; a failure of the latter is reported, and
+        raised.
+        """
         # The transport resumes a response by the id of the last event that it has received.
         request_id = self._resuming.pop(request.headers.get("last-event-id", ""), None)
         if request_id is None:
@@ -214,6 +234,9 @@ class WatchedClient:
         return self._watch(response, request_id)
 
     async def _end_session(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        """Send the request that ends a session; return an empty response after a failure or `_END_SESSION_S`
+        seconds.
+        """
         # Best effort: an unreachable server must not delay or fail the exit.
         try:
             async with asyncio.timeout(_END_SESSION_S):
@@ -223,6 +246,7 @@ class WatchedClient:
             return httpx.Response(204, request=request)
 
     def _lost(self, request: httpx.Request, request_id: RequestId | None, loss: Loss) -> httpx.Response:
+        """Report a lost request, and return an empty response with status 202."""
         if request_id is None:
             logger.debug("A message to an MCP server was lost: %s", loss.reason)
         else:
@@ -231,7 +255,10 @@ class WatchedClient:
         return httpx.Response(202, request=request)
 
     def _watch(self, response: httpx.Response, request_id: RequestId | None) -> httpx.Response:
+        """Return a response whose body is read in whole messages, and which reports an end before the answer."""
+
         def ended(last_event_id: str, reason: str) -> None:
+            """Note where a response broke off, or report the loss if it cannot be resumed."""
             if request_id is None:
                 return
             if last_event_id:
@@ -249,7 +276,10 @@ class WatchedClient:
 
 
 class _WatchedStream(httpx.AsyncByteStream):
-    """A response body that calls `ended` with the last event id and a reason if its reader has not closed it first."""
+    """The body of a response; calls `ended` if it ends or breaks before its reader closes it.
+
+    `ended` receives the id of the last event, empty if there is none, and the reason.
+    """
 
     def __init__(self, response: httpx.Response, ended: Callable[[str, str], None], body: BoundedBody) -> None:
         self._response = response
@@ -269,6 +299,7 @@ class _WatchedStream(httpx.AsyncByteStream):
             self._ended(body.last_event_id, "the response ended without an answer")
 
     async def aclose(self) -> None:
+        """Close the response."""
         await self._response.aclose()
 
 

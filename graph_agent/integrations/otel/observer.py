@@ -222,6 +222,7 @@ class OtelObserver:
         links: list[Link] = []
         if run is not None:
             run.tool_calls += 1
+            # By links, as a span has one parent and a call may need several others.
             needed = [run.calls[id_] for id_ in call.get("needs", ()) if id_ in run.calls]
             if run.plan is not None:
                 links.append(Link(run.plan, {names.LINK: "wave"}))
@@ -361,6 +362,7 @@ def export_by_otlp() -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    # A provider that the program has set must not be replaced, and OpenTelemetry would only warn.
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     if os.environ.get("OTEL_TRACES_EXPORTER") != "none":

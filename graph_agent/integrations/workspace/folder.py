@@ -151,6 +151,7 @@ class Folder:
         new = text.encode(errors="surrogatepass")
         if len(new) > self.max_bytes:
             raise PathError(f"The text has {len(new)} bytes; a file may have {self.max_bytes}.")
+        # The new file must keep the permissions of the old one, e.g. those of a script.
         mode = self._mode_of(place, path)
         temporary = name_of_temporary(place.name)
         try:
@@ -163,6 +164,7 @@ class Folder:
                     os.fchmod(file.fileno(), mode)
             if content is not None and self._read(place, path) != content:
                 raise PathError(f"{path} has been changed by another program; read it and edit it again.")
+            # In one step, so that a reader sees the old or the new file, and a kill leaves one of them.
             os.replace(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
         except (OSError, PathError) as error:
             with suppress(OSError):

@@ -142,6 +142,7 @@ class CommandRunner:
 
         All of its processes are killed at the end, also after a cancellation.
         """
+        # A process can leave its process group, but its environment keeps the mark.
         mark = secrets.token_hex(16)
         home = "/tmp" if prefix else os.environ.get("HOME", "/")
         defaults = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}

@@ -111,6 +111,7 @@ class _FileTools:
             raise ToolException(_expression_fault(expression, error)) from None
         listing = _reported(lambda: Listing(self.folder, pattern, _SEARCH_S))
         found: list[str] = []
+        # Its own limit: the listing limits the time between two files, not the search within them.
         ends = time.monotonic() + _SEARCH_S
         for path in listing:
             try:
