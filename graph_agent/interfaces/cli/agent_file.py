@@ -50,6 +50,7 @@ async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool,
 
     problems = 0
     async for check_result in check_all(config, db, unknown_variables(), ask_model=ask_model):
+        # Warnings do not fail the command: CI would stop for a hint.
         problems += check_result.status == "problem"
         if as_json:
             typer.echo(json.dumps(asdict(check_result)))
@@ -110,6 +111,7 @@ def mermaid(spec: AgentSpec) -> str:
     """
     tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
     tools += [f"{name} (MCP)" for name in spec.mcp_servers]
+    # The graph is drawn from the file alone, without importing tools.
     asks = spec.approve is not None or spec.config.get("approve") is not None
     edges = (*EDGES, *APPROVAL_EDGES) if asks else EDGES
     lines = [
@@ -192,6 +194,7 @@ def create(name: str, folder: Path) -> Path:
         target.mkdir(parents=True)
         for template, file in _FILES.items():
             path = target / file.format(module=module)
+            # The tests have a folder of their own.
             path.parent.mkdir(exist_ok=True)
             text = (templates / template).read_text(encoding="utf-8")
             path.write_text(text.replace("{{name}}", name).replace("{{module}}", module), encoding="utf-8")

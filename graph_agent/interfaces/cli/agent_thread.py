@@ -46,6 +46,7 @@ class AgentThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Event | None = None
         self._caller = asyncio.get_running_loop()
+        # A daemon: a tool that blocks must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="graph-agent chat", daemon=True)
         self.is_stuck = False
         """Whether the thread had not ended `end_s` seconds after the exit began; False before the exit."""
@@ -118,6 +119,7 @@ class AgentThread:
                     raise item
                 yield item
         finally:
+            # A reader that leaves early must not leave the run behind.
             producer.cancel()
 
     def _work(self) -> None:
@@ -212,7 +214,9 @@ class Interrupts:
         """
         self.count += 1
         if self.count == 1:
+            # A thread, because a blocked event loop would never run a timer.
             threading.Thread(target=self._end_in_time, name="graph-agent interrupt", daemon=True).start()
+        # The handler interrupts any code; only the event loop may touch tasks.
         self._loop.call_soon_threadsafe(self._act, self.count)
 
     def _act(self, count: int) -> None:

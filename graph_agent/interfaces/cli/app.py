@@ -38,6 +38,7 @@ def _print_version(requested: bool) -> None:
     Called by Typer before other options.
     """
     if requested:
+        # Imported here: most commands never print the version.
         from importlib import metadata
 
         out.line(f"graph-agent {metadata.version('graph-agent')}")
@@ -100,6 +101,7 @@ def main() -> None:
     other exception is printed with its traceback, with secrets masked and control characters escaped, and exit status
     1.
     """
+    # First, so that even an error text can be printed.
     escape_unencodable()
     try:
         log_warnings(stream=log_stream)
@@ -123,6 +125,7 @@ def main() -> None:
             _show_error(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
             sys.exit(2)
         err.print(mask_named_secrets("".join(traceback.format_exception(error)).rstrip()))
+        # Not 2, which marks errors that the user can fix.
         sys.exit(1)
 
 

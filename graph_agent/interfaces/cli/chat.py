@@ -227,6 +227,7 @@ class Chat:
         self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
         self._editor = editor or LineEditor(open_history(), self._interrupted, self._signalled)
         self._editor.session.completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
+        # A menu below the input would cover the live region.
         self._editor.session.complete_while_typing = False
         self._dialog_editor = LineEditor(read_from=self._editor.session.input, write_to=self._editor.session.output)
         self._dialog: Dialog | None = None
@@ -258,6 +259,7 @@ class Chat:
 
     def start_session(self, session_id: str) -> None:
         """Continue the conversation in the session of this id, which need not exist; forgets the open questions."""
+        # The report and questions of another session must not leak into this one.
         self.session = Session(self._graph, session_id)
         self.questions, self._dialog, self.result = [], None, None
         self._report = TextReport(self.screen)
@@ -275,6 +277,7 @@ class Chat:
         SIGINT while no run was under way. Errors of inputs are printed.
         """
         status = 0
+        # Output of the run appears above the open input line.
         with patch_stdout(raw=True):
             self.greet()
             await self._show_last_exchange()
@@ -389,6 +392,7 @@ class Chat:
         """
         while True:
             stopped: bool = await self._agent.call(self.session.abort())
+            # A run that has just been created may not be registered yet.
             if stopped or not self.is_running:
                 return stopped
             await asyncio.sleep(_RETRY_S)
@@ -402,6 +406,7 @@ class Chat:
         if not (texts := await self.call(control.withdraw_follow_ups())):
             return
         self.out.print(f"Not sent: {' | '.join(texts)}", style="dim")
+        # The messages are offered again, because their run will not read them.
         buffer = self._editor.session.app.current_buffer
         if not buffer.text.strip():
             buffer.text = "\n".join(texts)
@@ -434,6 +439,7 @@ class Chat:
         """Execute one line: a command, an answer, an input, or, during a run, a message to queue behind the answer."""
         if text is _WAKE:
             return
+        # Any other input shows that the person stays.
         self._armed = False
         accepts = "choice" if self._dialog is None else self._dialog.accepts
         # An answer may begin with a slash, as a path does.
@@ -480,6 +486,7 @@ class Chat:
             refresh.cancel()
             report.close()
             self.screen.set_busy(False)
+            # The last frame of the live region would stay otherwise.
             self._editor.session.app.invalidate()
         self._stuck = False
         if reload:

@@ -80,6 +80,7 @@ def user_name() -> str:
     """Return the login name of this process, which is recorded with decisions; the text `user` if it has none."""
     try:
         return getpass.getuser()
+    # A container may run with a user id that has no name.
     except (OSError, KeyError):
         return DEFAULT_DECIDER
 
@@ -157,6 +158,7 @@ def parse_typed_arguments(text: str) -> dict[str, Any]:
             value = load_yaml(text)
         except yaml.YAMLError as error:
             raise InputError(f"The arguments are not JSON or YAML: {' '.join(str(error).split())}.") from None
+    # An empty text is a call without arguments.
     if value is None:
         value = {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -293,6 +295,7 @@ class Dialog:
             self._take(given)
         except InputError as error:
             self.error = str(error)
+            # The refused text can be corrected instead of being typed again.
             self._draft = given
 
     def _take(self, given: str) -> None:
@@ -328,6 +331,7 @@ class Dialog:
             self._decide({"type": "approve"})
         else:
             self._awaits = kind
+            # The person edits the planned arguments.
             self._draft = visible_json(action.args, indent=2)
 
     def _decide(self, decision: DecisionFields) -> None:
@@ -378,6 +382,7 @@ def _as_yaml(value: Any) -> str:
         text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, default_flow_style=False)
     except yaml.representer.RepresenterError:  # an interrupt may have any value
         text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    # YAML ends a single value with a document marker.
     return text.removesuffix("...\n").rstrip()
 
 
@@ -454,6 +459,7 @@ class GivenAnswers:
         that of `answers` differs from that of calls or other questions (the message lists both), or a decision is
         invalid or not allowed.
         """
+        # Together they could contradict each other.
         if self.approve_all + self.reject_all + bool(self.decisions) > 1:
             raise InputError("Give one of --approve-all, --reject-all and --decision.")
         calls = [action for question in questions for action in question.actions]
@@ -519,6 +525,7 @@ def show_how_to_go_on(
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
     for number, line in enumerate((line for question in questions for line in describe_question(question)), 1):
         err.line(f"  {number}. {line}", style="yellow")
+    # The command that is printed below could not find the session.
     if db == MEMORY:
         err.print("Its database ends with this process, so nothing can answer it.", style="dim")
         return

@@ -74,6 +74,7 @@ def eval_(
     if export is not None:
         _export(cases, export)
         return
+    # Before anything runs, so that a wrong option costs no model call.
     plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
     report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
@@ -121,6 +122,7 @@ def _plan(
     agents = {chosen.name: spec}
     if vs:
         label, other = _other(spec, vs)
+        # Two files of one name, in different folders, need two labels.
         agents[label if label not in agents else f"{label} (--vs)"] = other
     cases = [case for case in file.cases if not only or any(fnmatchcase(case.name, each) for each in only)]
     if not cases:
@@ -192,6 +194,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
     screen = EvaluationProgress(plan, quiet=quiet)
     async with opened(plan) as runner:
         trials = plan.planned()
+        # Finished runs of the same case would be taken from the database.
         if fresh:
             await runner.delete(trials)
         try:
@@ -202,6 +205,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
             raise
         report = Report(plan, tuple(ended))
         if html is not None:
+            # The page shows the sessions of failed cases only.
             histories = {trial.session_id: await runner.events(trial) for trial in report.shown}
             await asyncio.to_thread(html.write_text, report_page(report, histories), encoding="utf-8")
     screen.close(report)
@@ -274,6 +278,7 @@ class EvaluationProgress:
         """Print the cases whose trials have all ended, in the order of the file, up to the first that has not."""
         from graph_agent.devtools.evaluation.report import CaseSummary, case_line, failure_lines
 
+        # Lines are printed one by one, so the widest name is needed in advance.
         width = max(len(name) for name, _ in self._trials)
         labels = [*self._plan.agents]
         for (name, agent), trials in [*self._trials.items()][self._printed :]:
@@ -309,6 +314,7 @@ class EvaluationProgress:
             style = {"FAIL": "red", "pass": "green"}.get(state, "dim")
             shown = [Text(state, style), Text(printable(name)), *([Text(printable(agent))] if several else [])]
             rows.append((rank, [*shown, Text("  ".join(took), "dim")]))
+        # A live table that is higher than the terminal would flicker.
         room = len(rows) if every else max(4, self._out.console.height - 4)
         kept = {*sorted(range(len(rows)), key=lambda at: rows[at][0])[:room]}
         done = sum(trial is not None for trials in self._trials.values() for trial in trials.values())

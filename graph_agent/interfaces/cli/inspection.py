@@ -102,6 +102,7 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
                 show(event)
             if not follow:
                 return
+            # The run may be in another process, which cannot wake this one.
             await asyncio.sleep(_POLL_S)
             shown = await reader.read_early() or []
 
@@ -153,6 +154,7 @@ def event_line(event: Mapping[str, Any]) -> str:
 def short_json(value: Any) -> str:
     """Return a JSON value as one line of at most 200 characters, with single blanks, and with `…` if it is cut."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    # Cut before it is split: a result may have megabytes.
     line = " ".join(text[: 10 * _LENGTH].split())
     return line if len(line) <= _LENGTH else f"{line[: _LENGTH - 1]}…"
 
@@ -239,6 +241,7 @@ def trace(
 
     roots = spans_of(run_async(stored_events(database_url_of(config, db), session)))
     if number:
+        # Inputs are counted from 1, and from the end by negative numbers.
         at = number - 1 if number > 0 else len(roots) + number
         if not 0 <= at < len(roots):
             raise typer.BadParameter(f"the session has {len(roots)} inputs, and no input {number}.")
@@ -346,6 +349,7 @@ def _bar(span: Span, axis: TimeAxis, width: int) -> str:
     from datetime import timedelta
 
     begin, end = (min(width - 1, int(axis.at(at) * width)) for at in (span.start, span.end))
+    # A queued call has no start of its own in the history.
     queue = min(begin, int(axis.at(span.start - timedelta(seconds=span.queued_s)) * width))
     if span.duration_s is None:
         mark = "▏" if span.status not in ("running", "waiting") else "▶"
@@ -413,6 +417,7 @@ def report(
     """
     from graph_agent.devtools.evaluation.statistics import arms_of
 
+    # Times of events are in UTC.
     begin = None if since is None else since.replace(tzinfo=UTC)
     rows, begun, unread = run_async(_rows(database_url_of(config, db), by))
     arms = arms_of(row for row in rows if begin is None or row.at >= begin)
@@ -454,6 +459,7 @@ async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], li
                 rows += rows_of(events, field)
                 if events and spans_of(events)[-1].status == "RUNNING":
                     begun.append(session_id)
+            # One damaged session must not hide the others.
             except GraphAgentError as error:
                 unread.append((session_id, str(error)))
     return rows, begun, unread
@@ -467,6 +473,7 @@ def _lines(arms: list[Arm], by: str) -> list[str]:
         by: The field that they are grouped by, the heading of the first column.
     """
     names = [name for name in _FORMS if any(name in arm.estimates() for arm in arms)]
+    # Aligned as text: the output is read by programs, too.
     table = [[by, "inputs", *names]]
     for arm in arms:
         found = arm.estimates()

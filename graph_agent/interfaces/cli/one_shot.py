@@ -89,6 +89,7 @@ class InputRunner:
         self._interrupts = interrupts
         self.out, self.err = Terminal(), Terminal(stderr=True)
         self._screen = (LiveScreen if self.out.is_terminal else PlainScreen)(self.out, self.err)
+        # A question needs keys to answer it and a place to show it.
         has_person = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
         ask = partial(ask_at_terminal, self.err) if has_person and not settings.as_json else leave_waiting
         self.ask: AskPerson = approve_all if settings.approve_all else ask
@@ -169,6 +170,7 @@ class InputRunner:
                     report.take(part)
                     if isinstance(part, Done):
                         result = part.result
+                        # The run has ended because of Ctrl-C, whatever status it reports.
                         if self._interrupts.count:
                             return STOPPED, result
                         status = max(status, int(result.status in ("FAILED", "ABORTED")))
@@ -213,6 +215,7 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
                     started = True
                     ended = await runner.run(session, question, show=show, warnings=graph.input_warnings)
                     status = max(status, ended)
+                    # The next question would follow an input that is not finished.
                     if ended in (STOPPED, WAITING):
                         break
             except asyncio.CancelledError:
@@ -250,6 +253,7 @@ async def _questions(questions: Sequence[tuple[str, bool]], err: Terminal) -> As
     """
     for question in questions:
         yield question
+    # Only without questions on the command line are lines of standard input asked.
     while not questions:
         if sys.stdin.isatty():  # the output is no terminal: else this is a conversation
             show_typed_keys()

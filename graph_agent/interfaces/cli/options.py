@@ -143,12 +143,14 @@ def shared_database(address: str) -> str:
         raise ConfigError(
             "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
         )
+    # SQLite would create an empty file for a mistyped path.
     check_database_exists(address)
     return address
 
 
 def no_session(session_id: str, address: str) -> InputError:
     """Return the error for a session that a database does not have; the URL is shown without its password."""
+    # Error texts end in logs and terminals.
     shown = without_password(address)
     return InputError(f"There is no session {session_id!r} in {shown}; `graph-agent sessions` lists them.")
 

@@ -136,6 +136,7 @@ def replay(
         raise typer.Exit(run_async(ask_questions(settings, [(text, True)])))
     if all_ and (number is not None or from_step is not None):
         raise typer.BadParameter("--input and --from belong to one session.", param_hint="--all")
+    # A step belongs to one input, by default the newest.
     if from_step is not None and number is None:
         number = -1
     log_at(LogLevel.ERROR, log_stream)  # what a session warned of was reported when it ran
@@ -247,6 +248,7 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     # A cached reply or plan would replace a recorded one.
     spec = change.spec.model_copy(update={"cache": None, "config": {**change.spec.config, "plan_cache_ttl_s": None}})
     if not change.tools and not change.keep_going:
+        # A replay on another machine has no secrets, and needs none while no tool runs.
         spec = spec.model_copy(update={"credentials": {}})
     stand_in = None if change.has_new_model else MockChatModel(responses=[])
     async with open_agent(spec, today=change.today or current_date, db="", model=stand_in) as graph:
@@ -334,6 +336,7 @@ async def _replay_all(
     out, err = Terminal(), Terminal(stderr=True)
     rows: list[tuple[str, ...]] = []
     counts = {"equal": 0, "different": 0, "failed": 0}
+    # The agent is opened once for all sessions: opening starts MCP servers.
     async with open_saver(address) as saver, _replayer(change) as replayer:
         async for session in _sessions(saver, since, limit):
             outcome: Replay | None = None
@@ -380,6 +383,7 @@ async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, lim
 
     left = limit
     for session in await list_threads(saver):
+        # Before the next session is read, which may be long.
         if left == 0:
             return
         if since is not None:
@@ -439,6 +443,7 @@ async def _copy(address: str, session: str, fork_id: str, number: int | None, fr
                 if call.result is None:
                     what = "may have run" if call.started else "has no result"
                     raise InputError(f"Step {step.number}: the call {call.name} {what}; fork from an earlier step.")
+        # Events are numbered over the whole session.
         before = sum(len(step.events) for each in recording.inputs[: chosen.number - 1] for step in each.steps)
         end = before + sum(len(step.events) for step in kept)
         if not end:

@@ -69,6 +69,7 @@ class TextReport(RunReport):
         At the end of an input, the words of the model's provider are printed if the error does not contain them.
         """
         match part:
+            # A live screen displays the calls themselves.
             case results.Progress() if not self._screen.is_live:
                 self._screen.out.line(f"  step {part.step}: {part.action} {part.target}", style="dim")
             case results.DelegatePart(part=results.Progress() as step):
@@ -78,6 +79,7 @@ class TextReport(RunReport):
                 self._printed += part.text
             case results.PlanText():
                 self._end_text()
+            # The event of the call has shown the start.
             case results.CallState() if part.status != "started":
                 self._wave.finish(part.id, part.status)
                 if self._wave.calls:
@@ -107,6 +109,7 @@ class TextReport(RunReport):
             self._end_wave()
             self._answer(text_of(event["content"]), is_report="error" in event)
         elif event["type"] == "user_message":
+            # The caller has printed the first message itself.
             if self._answered:
                 self.question(text_of(event["content"]))
         elif event["type"] == "steering":
@@ -221,6 +224,7 @@ def result_object(result: results.RunResult) -> dict[str, Any]:
     `cause` is the words of the model's provider, or empty; `interrupts` is a list of `{"id": …, "value": …}`.
     """
     own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
+    # The cause is an exception, which JSON does not have.
     own["cause"] = provider_words(result)
     own["interrupts"] = [{"id": each.id, "value": each.value} for each in result.interrupts]
     plain: dict[str, Any] = _plain(own)

@@ -93,6 +93,7 @@ def chat(
 ) -> None:
     """Hold a conversation with an agent; /help lists what can be typed."""
     level = chosen_level(verbose, log_level)
+    # The page has its own server, whose agent reads the date from the environment.
     if web:
         if approve_all:
             raise InputError("On the page, a person decides on calls; leave out --approve-all or --web.")
@@ -146,6 +147,7 @@ def resume(
 
     level = chosen_level(verbose, log_level)
     settings = settings_of(config, session, today, db, credential, as_json=json_lines, record=record, level=level)
+    # A session in memory ended with its process.
     shared_database(settings.address)
     given = GivenAnswers(approve_all, reject_all, message, decision or (), answer or ())
     _end(run_async(resume_one(settings, given)))
@@ -175,6 +177,7 @@ def _converse(settings: Settings, questions: Sequence[str]) -> None:
     except GraphAgentError as error:
         from graph_agent.interfaces.cli.report import print_error
 
+        # Programs that read JSON lines receive the error as an object, too.
         print_error(error)
         raise
     _end(status)
@@ -213,6 +216,7 @@ def settings_of(
     if level is not None:
         log_at(level, log_stream)
     else:
+        # Warnings that the history has are printed with the run.
         log_warnings(without_history=True, stream=log_stream)
     if os.environ.get("GRAPH_AGENT_OTEL"):
         from graph_agent.integrations.otel import instrument_from_env, is_switched_on

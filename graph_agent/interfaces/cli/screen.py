@@ -87,6 +87,7 @@ class Wave:
                 call.status, call.has_result = event["status"], True
                 call.duration_s = (datetime.fromisoformat(event["ts"]) - call.planned_at).total_seconds()
                 if call.status not in SUCCESSES:
+                    # Cut before it is split: an output may have megabytes.
                     call.reason = " ".join(text_of(event["content"])[: 4 * _REASON_LENGTH].split())[:_REASON_LENGTH]
 
     def finish(self, id_: str, status: str) -> None:
@@ -137,6 +138,7 @@ def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
         line = Text("  ").append(f"step {calls[0].step}: {calls[0].action} {printable(calls[0].target)}", "dim")
         line.append("  ").append(_duration(calls[0]), "dim").append(" ").append(_sign(calls[0]))
         return _with_reason(line, calls[0])
+    # Narrower than the terminal: a row as wide as it would wrap.
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False, width=max(20, width - 4))
     table.add_column(ratio=1, overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -216,6 +218,7 @@ class LiveScreen(PlainScreen):
             self._live.start()
         elif not calls and self._live is not None:
             live, self._live = self._live, None
+            # The reader of the output may have ended, such as `head`.
             with suppress(BrokenPipeError):
                 live.stop()
 
@@ -280,6 +283,7 @@ class PromptScreen(LiveScreen):
         An empty line while no run is under way.
         """
         if self._since is None:
+            # The prompt keeps its height, so that the input line does not jump.
             return "\n"
         parts: list[RenderableType] = []
         width = self.out.console.width
@@ -297,6 +301,7 @@ def _render(parts: list[RenderableType], width: int) -> list[str]:
     Without colours if `NO_COLOR` is set.
     """
     buffer = io.StringIO()
+    # rich reads the variable itself, but not for a console that is forced to be a terminal.
     no_color = bool(os.environ.get("NO_COLOR"))
     console = Console(file=buffer, width=width, force_terminal=True, no_color=no_color, highlight=False)
     for part in parts:

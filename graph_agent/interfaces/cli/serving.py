@@ -138,6 +138,7 @@ def a2a(
     )
     spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
+        # The option only switches it on; the file may have done so already.
         spec = spec.model_copy(update={"push_notifications": True})
     serve_a2a(
         replace(of_spec(spec), show_outputs=show_outputs),
@@ -164,6 +165,7 @@ def mcp(
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.interfaces.server.host import of_file
         from graph_agent.interfaces.server.mcp.mount import serve_stdio
+    # Standard output belongs to the protocol, so logs go to standard error.
     log_at(chosen_level(verbose, log_level))
     run_async(serve_stdio(of_file(config, sources_from(credential or []), record=record), db))
 

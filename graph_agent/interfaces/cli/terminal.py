@@ -44,6 +44,7 @@ class Terminal:
             end: What follows the text; empty to continue the line later.
         """
         shown = printable_lines(text)
+        # Otherwise the text would continue the unfinished line.
         if self.console.stderr:
             log_stream.end_line()
         if self.is_terminal:
@@ -51,6 +52,7 @@ class Terminal:
         else:
             # rich would replace tabs by spaces.
             self.console.file.write(shown + end)
+            # A program that reads the pipe must receive each step when it happens.
             self.console.file.flush()
         if not self.console.stderr and shown + end:
             log_stream.set_unfinished(not (shown + end).endswith("\n"))

@@ -187,6 +187,7 @@ async def run_in_thread(request: Request, function: Callable[P, T], *args: P.arg
 
     The function must not use the event loop. Exceptions of the function are raised.
     """
+    # The body was read already by `BodyLimits`.
     if len(await request.body()) <= SMALL_BYTES:
         return function(*args, **kwargs)
     return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_LIMITER)
@@ -209,6 +210,7 @@ class BodyRoute(APIRoute):
             Its faults join those of other parameters in a `RequestValidationError`.
             """
             validated = _ValidatedRequest(request.scope, request.receive)
+            # FastAPI validates on the event loop, where a large body would block every request.
             validated.adapter = adapter
             try:
                 response: Response = await handle(validated)
@@ -250,6 +252,7 @@ def _validate(body: bytes, adapter: TypeAdapter[Any]) -> Any:
     Raises `JSONDecodeError` for other text or too deep nesting, and `ValidationError` if it does not fit the model.
     """
     try:
+        # Some clients send a byte order mark.
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise json.JSONDecodeError("It is not UTF-8", "", 0) from None

@@ -72,6 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         if self._refused:
             if self._lingering is None:
+                # The kernel's buffer then fills, and the client stops.
                 self.flow.pause_reading()
             return
         self._framed, self._at_boundary = 0, False

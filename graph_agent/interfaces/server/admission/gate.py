@@ -90,6 +90,7 @@ class RequestLimits:
         """Count the end of a request that `enter` has counted; `KeyError` if there is none."""
         self._active[caller] -= 1
         if not self._active[caller]:
+            # Callers come and go; the dict must not grow forever.
             del self._active[caller]
 
     def _count_start(self, caller: str) -> None:
@@ -205,6 +206,7 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
             raise ConfigError(f"Keys file {file}: there is no key in it; write one a line, as 'name:key'.")
     keys = [_key(where, text) for where, text in entries]
     for where, name in ((entries[i][0], key.name) for i, key in enumerate(keys)):
+        # Two owners of one name would share sessions.
         if sum(key.name == name for key in keys) > 1:
             raise ConfigError(f"{where}: another key is named {name!r} too; give each a name of its own.")
     if len({key.key.get_secret_value() for key in keys}) < len(keys):
@@ -221,6 +223,7 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
     that the duration reveals nothing about the keys.
     """
     if not keys:
+        # A server without keys has one caller for everyone who reaches it.
         return Caller("")
     given = key_in(request)
     found: Caller | None = None
@@ -326,6 +329,7 @@ class Gate:
             return
         if path.startswith("/v1/"):
             send = with_request_id(send)
+        # With keys, a foreign page cannot send one that it does not know.
         if not self._keys:
             try:
                 self._origins.check(HTTPConnection(scope), path)

@@ -107,6 +107,7 @@ class SharedLimits(RequestLimits):
         self._db: sqlite3.Connection | None = None
         self._unpublished: set[str] = set()
         """Callers whose number of active requests in this process is not up to date in the database."""
+        # Opened now, so that an unusable folder is reported at the start.
         self._in_database(lambda db: None)
 
     def enter(self, caller: str, *, starts: bool = True) -> None:
@@ -146,6 +147,7 @@ class SharedLimits(RequestLimits):
         try:
             if self._db is None:
                 self._db = self._open()
+            # Reading and counting must be one step: another worker could use the same free slot.
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 work(self._db)

@@ -79,6 +79,7 @@ def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[c
         known: Ids of the session's messages.
     """
     ids, found = set(known), list[core.UserMessage]()
+    # From the end, because the history before may be long.
     for message in reversed(messages):
         if isinstance(message, core.AssistantMessage) or message.id in ids:
             break
@@ -109,6 +110,7 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
         if isinstance(message, core.UserMessage):
             found.append(user_message(message))
         elif isinstance(message, core.AssistantMessage) and message.subagent_run_id is None:
+            # Providers refuse a conversation with a call that has no result.
             calls = [call for call in message.tool_calls or () if call.id in results]
             if message.content or calls:
                 found.append(AIMessage(message.content or "", id=message.id, tool_calls=[*map(_call, calls)]))
@@ -176,6 +178,7 @@ def _call(call: core.ToolCall) -> LangChainCall:
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except ValueError:
+        # The call is history: a client may have cut its arguments.
         arguments = {}
     return LangChainCall(
         name=call.function.name, args=arguments if isinstance(arguments, dict) else {}, id=call.id, type="tool_call"
@@ -337,6 +340,7 @@ class ClientView:
         """
         ids = [message.id for message in messages]
         known = set(ids)
+        # A snapshot removes messages that it does not have.
         own = [id_ for id_ in self._order if id_ in known]
         if own == ids[: len(own)]:
             return [messages]
@@ -448,6 +452,7 @@ def answer_form(call: HeldCall) -> dict[str, Any]:
     allowed = call["allowed_decisions"]
     runs, stops = bool({"approve", "edit"} & {*allowed}), bool({"reject", "respond"} & {*allowed})
     approved: dict[str, Any] = {"type": "boolean", "description": "Whether the call runs."}
+    # A schema with one possible value lets a client show one button.
     if runs != stops:
         approved["enum"] = [runs]
     properties: dict[str, Any] = {"approved": approved}
@@ -484,6 +489,7 @@ def resume_answers(
         ProblemError: An interrupt is not open, or an open one has no answer (`conflict`).
     """
     entries = {entry.interrupt_id: entry for entry in resume}
+    # The dict keeps one answer of each, so an interrupt was answered twice.
     if len(entries) < len(resume):
         raise InvalidRequestError("resume: an interrupt has two answers; send one.", "resume")
     open_ids = [id_ for each in interrupts for id_ in ids_of(each)]
@@ -538,6 +544,7 @@ def _decision(entry: ResumeEntry, name: str) -> Decision:
         return reject(ABANDONED)
     payload = entry.payload
     if isinstance(payload, bool):
+        # Some clients send a plain boolean.
         payload = {"approved": payload}
     given = payload if isinstance(payload, Mapping) else {}
     approved, arguments = given.get("approved"), given.get("editedArgs")

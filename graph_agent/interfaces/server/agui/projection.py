@@ -266,6 +266,7 @@ class Projection:
         yield from self._messages(state)
         used = _usage(state, used_before)
         if is_aborted and self._ids.is_legacy:
+            # An older client knows no cancelled outcome.
             yield core.RunErrorEvent(message="The run was stopped.", code="aborted", usage=used)
             return
         yield core.RunFinishedEvent(
@@ -440,6 +441,7 @@ class Projection:
         """
         if name not in self._subagents or not text:
             return
+        # Delegates number their messages independently of each other.
         id_ = f"{name}-{message_id}"
         if self._delegate_texts.get(name) != id_:
             yield from self._close_delegate_text(name)

@@ -364,6 +364,7 @@ async def run_agent(body: AguiInput, request: Request, sender: Sender, server: R
             resolved = await resolve_agui(host, sender, body, credentials)
         except ProblemError as problem:
             resolved = problem
+        # The resources belong to the stream, which outlives this function.
         owned = stack.pop_all()
         return EventStream(
             _frames(chat, body, resolved, owned, resources),

@@ -181,6 +181,7 @@ def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | N
         decision["message"] = content["message"]
     if decision["type"] == "edit":
         try:
+            # A form has no field for an object, so the arguments are a text.
             decision["edited_action"] = {"args": json.loads(content.get("arguments", ""))}
         except (TypeError, ValueError) as error:
             raise DecisionError(f"The arguments for {call['name']!r} are no JSON object: {error}.") from None
@@ -352,6 +353,7 @@ class AgentTool:
             if step.runs:
                 state, outcome = await self._run(call, session_id, step)
             asked = forms(open_interrupts(state), step.error)
+            # The result then names the open question, and the next call answers it.
             if call.ask is None or not asked or step.dismissed:
                 break
             step = await _answers(driver, state, await self._ask(call.ask, session_id, asked), call.caller.person)
@@ -368,6 +370,7 @@ class AgentTool:
             await asyncio.wait([asking, closing], return_when=asyncio.FIRST_COMPLETED)
             return asking.result() if asking.done() else {}
         finally:
+            # A form that stays open would be answered after the call has ended.
             asking.cancel()
             closing.cancel()
 

@@ -111,6 +111,7 @@ async def mcp_routes(
 
     closing = runs.register_closer(close, drain=drain)
     await opened.wait()
+    # Requests are admitted like those of the other APIs: the SDK has no keys or limits of ours.
     routes: list[BaseRoute] = [Route(MCP_PATH, endpoint)]
     admit_requests(routes, runs, limits, protocol="MCP", streams=streams)
     try:
@@ -282,6 +283,7 @@ def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[
     os.close(empty)
     os.dup2(2, 1)
     stdin = TextIOWrapper(os.fdopen(received, "rb"), encoding="utf-8", errors="replace")
+    # The protocol requires UTF-8, whatever the locale is.
     stdout = _JsonLines(os.fdopen(sent, "wb"), encoding="utf-8")
     try:
         yield anyio.wrap_file(stdin), anyio.wrap_file(stdout)
@@ -328,6 +330,7 @@ class _Connection:
                         self._calls[message.id] = task
                     elif not self._cancelled(message):
                         await forward.send(item)
+                # Waits for a person would keep the process alive after its client has left.
                 self._agent.closing.set()
                 for task in self._calls.values():
                     task.cancel()

@@ -226,6 +226,7 @@ class StatelessRequest:
             log_failure(logger, f"The request {method} over MCP", error)
             return error_response(id_, _error(types.INTERNAL_ERROR, problem_of_failure(error).message))
         server = {"name": self.agent.host.source.name, "version": metadata.version("graph-agent")}
+        # A result that needs input has its own type, which replaces this one.
         stamped = {"resultType": "complete", **result, "_meta": {f"{_PREFIX}serverInfo": server}}
         return {"jsonrpc": "2.0", "id": id_, "result": stamped}
 
@@ -261,6 +262,7 @@ class StatelessRequest:
             or not isinstance(state, str | None)
         ):
             raise _error(types.INVALID_PARAMS, "arguments and inputResponses are objects, requestState is a string.")
+        # The session of the forms is in the state that came with them.
         if responses is not None and state is None:
             raise _error(
                 types.INVALID_PARAMS, "inputResponses need the requestState that came with their inputRequests."
@@ -268,6 +270,7 @@ class StatelessRequest:
 
         async def report(progress: float, text: str) -> None:
             """Notify the client of progress, if it asked for it by a token."""
+            # A client without a token does not expect progress.
             if (token := meta.get("progressToken")) is not None:
                 given = {"progressToken": token, "progress": progress, "message": text}
                 await self.notify({"jsonrpc": "2.0", "method": "notifications/progress", "params": given})
