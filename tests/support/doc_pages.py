@@ -41,6 +41,8 @@ from graph_agent.spec import load_spec
 from tests.support.warm_process import ONLY_OUR_PLUGIN, Process, start_python, warm_commands
 
 ROOT = Path(__file__).parents[2]
+POSTGRES = "postgresql://me@db.example/agents"
+"""The address of a PostgreSQL database on the pages; the tests run the blocks of a page with one of their own."""
 WITHIN_S = 120
 """Seconds that one command or the start of one server may take on a loaded machine."""
 _PARTS = re.compile(
@@ -101,6 +103,8 @@ class PageRun:
     page: Path
     folder: Path
     monkeypatch: pytest.MonkeyPatch
+    postgres: str = ""
+    """The address of an empty database that takes the place of `POSTGRES`; empty for a page that names none."""
     _ports: dict[str, str] = field(default_factory=dict)
     _models: list[ScriptedChatModel] = field(default_factory=list)
 
@@ -108,6 +112,7 @@ class PageRun:
         """Run every block, and check that each script of the page's agents was used up."""
         (self.folder / "examples").symlink_to(ROOT / "examples")
         self.monkeypatch.chdir(self.folder)
+        self.monkeypatch.syspath_prepend(str(self.folder))
         for name in [name for name in os.environ if name.startswith(("OPENAI_", "LANGSMITH_", "GRAPH_AGENT_"))]:
             self.monkeypatch.delenv(name)
         self.monkeypatch.setattr("graph_agent.models.scripted.mock_model_from_env", self._scripted)
@@ -115,6 +120,7 @@ class PageRun:
         module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
         self.monkeypatch.setitem(sys.modules, module.__name__, module)
         with asyncio.Runner() as runner, contextlib.ExitStack() as servers:
+            servers.callback(self._forget_modules)
             for block in read_blocks(self.page):
                 try:
                     self._run(block, module, runner, servers)
@@ -124,6 +130,13 @@ class PageRun:
         for model in self._models:
             if model.requests:  # a page may open an agent without running it
                 model.assert_spent()
+
+    def _forget_modules(self) -> None:
+        """Remove the modules of this page's files, whose names the next page may use for others."""
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file is not None and Path(file).is_relative_to(self.folder):
+                del sys.modules[name]
 
     def _run(self, block: Block, module: types.ModuleType, runner: asyncio.Runner, servers: Any) -> None:
         if "script" in block.directives:
@@ -150,6 +163,8 @@ class PageRun:
                 raise AssertionError(f"A block of language {other!r} cannot be run; give the reason: <!-- not run: -->")
         for shown, real in self._ports.items():
             printed = printed.replace(f"127.0.0.1:{real}", f"127.0.0.1:{shown}")
+        if self.postgres:
+            printed = printed.replace(self.postgres, POSTGRES)
         if "output" not in block.directives:
             assert_shown(printed, block.output)
 
@@ -231,7 +246,7 @@ class PageRun:
     def _with_ports(self, text: str) -> str:
         for shown, real in self._ports.items():
             text = text.replace(f"127.0.0.1:{shown}", f"127.0.0.1:{real}")
-        return text
+        return text.replace(POSTGRES, self.postgres or POSTGRES)
 
     def _check_yaml(self, text: str, block: Block) -> str:
         content = yaml.safe_load(text)

@@ -20,7 +20,8 @@ import yaml
 
 from graph_agent.skills import read_skill
 from scripts.docs_tabs import with_tabs
-from tests.support.doc_pages import ROOT, PageRun, assert_shown, read_blocks
+from tests.support.doc_pages import POSTGRES, ROOT, PageRun, assert_shown, read_blocks
+from tests.support.postgres_server import on_postgres
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,11 +60,26 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in WRITTEN if read_blocks(page)], ids=page_id)
+WITH_POSTGRES = [
+    page for page in WRITTEN if any(POSTGRES in block.text for block in read_blocks(page) if block.language == "python")
+]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in WRITTEN if read_blocks(page) and page not in WITH_POSTGRES], ids=page_id
+)
 def test_every_block_runs_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PageRun(page, tmp_path, monkeypatch).run()
+
+
+@on_postgres
+@pytest.mark.parametrize("page", WITH_POSTGRES, ids=page_id)
+def test_every_block_runs_with_a_postgresql_server(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    PageRun(page, tmp_path, monkeypatch, postgres_url).run()
 
 
 @pytest.mark.parametrize("page", SKILLS, ids=page_id)
