@@ -184,6 +184,7 @@ class EditorAgent:
 
     def _add(self, session_id: str, mcp_servers: Sequence[Any] | None) -> EditorSession:
         """Add a session, announce the commands to the client, and return the session."""
+        # The agent file declares the servers; those of an editor would run unreviewed commands.
         if mcp_servers:
             names = ", ".join(str(each.name) for each in mcp_servers)
             logger.warning("The editor's MCP servers are not used: %s. Declare them in the agent file.", names)
@@ -300,6 +301,7 @@ class EditorSession:
             if waiting or result is None:
                 await self.send([conversion.agent_message(conversion.interrupt_question(waiting))])
                 return schema.PromptResponse(stop_reason="end_turn")
+            # Follow-ups have run, too: the result is that of the last one.
             return _response(result)
 
     async def _consume(self, parts: AsyncGenerator[Part[Any]], *, is_new: bool) -> RunResult[Any]:

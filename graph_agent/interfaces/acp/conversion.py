@@ -86,6 +86,7 @@ class AcpProjection:
                         session_update="user_message_chunk", content=block, message_id=f"event-{event['seq']}"
                     )
             case "plan" if event["calls"]:
+                # The text of a structured plan is reasoning, and no message.
                 if "planner" not in event:
                     yield from self._rest(event["reasoning"], f"event-{event['seq']}")
                 elif event["reasoning"]:
@@ -97,6 +98,7 @@ class AcpProjection:
                 }
                 yield from self._plan()
             case "tool_call" | "delegation_request" if (call := call_of(stored)) is not None:
+                # The call may be known already from a question about it.
                 yield from self.call(self.name(call["id"]), call["name"], call["arguments"], "in_progress")
             case "tool_result" | "delegation_response":
                 yield from self._end(self.name(event["id"]), event["status"], stored)
@@ -244,6 +246,7 @@ def _text(text: str) -> dict[str, Any]:
 def _data(base64: str, mime_type: str, kind: str) -> dict[str, Any]:
     """Return a block of a kind with data; raise `RequestError` if they are no base64."""
     try:
+        # Checked here: a provider would refuse the whole conversation later.
         b64decode(base64, validate=True)
     except (binascii.Error, ValueError):
         raise RequestError(-32602, f"The data of a block of type {kind} are no valid base64.") from None

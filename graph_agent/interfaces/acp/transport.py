@@ -57,6 +57,7 @@ class StdioTransport:
         the client is answered here with an error.
         """
         while not self._ended:
+            # A blocking read would stop the runs.
             line = await call_in_thread(self._stdin.readline)
             self._ended = not line
             if not line.strip():

@@ -314,7 +314,7 @@ class EvaluationProgress:
             style = {"FAIL": "red", "pass": "green"}.get(state, "dim")
             shown = [Text(state, style), Text(printable(name)), *([Text(printable(agent))] if several else [])]
             rows.append((rank, [*shown, Text("  ".join(took), "dim")]))
-        # A live table that is higher than the terminal would flicker.
+        # rich would cut off the end of a table that is higher than the terminal.
         room = len(rows) if every else max(4, self._out.console.height - 4)
         kept = {*sorted(range(len(rows)), key=lambda at: rows[at][0])[:room]}
         done = sum(trial is not None for trials in self._trials.values() for trial in trials.values())

@@ -349,7 +349,7 @@ def _bar(span: Span, axis: TimeAxis, width: int) -> str:
     from datetime import timedelta
 
     begin, end = (min(width - 1, int(axis.at(at) * width)) for at in (span.start, span.end))
-    # A queued call has no start of its own in the history.
+    # The span begins when the call was taken from the queue.
     queue = min(begin, int(axis.at(span.start - timedelta(seconds=span.queued_s)) * width))
     if span.duration_s is None:
         mark = "▏" if span.status not in ("running", "waiting") else "▶"

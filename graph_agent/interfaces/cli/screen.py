@@ -301,7 +301,6 @@ def _render(parts: list[RenderableType], width: int) -> list[str]:
     Without colours if `NO_COLOR` is set.
     """
     buffer = io.StringIO()
-    # rich reads the variable itself, but not for a console that is forced to be a terminal.
     no_color = bool(os.environ.get("NO_COLOR"))
     console = Console(file=buffer, width=width, force_terminal=True, no_color=no_color, highlight=False)
     for part in parts:

@@ -108,6 +108,7 @@ def agent_object(
                 async with _terminal_errors():
                     with suppress(SessionBusyError):
                         return _json(await start(context=await context(session.id) if context else None))
+                # The session runs another input; a busy session is no failure of this one.
                 await asyncio.sleep(0.1)
 
         async def attempt() -> Any:

@@ -108,6 +108,7 @@ def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = Fa
     """
     if content is None or isinstance(content, str):
         return content or ""
+    # A result names its call by id only.
     names = {block.id: block.name for block in content if block.id}
     texts = []
     for block in content:

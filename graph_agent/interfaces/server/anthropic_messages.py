@@ -126,6 +126,7 @@ def tokens_of(body: CountRequest) -> int:
     """Estimate the tokens of a request at 4 characters per token; at least 1."""
     messages = [read for message in body.messages for read in langchain_messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
+    # Some clients divide by the number.
     return max(1, estimated_tokens([HumanMessage(_instructions(body)), *messages], tools=tools or None))
 
 
@@ -199,6 +200,7 @@ class _AnthropicDialect(ChatDialect):
 
     def start_frames(self) -> Iterable[str]:
         """Yield the start of the message."""
+        # The API reports input tokens first; the real ones are known only at the end.
         usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=message)

@@ -119,6 +119,7 @@ def create_app(
 
                 async def open_protocol(name: str) -> None:
                     """Import a protocol's module, open its routes and add them to the application, once."""
+                    # Two first requests may arrive at once, and routes must not be added twice.
                     async with opening:
                         if name in opened:
                             return
@@ -129,6 +130,7 @@ def create_app(
                             found = mount.mcp_routes(runs, limits, streams, tasks, shared=shared is not None)
                         added = await stack.enter_async_context(found)
                         routes.extend(added)
+                        # First: the routes of an SDK must precede the catch-all ones.
                         app.router.routes[:0] = added
                         opened.add(name)
 

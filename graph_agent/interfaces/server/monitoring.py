@@ -163,6 +163,7 @@ class Metrics:
         kind = entry["type"]
         if kind == "plan":
             self._steps.inc()
+            # A plan without calls is an answer, and no wave.
             self._iterations.inc(bool(entry["calls"]))
         elif kind in _CALLS:
             open_calls[entry["id"]] = datetime.fromisoformat(entry["ts"])
@@ -171,6 +172,7 @@ class Metrics:
             name = entry[_RESULTS[kind]]
             if started is not None:
                 seconds = (datetime.fromisoformat(entry["ts"]) - started).total_seconds()
+                # Each label is a series that is kept forever.
                 label = name if name in self._tools else "other"
                 self._latency.labels(label, entry["status"]).observe(max(0.0, seconds))
         elif kind == "error" and entry["kind"] in _MODEL_ERRORS:
@@ -256,6 +258,7 @@ class ReadinessCheck:
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}
         failed = self._metrics.last_model_error
+        # An endpoint may list its models and still refuse each request.
         if failed is not None and time.time() - failed[1] <= _MODEL_DOWN_S:
             states["model"] = failed[0]
         return {"server": "stopping" if self._runs.draining else OK, **states}
@@ -284,6 +287,7 @@ async def database_states(saver: BaseCheckpointSaver[Any], store: BaseStore | No
 
     Raises the error of the database, or of the Store, if not.
     """
+    # A thread that cannot exist: only the way to the database is of interest.
     await load(saver, {"configurable": {"thread_id": "/ready"}})
     if store is not None:
         await store.aget(("graph_agent", "ready"), "ready")

@@ -364,6 +364,7 @@ class _OpenAIDialect(ChatDialect):
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=_FINISH[outcome.ending], **status_fields(outcome))
+        # The usage has a chunk of its own, without choices, as OpenAI sends it.
         if self._include_usage:
             yield frame({**self._chunks(), "choices": [], "usage": _usage(outcome)})
         yield "data: [DONE]\n\n"
@@ -377,6 +378,7 @@ class _OpenAIDialect(ChatDialect):
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
+        # Clients expect null only with calls.
         elif message["content"] is None:
             message["content"] = ""
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[outcome.ending]}

@@ -83,6 +83,7 @@ class Services:
     def check_model(self, name: str) -> None:
         """Raise `ProblemError` (`model`) unless a request names this server's agent as its model."""
         known = self.chat.runs.host.source.name
+        # Clients often have a default model, whose name would hide a wrong address.
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
@@ -167,6 +168,7 @@ class ChatEndpoint:
         chat_request = await run_in_thread(self.request, read, body)
         chat_request = replace(
             chat_request,
+            # The header precedes the body: proxies can add it.
             session_id=self.session_of(chat_request.session_id) if chat_request.is_stored else None,
             progress_as_field=self.progress_as_field,
         )

@@ -124,6 +124,7 @@ class ProblemError(Exception):
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
         elif self.kind in ("upstream", "internal", "conflict", "timeout", "taken_over", "storage", "database"):
+            # Official clients repeat such statuses automatically, which would run the input again.
             headers["x-should-retry"] = "false"
         if self.kind == "key":
             headers["www-authenticate"] = "Bearer"

@@ -63,6 +63,7 @@ def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str 
         event = {**event, "background": event["background"].removeprefix(caller)}
     if "history" not in event or "model_request" in types:
         return event
+    # Delegates record requests, too, with their own system prompts.
     kept = [visible_event(entry, types) for entry in event["history"] if entry["type"] != "model_request"]
     return {**event, "history": kept}
 
@@ -115,6 +116,7 @@ class Sessions:
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
         """Return at most `limit` ids of sessions (None for all), newest first, those after `after` in this order."""
+        # The database lists threads, which have the caller's name.
         after_thread = self._caller.thread(after) if after is not None else None
         try:
             threads = await list_threads(
@@ -351,6 +353,7 @@ class Sessions:
         from graph_agent.session.importing import fork_session
 
         await self._check(session_id)
+        # A fork of a fork keeps the name of the origin, so that ids do not grow.
         stem = session_id.partition(FORK)[0][: 128 - len(FORK) - 8]
         fork_id = f"{stem}{FORK}{secrets.token_hex(4)}"
         thread, fork = self._caller.thread(session_id), self._caller.thread(fork_id)

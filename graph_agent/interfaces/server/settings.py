@@ -150,6 +150,7 @@ class ServerSettings(CheckedModel):
         Raises:
             ConfigError: Other machines can reach the address, and there are no keys.
         """
+        # Whoever reaches the port could run the agent's tools.
         if not self.keys and not is_loopback(host):
             raise ConfigError(
                 f"host={host!r} can be reached from other machines, and no API keys are set. Set {KEYS_VARIABLE} "
@@ -204,6 +205,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
     found = {}
     for name in sorted(environment.keys() - known):
         if name.startswith(_PREFIX) and not name.startswith(LOOP_PREFIX):  # `loop_fields_from` refuses these
+            # A typing error would silently leave the default.
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
             hint = f" Did you mean {near[0]}?" if near else ""
             found[name] = f"The environment variable {name} is no setting of graph-agent.{hint}"
@@ -218,6 +220,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if text := environment.get(variable, "").strip():
             values[name] = _parse(text, f"{variable}={text}", f'{variable_of("cors_origins")}=["https://my.page"]')
             try:
+                # One field at a time, so that the error names its variable.
                 ServerSettings(**{name: values[name]})
             except ConfigError as error:
                 raise ConfigError(f"{variable}={text}: {error}") from None

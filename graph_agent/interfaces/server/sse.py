@@ -85,6 +85,7 @@ class EventStream(Response):
     ) -> None:
         self.status_code = 200
         self.background = None
+        # Proxies would collect a stream before they pass it on.
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         self._frames = frames
         self._send_timeout_s = send_timeout_s
@@ -158,6 +159,7 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
     finally:
         working.cancel()
         leaving.cancel()
+        # The work must have ended before its resources are released.
         await asyncio.gather(working, leaving, return_exceptions=True)
     return None if working.cancelled() else working.result()
 

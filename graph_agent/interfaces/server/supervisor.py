@@ -176,6 +176,7 @@ class Supervisor(Multiprocess):
                 return
             if not self._is_lost(worker):
                 continue
+            # A stalled process does not react to a gentler signal.
             worker.kill()
             worker.join()
             if worker.exitcode == STARTUP_FAILURE:

@@ -100,6 +100,7 @@ class PushNotifier(PushNotificationSender):
 
         A chunk of the answer is dropped if 100 notifications of the task wait already.
         """
+        # A queue for each task: a slow receiver must not delay those of other tasks.
         waiting = self._waiting.setdefault(task_id, deque())
         if len(waiting) >= _MAX_QUEUED and isinstance(event, types.TaskArtifactUpdateEvent) and event.append:
             return
@@ -228,6 +229,7 @@ class A2AServer:
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
+        # At construction, so that a wrong header is found before the first request.
         check_headers(credential_headers)
         context_builder = context_builder or DefaultServerCallContextBuilder()
         if credential_headers:
@@ -315,9 +317,11 @@ class A2AServer:
 
     async def aclose(self) -> None:
         """Stop every running task, and close all resources; waits until that is done."""
+        # First, because its streams wait for the executor's events.
         await self._handler.aclose()
         await self._executor.aclose()
         if isinstance(self._tasks, LiveTaskStore):
+            # Cancelled runs store no final state, for which `settled` would wait.
             self._tasks.abandon()
         if self._push is not None:
             await self._push.aclose()
@@ -426,6 +430,7 @@ class _Handler(DefaultRequestHandler):
 
     async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
         """Cancel a task, in whichever process it runs, and return it once it has stopped."""
+        # The SDK would write the final state itself, and the other process would overwrite it.
         ended = await self.other_processes.cancel(params.id, context)
         if ended is not None and ended.status.state in ENDED_STATES:
             return ended

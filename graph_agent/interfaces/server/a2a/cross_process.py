@@ -105,6 +105,7 @@ class OtherProcesses:
                 "store=... in both."
             )
         try:
+            # The request stays in the Store while this waits: the other process may start to listen later.
             async with self.cancel_requests.request(task_id), asyncio.timeout(STOPS_WITHIN_S):
                 return await self._wait_until_stopped(task_id, context)
         except TimeoutError:

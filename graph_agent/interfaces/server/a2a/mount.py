@@ -148,6 +148,7 @@ async def a2a_routes(
         )
         closing = runs.register_closer(server.aclose, drain=server.drain)
         admit_requests(server.routes, runs, limits, protocol="A2A")
+        # The SDK's card has a fixed URL; here it depends on the address of the request.
         card = Route(CARD_PATH, partial(_respond_with_card, runs), methods=["GET"])
         try:
             yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
@@ -210,6 +211,7 @@ def _card(runs: Runs, url: str) -> AgentCard:
         card.security_schemes["bearer"].http_auth_security_scheme.scheme = "Bearer"
         card.security_schemes["x-api-key"].api_key_security_scheme.name = "x-api-key"
         card.security_schemes["x-api-key"].api_key_security_scheme.location = "header"
+        # Two requirements are alternatives; two schemes in one would both be needed.
         for name in ("bearer", "x-api-key"):
             card.security_requirements.add().schemes[name].list.extend([])
     return card
@@ -292,6 +294,7 @@ def a2a_app(
     given: A2AOptions = {"slots": task_slots(tasks), "bounds": bounds_of(settings)}
     if settings.keys:
         given["context_builder"] = CallerContext()
+    # Options of the caller replace those of the settings.
     given.update(options)
     server = A2AServer(graph, card, **given)
     admit_requests(server.routes, server, limits, protocol="A2A")

@@ -282,6 +282,7 @@ class LiveTaskStore(TaskStore):
         if self.shared and written is None and state != types.TaskState.TASK_STATE_SUBMITTED:
             await self._check_open(task.id, context)
         if state in _RUNNING:
+            # Every token changes the task, but only a new state is written.
             self._live[key] = task, state
             self._settled.clear()
             if written != state:
@@ -328,6 +329,7 @@ class LiveTaskStore(TaskStore):
             page = await self._store.list(params, context)
         for task in page.tasks:
             if live := self._live.get((owner, task.id)):
+                # The database lags behind a running task.
                 task.CopyFrom(live[0])
         return page
 
@@ -471,6 +473,7 @@ class ConversationStore(TaskStore):
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task without progress; removes progress from `task`, the SDK's own object, too."""
+        # The SDK also returns the history to clients, which count its messages.
         history = [message for message in task.history if not is_progress_message(message)]
         if len(history) < len(task.history):
             del task.history[:]

@@ -123,6 +123,7 @@ class TaskReporter:
 
     async def input_required(self, interrupts: Sequence[Interrupt], result: RunResult) -> None:
         """Report that the graph waits for a person, with the question of the interrupts and the usage so far."""
+        # Subscribers must have the whole text before the state that ends their stream.
         await self._end_artifact()
         message, metadata = self.question(interrupts), outcome_metadata(None, result.usage)
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=metadata)

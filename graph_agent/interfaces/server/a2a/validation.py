@@ -142,6 +142,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
             request_credentials(context)
             if params.configuration.HasField("task_push_notification_config") and not self._notifies:
                 raise PushNotificationNotSupportedError
+            # The SDK reads the task later, when the message has been queued to its run.
             known = await self._tasks.get(task_id, context) if task_id else None
             if known is not None:
                 await self._check_idle(known, context)
@@ -216,6 +217,7 @@ class BoundedRequests:
                 await self._app(scope, receive, send)
             return
         try:
+            # The limits of an A2A request are lower than those of other APIs, because the SDK is slower.
             body = await read_body(receive, JsonBounds(self._bounds.values, self._bounds.depth))
             if body is None:
                 return  # the client has disconnected

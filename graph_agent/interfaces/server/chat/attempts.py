@@ -120,6 +120,7 @@ class Attempt:
         if not spec.is_resume:
             token = self.token or thread_token()
             spec = replace(spec, graph=self.host.kept, thread=self.caller.pending_thread(token), token=token)
+            # Before the run starts: a process that is killed in it leaves the record behind.
             await self.put(token)
         self._thread = spec.thread
         spec.scope.mark = self.mark
@@ -303,6 +304,7 @@ async def delete_attempts(host: Host) -> int:
         if item.value["until"] > time.time():
             continue
         with suppress(SessionBusyError):
+            # A record whose request runs is in use.
             async with lock_idle_session(host.saver, _claim_of(item.key)):
                 # An equal request may have begun meanwhile.
                 current = await host.store.aget(_ATTEMPTS, item.key)

@@ -177,6 +177,7 @@ class Runs:
     def drain(self) -> None:
         """Refuse new runs, and let active ones and registered components stop at their next superstep boundary."""
         self.draining = True
+        # Streams of events end first, because they would keep the server waiting.
         self.host.notifier.stop()
         for run in self._active:
             run.drain()
@@ -349,6 +350,7 @@ class ChatHandler:
             headers = self.session_headers(run.spec.session_id)
             if not request.stream:
                 answer = await self._answer_whole(http_request, run, request, dialect, headers, keep)
+                # The attempt ends once the answer is sent, not once it is made.
                 answer.close = sent.pop_all().aclose
                 return answer
             first = await run.part(_HEADERS_WITHIN_S)
@@ -459,6 +461,7 @@ class ChatHandler:
         """
         answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
         if answered is None:
+            # A response is required, although no client reads it.
             raise stopping()  # never delivered: the client has disconnected
         outcome, progress = answered
         if (problem := refusal_of(run, outcome)) is not None:

@@ -87,6 +87,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
         text = json.dumps(result.structured_response, ensure_ascii=False)
     elif text and reply is not None:
         begun = sent.get(reply.id, "")
+    # A run that waits has no answer, so the question is the text.
     text = text or question
     rest, continues = text.removeprefix(begun), bool(begun) and text.startswith(begun)
     approvals = waiting_approvals(result.interrupts, spec.token or spec.call_token)

@@ -287,6 +287,7 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
 
     Each call is a pair of an id and JSON as text. Raises `ProblemError`; `param` names the field.
     """
+    # One limit for all calls: many small ones cost as much as a large one.
     remaining = _ARGUMENTS.values
     for id_, arguments in calls:
         try:
@@ -417,6 +418,7 @@ def answer_schema(
     if kind is None or kind == "text":
         return None
     if kind == "json_object":
+        # Any object: the request names no schema.
         return {"type": "object"}
     if schema is None:
         raise InvalidRequestError(f"{param} has no {field_name}.", param)
@@ -432,6 +434,7 @@ def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
     if (size := len(text)) > _SCHEMA_CHARS:
         raise InvalidRequestError(f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param)
     for reference in _references(schema):
+        # A validator would fetch another address.
         if not (isinstance(reference, str) and reference.startswith("#")):
             raise InvalidRequestError(f"{param}: the reference {reference!r} leads outside the schema.", param)
     try:

@@ -143,6 +143,7 @@ class Background:
         except BaseException:
             await owned.aclose()
             raise
+        # Readers in this process then need not wait for the database.
         self._live[records.owner, token] = live
         task = asyncio.create_task(live.run(owned, run), name="background run")
         self._tasks.add(task)
@@ -196,6 +197,7 @@ class Background:
         while record["response"]["status"] in OPEN_STATUSES and time.monotonic() < deadline:
             if not aborted:
                 aborted = await SessionControl(self._host.kept, thread).abort()
+            # A run in this process wakes the wait; one elsewhere is polled.
             live = self._live.get((records.owner, token))
             if live is None and await self._is_lost(records, token, record):
                 await records.put(token, closed := _with_status(record, "cancelled", error=None))

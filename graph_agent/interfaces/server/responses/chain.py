@@ -76,6 +76,7 @@ class Chains:
             request = replace(request, session_label=label)
             if previous["response"]["status"] in OPEN_STATUSES:
                 raise InvalidRequestError("The previous response is still in progress.", "previous_response_id")
+            # An older response has been continued already, so the new one becomes a branch.
             if body.is_stored and not branches and await self._is_newest(previous):
                 return replace(
                     request,
@@ -94,6 +95,7 @@ class Chains:
                     "input",
                 )
             return replace(request, session_id=response_id(token))
+        # A response that is not stored still waits in a thread of its own.
         pending = _answered_token(content) if request.decisions else None
         return replace(request, pending_token=pending, new_call_token=None)
 
@@ -309,6 +311,7 @@ class Key:
                 begins. Raises `ProblemError` if that cannot be continued.
             token: Token of the new response.
         """
+        # The first request may receive its input while this one chooses a session.
         while True:
             begun = first["session"] if first is not None and await self.has_begun(first["session"]) else None
             try:

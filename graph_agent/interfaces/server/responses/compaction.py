@@ -39,9 +39,11 @@ async def compact_stored(server: Services, caller: Caller, body: CompactResponse
         text, usage = await _summary(host, messages, body.instructions)
     input_tokens = usage["input_tokens"] or estimated_tokens(messages)
     output_tokens = usage["output_tokens"] or estimated_tokens([AIMessage(text)])
+    # The model was called outside a run, which would count them.
     server.chat.runs.metrics.count_tokens(input_tokens, output_tokens)
     outcome = ChatOutcome(text, [], "stop", None, input_tokens, output_tokens, "COMPLETED")
     token = record_token()
+    # The user's own words stay; the summary stands for the rest.
     kept = [message for message in messages if isinstance(message, HumanMessage) and _is_of_user(message)]
     output = [_user_item(message, item_id("msg", token, index)) for index, message in enumerate(kept)]
     summary = encoded_summary(text)

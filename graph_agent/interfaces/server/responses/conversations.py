@@ -102,6 +102,7 @@ class Conversations:
         if not items:
             return
         key = f"{time.time_ns():020d}"
+        # The key is the time, so that the order of keys is that of the items.
         puts = [PutOp(self._namespace(_ITEMS, id_), key, {"items": list(items)}, index=False)]
         if pending:
             puts.append(PutOp(self._namespace(_PENDING, id_), key, {}, index=False))

@@ -59,10 +59,12 @@ class Keeper:
 
         Does nothing if an earlier request with the same key has stored it.
         """
+        # A second record would have new times and ids.
         if run.input.replayed and await self.records.find(self.dialect.token) is not None:
             return
         record = self.record(run)
         await self.records.put(self.dialect.token, record)
+        # The input of a failed response can be sent again.
         if self.conversation is not None and record["response"]["status"] != "failed":
             await self.conversation.append(record)
 

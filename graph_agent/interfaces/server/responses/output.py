@@ -197,6 +197,7 @@ class ResponseDialect(ChatDialect):
         A blank line is added for clients that join all texts.
         """
         if self._text is not None:
+            # Clients that join all texts would run two messages together.
             yield from self.text_frames("\n\n")
             self._phase = "commentary"
             yield from self._end_message("completed")
@@ -255,6 +256,7 @@ class ResponseDialect(ChatDialect):
         # First, because official clients raise it with its text, and of a failed response only that it failed.
         yield self._event("error", **error_fields(problem))
         self.response |= {"status": "failed", "error": error_of(problem)}
+        # A client that ignores error events reads the failure here.
         yield self.snapshot("response.failed")
         yield "data: [DONE]\n\n"
 
@@ -353,6 +355,7 @@ class ResponseDialect(ChatDialect):
     def whole_item(self, item: dict[str, Any]) -> Iterable[str]:
         """Add an item that is complete, and yield its frames."""
         index = len(self._output)
+        # Clients build the item from its start and the deltas.
         yield self._add({**item, **{name: empty for name, empty in _EMPTY.items() if name in item}})
         yield from self._content(item, index)
         self._output[index] = item
@@ -473,6 +476,7 @@ _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": "
 
 def replayed_events(response: dict[str, Any]) -> Iterator[str]:
     """Yield the events of a response that has ended, each text as one piece."""
+    # The stored response is at its end; the events begin with an empty one.
     opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}
     dialect = ResponseDialect(opened, "", label="")
     yield from dialect.start_frames()

@@ -150,6 +150,7 @@ class Records:
         """Delete a response and its events; does nothing if it is not stored."""
         await self._store.adelete(_namespace(token), self._key(token))
         batch = 0
+        # Batches are numbered without a gap, so the first missing one is the end.
         while await self.events(token, batch) is not None:
             await self._store.adelete(_events(token), self._batch(token, batch))
             batch += 1
@@ -199,6 +200,7 @@ async def delete_expired(host: Host) -> int:
 
     Return the entries deleted.
     """
+    # Whole days: a namespace is a day, and is deleted without reading each response.
     before = _day(time.time() - host.settings.response_s)
     deleted = 0
     for namespace in await host.store.alist_namespaces(prefix=_RESPONSES, limit=10_000):

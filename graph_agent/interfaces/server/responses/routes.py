@@ -100,6 +100,7 @@ class ResponsesEndpoint:
         schemas.check_supported(body)
         host = server.chat.runs.host
         records = Records(host, caller)
+        # Parsed before the claim, which excludes other requests while it is held.
         items, conversation, content = await self._read(body, records)
         given_key = self.endpoint.idempotency_key
         key = Key.of(host, caller, given_key, body) if body.is_stored else None
@@ -129,6 +130,7 @@ class ResponsesEndpoint:
                 request = await (resolve(None) if key is None else key.resolve(first, resolve, token))
         request = replace(request, progress_as_field=self.endpoint.progress_as_field)
         if conversation is not None:
+            # The pending items are used up only once the session has them.
             request = replace(request, adds_all=True, before=conversation.consume)
         if self.shows_calls is not None:
             request = replace(request, shows_calls=self.shows_calls)
@@ -241,6 +243,7 @@ class ResponsesEndpoint:
         headers = chat.session_headers(request.session_id)
         async with AsyncExitStack() as stack:
             run = await stack.enter_async_context(chat.started(self.endpoint.request, caller, request))
+            # Only now is it certain that the request is not refused.
             await run.begun()
             dialect.response["status"] = "queued"
             queued = dict(dialect.response)

@@ -400,6 +400,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     assistant = _Assistant()
     for item in items:
         if _is_output(item):
+            # The assistant has answered them: a client that sends its history repeats old decisions.
             found.decisions.clear()
         match item.type:
             case "message" if item.role == "assistant":
@@ -410,6 +411,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
                 assistant.calls.append(_call(item, item.call_id))
             case "mcp_call":
                 assistant.calls.append(_call(item, item.id))
+                # A result must follow the message with its call.
                 assistant.move_to(found.messages)
                 found.messages.append(_result(item, item.id, error=item.error))
             case "compaction":

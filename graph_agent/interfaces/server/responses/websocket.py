@@ -129,6 +129,7 @@ class ResponsesSocket:
         with contextlib.suppress(WebSocketDisconnect):
             while (received := await self._websocket.receive())["type"] != "websocket.disconnect":
                 message = received.get("text") or received.get("bytes") or b""
+                # Counted in bytes: a queue of a few large messages takes as much memory as many small ones.
                 self._room -= _size(message)
                 if self._room < 0 and not self._messages.empty():
                     self._close = (_POLICY_VIOLATION, "Too many requests wait; read the response to each one first.")
@@ -155,6 +156,7 @@ class ResponsesSocket:
         named = previous if previous is not None and previous.id == given.get("previous_response_id") else None
         # An input of another type is refused by the checks of the request.
         if named is not None and isinstance(given.get("input"), str | list):
+            # The response is not stored, so its items are sent along.
             body |= {"previous_response_id": named.base, "input": [*named.items, *_items(given["input"])]}
         named_id = named.id if named is not None else None
         exchange = _Exchange(self._websocket, self._left, named_id, wants_end=given.get("store") is False)
@@ -186,6 +188,7 @@ class ResponsesSocket:
             raise InvalidRequestError("A message is a JSON object of type 'response.create'.", "type")
         if given.pop("background", None):
             raise InvalidRequestError("background is not supported over a WebSocket; use HTTP.", "background")
+        # A WebSocket always streams.
         for name in ("stream", "stream_options"):
             given.pop(name, None)
         return given
