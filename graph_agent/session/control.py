@@ -20,6 +20,7 @@ from langgraph.types import StateSnapshot
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.base.inbox import ControlMessage, Inbox, NoteKind, new_note
+from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus, with_fields_of
 from graph_agent.core.runs.notes import checked_fields
@@ -27,10 +28,11 @@ from graph_agent.core.runs.own_checkpoint import edit_ancestors, load
 from graph_agent.core.runs.run import AgentHandle, Run, RunHandle, with_handle
 from graph_agent.core.state.call_events import OUTCOMES
 from graph_agent.core.state.events import StoredEvent
+from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
-from graph_agent.storage.locks.registry import POLL_S, find_run, inbox_of, is_idle, sees_other_processes
+from graph_agent.storage.locks.registry import POLL_S, find_run, inbox_of, is_idle
 
 if TYPE_CHECKING:
     from graph_agent.core.execution.ledger import WaveRecovery
@@ -112,6 +114,13 @@ class SessionCommands:
             InputError: When another process runs the session, and there is no Store to reach it through.
         """
         await self._send(new_note("configure", checked_fields(fields)))
+
+    async def is_running(self) -> bool:
+        """Whether a run of the session is in progress, in this process or in another on the same database.
+
+        Other processes are only seen if the sessions are in an SQLite file or in PostgreSQL.
+        """
+        return not await is_idle(self.saver, self.id)
 
     async def calls(self) -> list[CallRecord]:
         """Return the state of each call of the newest input, in the order they were planned; also while it runs.
@@ -206,6 +215,21 @@ class SessionControl(SessionCommands):
         handle.abort()
         config: RunnableConfig = {"configurable": with_handle(self._thread["configurable"], AgentHandle(parent=handle))}
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
+
+    async def has_input(self, input_id: str) -> bool:
+        """Whether an input is that of the session's run, or else of its newest checkpoint."""
+        if (run := await find_run(self.saver, self.id)) is not None:
+            return run.identity.mark is not None and run.identity.mark.id == input_id
+        return bool(((await self.graph.aget_state(self._thread)).metadata or {}).get(INPUT_ID) == input_id)
+
+    async def delete(self) -> None:
+        """Delete the session with its unread notes; the caller has locked it."""
+        inbox = await self._inbox()
+        # A later session of the same name must not receive the notes. Those sent before the deletion go first, as the
+        # process may be killed in between.
+        await inbox.forget(self.id, [note.key for note in await inbox.read(self.id)])
+        await self.saver.adelete_thread(self.id)
+        await inbox.forget(self.id, [note.key for note in await inbox.read(self.id)])
 
     async def next_follow_up(self) -> ControlMessage | None:
         """Return the follow-up to run now; None if none is queued, or the newest input was not answered. It stays

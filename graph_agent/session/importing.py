@@ -29,6 +29,7 @@ from graph_agent.base.inbox import StoreInbox, inbox_namespace, note_from
 from graph_agent.core.state.events import as_value, read_events
 from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.schema import AgentState
+from graph_agent.session.activity import lock_idle_session, running_check
 from graph_agent.session.history import pending_events, summarize_session
 from graph_agent.session.open_input import unfinished_events
 from graph_agent.storage.checkpoints.delta_values import CHANNELS, config_at, delta_values
@@ -39,7 +40,6 @@ from graph_agent.storage.checkpoints.open import open_store
 from graph_agent.storage.checkpoints.pruning.plan import Trim, untouched
 from graph_agent.storage.checkpoints.pruning.sessions import plan_session
 from graph_agent.storage.checkpoints.pruning.tables import StoredWrite, Tables, UnreadableCheckpointError
-from graph_agent.storage.locks.registry import lock_idle_session, running_check
 
 FORMAT, VERSION = "graph-agent-session", 1
 """Name and version of the export's format."""

@@ -12,8 +12,8 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
+from graph_agent.session.activity import running_check
 from graph_agent.session.history import summarize_sessions
-from graph_agent.storage.locks.registry import running_check
 from tests.attack import report
 from tests.support.agents import echo
 from tests.support.postgres_server import on_postgres

@@ -11,8 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import ScriptedChatModel, Session
 from graph_agent.approvals import HeldCall, approve
 from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.results import Done, Token
-from graph_agent.storage.locks.registry import lock_idle_session
 from tests.support.agents import asks
 from tests.support.approvals import Desk
 from tests.support.sessions import new_session

@@ -11,9 +11,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
+from graph_agent.session.activity import running_check
 from graph_agent.session.history import EventReader, summarize_sessions
 from graph_agent.session.importing import export_session
-from graph_agent.storage.locks.registry import running_check
 from graph_agent.testing import read_recording
 from tests.support.agents import echo, kinds, says, thread
 from tests.support.cli import run_cli

@@ -33,6 +33,7 @@ from graph_agent.errors import (
     SessionLostError,
 )
 from graph_agent.persistence import open_saver, prune
+from graph_agent.session.activity import running_check
 from graph_agent.session.history import summarize_sessions
 from graph_agent.session.importing import export_session, fork_session, import_session
 from graph_agent.storage.checkpoints.maintenance import USED
@@ -40,7 +41,7 @@ from graph_agent.storage.checkpoints.pruning import moves, sessions
 from graph_agent.storage.checkpoints.pruning.postgres import PostgresTables
 from graph_agent.storage.checkpoints.pruning.sqlite import SqliteTables
 from graph_agent.storage.locks.locks import database_key
-from graph_agent.storage.locks.registry import maintained, running_check
+from graph_agent.storage.locks.registry import maintained
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres

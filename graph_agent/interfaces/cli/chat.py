@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.patch_stdout import patch_stdout
@@ -24,12 +24,9 @@ from graph_agent.interfaces.cli.typed_keys import discard_typed_keys
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Done, EventAdded, RunResult, open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.storage.locks.registry import is_idle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    from langgraph.checkpoint.base import BaseCheckpointSaver
 
     from graph_agent.session.compiled import CompiledAgentGraph
     from graph_agent.session.results import Part
@@ -224,7 +221,6 @@ class Chat:
         self.result: RunResult | None = None
         """The result of the newest run of this conversation; None before it."""
         self._agent, self._graph = agent, graph
-        self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
         self._editor = editor or LineEditor(open_history(), self._interrupted, self._signalled)
         self._editor.session.completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
         # A menu below the input would cover the live region.
@@ -336,7 +332,7 @@ class Chat:
         self.questions = questions_of(open_interrupts(state))
         if self.questions:
             self.ask()
-        elif state.tasks and not await self.call(is_idle(self._saver, self.session.id)):
+        elif state.tasks and await self.call(self.session.is_running()):
             self.err.print("Another process runs this session; /steer and /abort reach it.", style="yellow")
         elif state.tasks:
             self.err.print("The last run of this session was interrupted; /resume continues it.", style="yellow")

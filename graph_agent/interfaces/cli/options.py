@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graph_agent.base._internal.text import find_lone_surrogate, printable
-from graph_agent.base.database_urls import MEMORY, check_database_exists, file_of, is_postgres, without_password
+from graph_agent.base.database_urls import MEMORY, check_database_exists, without_password
 from graph_agent.base.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -164,15 +164,11 @@ async def open_sessions(
     Yields its checkpointer, and an async function that takes a session's id and returns whether a run of the session is
     under way in any process.
     """
+    from graph_agent.session.activity import running_check_at
     from graph_agent.storage.checkpoints.open import open_reader
 
     async with open_reader(shared_database(address)) as saver:
-        if is_postgres(address):
-            from graph_agent.storage.locks.registry import running_check
-
-            yield saver, running_check(saver)
-        else:
-            yield saver, _sqlite_runs(address)
+        yield saver, running_check_at(address, saver)
 
 
 async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
@@ -187,17 +183,3 @@ async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
     if found is None:
         raise no_session(session_id, address)
     return found[1]
-
-
-def _sqlite_runs(address: str) -> Callable[[str], Awaitable[bool]]:
-    """Return a function that returns whether a session of a SQLite database runs: whether its lock file is locked."""
-    from graph_agent.storage.locks.locks import SessionLocks
-
-    # The lock file alone is read: `is_idle` loads the graph's modules.
-    locks, file = SessionLocks(), file_of(address).resolve()
-
-    async def is_running(session_id: str) -> bool:
-        """Return whether any process holds the lock of a session."""
-        return not locks.is_free(file, session_id).result()
-
-    return is_running

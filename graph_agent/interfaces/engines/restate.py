@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
@@ -17,12 +16,11 @@ from pydantic_core import to_jsonable_python
 from restate import InvocationRetryPolicy, ObjectContext, ObjectSharedContext, TerminalError, VirtualObject
 
 from graph_agent.base.errors import RunFailedError, SessionBusyError, UserError
-from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.settings.config import AgentContext
 from graph_agent.session.built_agent import custom_state_of
+from graph_agent.session.control import SessionControl
 from graph_agent.session.results import run_result
 from graph_agent.session.session import Session
-from graph_agent.storage.locks.registry import find_run
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
 """Returns the context of a session's run, by the session's id."""
@@ -81,13 +79,6 @@ def agent_object(
         """Return the newest state of a session."""
         return await graph.aget_state({"configurable": {"thread_id": session.id}})
 
-    async def is_current(session: Session, input_id: str) -> bool:
-        """Return whether the session's run, or else its newest checkpoint, is of the input with this id."""
-        run = await find_run(cast("BaseCheckpointSaver[Any]", graph.checkpointer), session.id)
-        if run is not None:
-            return run.identity.mark is not None and run.identity.mark.id == input_id
-        return bool(((await state_of(session)).metadata or {}).get(INPUT_ID) == input_id)
-
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
         """Run an input once, also if Restate delivers it again, and return the result as JSON.
 
@@ -122,7 +113,7 @@ def agent_object(
             return await ctx.run_typed("run", attempt)
         except TerminalError as error:
             if error.message == "cancelled":
-                if await is_current(session, input_id):
+                if await SessionControl(graph, session.id).has_input(input_id):
                     await session.abort()
                 else:
                     for task in started:

@@ -37,10 +37,10 @@ from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.interfaces.server.settings import ServerSettings
 from graph_agent.models.capabilities import may_download_images
 from graph_agent.models.sanitize import ToolAliases
+from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.history import EventReader
 from graph_agent.storage.checkpoints.open import open_saver, open_store
-from graph_agent.storage.locks.registry import lock_idle_session
 
 
 class CheckpointNotifier:

@@ -33,7 +33,7 @@ from graph_agent.interfaces.server.admission.gate import read_keys
 from graph_agent.interfaces.server.host import AgentSource, of_file
 from graph_agent.interfaces.server.settings import ServerSettings, unknown_variables
 from graph_agent.interfaces.server.supervisor import Supervisor, check_workers, sharing
-from graph_agent.storage.locks.registry import use_daemon_threads_of_own_loop
+from graph_agent.session.activity import use_daemon_threads_of_own_loop
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

@@ -33,12 +33,13 @@ from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, c
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.sse import comment, frame
+from graph_agent.session.activity import running_check
+from graph_agent.session.control import SessionControl
 from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.open_input import is_begun
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
-from graph_agent.storage.locks.registry import inbox_of, is_idle, running_check
 
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
@@ -273,7 +274,7 @@ class Sessions:
         result = run_result(state)
         activity = "idle"
         if state.tasks:
-            is_running = not await is_idle(self._host.saver, self._caller.thread(session_id))
+            is_running = await Session(self._host.kept, self._caller.thread(session_id)).is_running()
             activity = "running" if is_running else "waiting" if result.waiting else "interrupted"
         return {
             "id": session_id,
@@ -372,13 +373,8 @@ class Sessions:
         thread = self._caller.thread(session_id)
         try:
             async with lock_for_removal(self._host.saver, thread) as removed:
-                # Its unread notes must not reach a later session of the same name: those sent before go first, as the
-                # process may be killed in between.
-                inbox = await inbox_of(self._host.saver, self._host.kept.store)
                 for each in removed:
-                    await inbox.forget(each, [note.key for note in await inbox.read(each)])
-                    await self._host.saver.adelete_thread(each)
-                    await inbox.forget(each, [note.key for note in await inbox.read(each)])
+                    await SessionControl(self._host.kept, each).delete()
         except SessionBusyError as busy:
             running = "" if repr(thread) in str(busy) else " has a background task that"
             raise ProblemError("conflict", f"The session {session_id!r}{running} is running; abort it first.") from None

@@ -31,7 +31,7 @@ from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostE
 from graph_agent.base.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.core.runs.run import Run, RunHandle, RunIdentity, handle_of
 from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
-from graph_agent.storage.locks.locks import SessionLocks, database_key, guards_processes
+from graph_agent.storage.locks.locks import SessionLocks, database_key
 
 DISPATCH_S = 30.0
 """Seconds that a dispatched run waits for its session, and, after the loss of the session, for the server's
@@ -142,18 +142,10 @@ def use_daemon_threads() -> None:
     """
     loop = asyncio.get_running_loop()
     if isinstance(loop, asyncio.BaseEventLoop) and not isinstance(before := default_executor_of(loop), DaemonExecutor):
-        loop.set_default_executor(DaemonExecutor(_is_within_a_run, before))
+        loop.set_default_executor(DaemonExecutor(is_within_a_run, before))
 
 
-def use_daemon_threads_of_own_loop() -> None:
-    """Replace the default executor of the running event loop by a `DaemonExecutor`; for the program that owns the loop.
-
-    Works for any kind of loop; each call replaces the executor.
-    """
-    asyncio.get_running_loop().set_default_executor(DaemonExecutor(_is_within_a_run))
-
-
-def _is_within_a_run() -> bool:
+def is_within_a_run() -> bool:
     """Whether the current context is a node of an agent's run."""
     config = var_child_runnable_config.get() or {}
     return handle_of(config.get("configurable", {})).run is not None
@@ -203,18 +195,6 @@ async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | No
     return _under_way.get((await database_key(saver), session_id))
 
 
-def running_check(saver: BaseCheckpointSaver[Any]) -> Callable[[str], Awaitable[bool]]:
-    """Return a function that returns whether a run of a session is in progress in any process on the saver's
-    database.
-    """
-
-    async def is_running(session_id: str) -> bool:
-        """Whether a run of a session is in progress."""
-        return not await is_idle(saver, session_id)
-
-    return is_running
-
-
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Whether no run of a session is in progress, in this process or in another on the same database.
 
@@ -223,21 +203,6 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """
     place = await database_key(saver)
     return await await_thread_future(_locks.is_free(place, session_id))
-
-
-@asynccontextmanager
-async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
-    """Hold the lock of a session during the block, so that no run begins in any process on the database.
-
-    Raises `SessionBusyError` if a run is in progress, after a wait of seconds for one that is ending.
-    """
-    async with _session(await database_key(saver), Run(RunIdentity(session_id))):
-        yield
-
-
-async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether `is_idle` covers the runs of other processes: sessions are in an SQLite file or in PostgreSQL."""
-    return guards_processes(await database_key(saver))
 
 
 def refuse_within(session_id: str) -> None:
@@ -282,7 +247,7 @@ async def running(
         run.stop.confirm_lock = _locks.confirmation(place)
         dispatched = is_dispatched(configurable)
         guard = until_cancelled() if dispatched else nullcontext()
-        async with guard, _session(place, run, dispatched=dispatched):
+        async with guard, locked_session(place, run, dispatched=dispatched):
             scope = run.parent if isinstance(run.parent, RunHandle) else RunHandle()
             if scope.before is not None:
                 await scope.before()
@@ -435,7 +400,7 @@ async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
 
 
 @asynccontextmanager
-async def _session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
+async def locked_session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
     """Lock the session of a run and register the run during the block, as `running` describes; `SessionBusyError` if
     refused.
     """

@@ -13,8 +13,8 @@ from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_
 from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.persistence import open_saver, open_store
+from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.importing import background_sessions, export_session, import_session, remove_sessions
-from graph_agent.storage.locks.registry import lock_idle_session
 from tests.support.agents import asks
 from tests.support.cli import run_cli
 from tests.support.commits import commits, committed

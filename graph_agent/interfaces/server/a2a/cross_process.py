@@ -21,12 +21,13 @@ from langgraph.store.base import BaseStore
 from graph_agent.base._internal.polling import poll_forever
 from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.interfaces.server.a2a.store import LiveTaskStore
-from graph_agent.storage.locks.registry import POLL_S
 
 logger = logging.getLogger("graph_agent.server.a2a.cross_process")
 
 STOPS_WITHIN_S = 20.0
 """Seconds for the other process to receive the request, stop the run, and write the final state."""
+_POLL_REQUESTS_S = 0.25
+"""Seconds between two reads of the requests to cancel."""
 _POLL_TASK_S = 0.2
 """Seconds between two reads of a task that another process runs."""
 _STALE_S = 600.0
@@ -68,7 +69,7 @@ class CancelRequests:
             if stale := [note.key for note in notes if note.sent_ns < old_ns]:
                 await self._notes.forget(_BOX, stale)
 
-        await poll_forever(poll, POLL_S, logger, "Reading cancel requests from the Store")
+        await poll_forever(poll, _POLL_REQUESTS_S, logger, "Reading cancel requests from the Store")
 
 
 class OtherProcesses:

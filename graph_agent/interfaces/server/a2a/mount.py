@@ -40,8 +40,8 @@ from graph_agent.interfaces.server.chat.schemas import SESSION_ID
 from graph_agent.interfaces.server.monitoring import CACHE_S, OK, StateCheck, database_states, readiness
 from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.interfaces.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
+from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.compiled import CompiledAgentGraph
-from graph_agent.storage.locks.registry import sees_other_processes
 
 INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
 """Accepted media types of messages; others are refused."""

@@ -32,8 +32,8 @@ from graph_agent.interfaces.server.chat.run_spec import RunSpec, as_shown, pendi
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.host import Host, all_items, thread_token
 from graph_agent.interfaces.server.problems import stopping
+from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.deduplicator import InputDeduplicator
-from graph_agent.storage.locks.registry import lock_idle_session
 
 logger = logging.getLogger("graph_agent.server.chat.attempts")
 

@@ -50,7 +50,7 @@ from graph_agent.interfaces.server.mcp.protocols import (
 from graph_agent.interfaces.server.monitoring import Metrics
 from graph_agent.interfaces.server.settings import MCP_PATH, settings_from
 from graph_agent.interfaces.server.sse import EventStream, comment, frame, with_json_lines
-from graph_agent.storage.locks.registry import use_daemon_threads_of_own_loop
+from graph_agent.session.activity import use_daemon_threads_of_own_loop
 
 _MOST_WAITING = 256
 """Messages queued for a slow client of a call; when the queue is full, the call waits."""

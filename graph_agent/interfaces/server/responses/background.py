@@ -19,7 +19,6 @@ from graph_agent.interfaces.server.responses.keeper import Keeper
 from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Record, Records
 from graph_agent.interfaces.server.sse import comment, frame
 from graph_agent.session.control import SessionControl
-from graph_agent.storage.locks.registry import is_idle
 
 logger = logging.getLogger("graph_agent.server.responses.background")
 
@@ -174,7 +173,7 @@ class Background:
         thread = records.thread(record)
         deadline = time.monotonic() + _SETTLE_S
         while record["response"]["status"] in OPEN_STATUSES and (records.owner, token) not in self._live:
-            if not await is_idle(self._host.saver, thread):
+            if await SessionControl(self._host.kept, thread).is_running():
                 return False
             if time.monotonic() > deadline:
                 return True
