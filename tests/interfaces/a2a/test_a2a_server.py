@@ -653,7 +653,7 @@ async def test_a_running_task_fails_when_the_server_stops(tmp_path: Path) -> Non
     async with open_stores(url) as stores:
         await stores.tasks.save(Task(id="t2", context_id="c1", status=working.status), anonymous)
     async with open_stores(url) as stores:
-        listed = await stores.tasks.list(ListTasksRequest(status=TaskState.TASK_STATE_WORKING), anonymous)
+        unfinished = await stores.tasks.list(ListTasksRequest(status=TaskState.TASK_STATE_WORKING), anonymous)
 
     assert live is not None
     assert found is not None
@@ -661,7 +661,7 @@ async def test_a_running_task_fails_when_the_server_stops(tmp_path: Path) -> Non
         state_name(live),
         state_name(found),
         [state_name(task) for task in listed.tasks],
-        listed.total_size,
+        unfinished.total_size,
     ) == (
         "TASK_STATE_WORKING",
         "TASK_STATE_FAILED",
