@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import zlib
 from collections import Counter
@@ -34,6 +35,9 @@ settings.register_profile("fixed", deadline=None, derandomize=True, max_examples
 settings.load_profile("fixed")
 
 
+_MOST_CASES = 6
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute files and groups of tests for `--dist loadgroup`."""
@@ -57,18 +61,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `thorough` all but each n-th case of a test that is `sampled(n)`.
+    """Mark as `thorough` the cases of which `make test` runs a sample.
 
-    Tests with the same parameters would leave out the same cases, so each begins at another one, by its name.
+    A test that is `sampled(n)` keeps each n-th case. Tests with the same parameters would leave out the same cases, so
+    each begins at another one, by its name. Any other asynchronous test keeps `_MOST_CASES`, unless it is marked
+    `every_case`: each of its cases runs an agent or a server, and together they take half of the time of all tests.
     """
     cases = Counter[str]()
+    many: dict[str, list[pytest.Item]] = {}
     for item in items:
+        test = item.nodeid.partition("[")[0]
         if mark := item.get_closest_marker("sampled"):
-            test = item.nodeid.partition("[")[0]
             begin = zlib.crc32(test.rpartition("::")[2].encode())
             if (begin + cases[test]) % mark.args[0]:
                 item.add_marker("thorough")
             cases[test] += 1
+        elif inspect.iscoroutinefunction(getattr(item, "function", None)) and not item.get_closest_marker("every_case"):
+            many.setdefault(test, []).append(item)
+    for found in many.values():
+        # Not each n-th case: in a product of parameters these would have some values in common.
+        for item in sorted(found, key=lambda item: zlib.crc32(item.nodeid.encode()))[_MOST_CASES:]:
+            item.add_marker("thorough")
 
 
 def pytest_collection_finish() -> None:

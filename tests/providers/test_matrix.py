@@ -24,6 +24,7 @@ def _cells() -> list[object]:
     ]
 
 
+@pytest.mark.every_case  # a cell of the page is one provider in one situation
 @pytest.mark.parametrize(("row", "part"), _cells())
 async def test_situation(
     row: Row, part: Situation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
