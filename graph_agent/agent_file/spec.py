@@ -51,9 +51,9 @@ class WorkspaceSpec(BaseModel):
     folder: str = "."
     """The folder, relative to the file."""
     write: bool = True
-    """Whether `write_file` and `edit_file` are among its tools."""
+    """Whether the tools `write_file` and `edit_file` are offered."""
     shell: bool | Shell = False
-    """Whether `run_command` is among them, and how it runs commands."""
+    """Whether the tool `run_command` is offered, and how it runs commands."""
     approve_edits: bool = False
     """Whether a person must approve each call of `write_file` and `edit_file`."""
     protected: list[str] = [".git"]
@@ -76,13 +76,13 @@ class AgentSpec(BaseModel):
     """Inline text, or a prompt file ending in `.yaml` or `.yml`; a Jinja template may use `name`, `description`
     and `today`, an ISO date."""
     prompts: dict[str, str] = {}
-    """Prompt name → prompt file, in place of the built-in prompt."""
+    """Name of a built-in prompt → prompt file that replaces it."""
     tools: list[str] = []
     """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
     workspace: WorkspaceSpec | None = None
     """Folder for the tools of `graph_agent.workspace`; none by default. Its commands need the extra `workspace`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
-    """Server name → connection, as for `open_mcp_tools`.
+    """Server name → connection in the form of `open_mcp_tools`, e.g. `{transport: sse, url: …}`.
 
     A null variable in a stdio connection's `env` is inherited from this process's environment, if set there.
     """
@@ -92,12 +92,12 @@ class AgentSpec(BaseModel):
     """Folders of Agent Skills, each a skill or a folder that holds skills, relative to the file; and skills that only
     the agent's A2A card lists, in addition to its tools, each a mapping."""
     push_notifications: bool = False
-    """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
+    """Whether A2A clients may subscribe to changes of their tasks, which are sent to a public URL that they name."""
     hooks: list[HookSpec] = []
     """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`; `history_compression` and
     `web_search` are hooks of this package."""
     middleware: list[MiddlewareSpec] = []
-    """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
+    """LangChain middleware, outermost first: a name of `langchain.agents.middleware`, or in the form of `hooks`."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     approve: _Rule | list[_Rule] | SkipJsonSchema[None] = None

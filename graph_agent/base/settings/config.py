@@ -97,18 +97,19 @@ class LoopConfig(CheckedModel):
     }
 
     max_steps: Annotated[PositiveInt, Unit("plans")] = 5
-    """Plans per input, tested after the wave."""
+    """Maximum plans of the model for one input; it is checked after each parallel batch of calls."""
     max_turns: Annotated[PositiveInt, Unit("model calls")] | None = None
-    """Phase-1 model calls per session; None for no limit."""
+    """Maximum model calls for planning in one session, over all its inputs; None for no limit."""
     on_limit: OnLimit = "answer"
-    """At a limit: the sentence that names it and a best-effort answer, or the sentence alone."""
+    """At a limit: `answer` gives a sentence that names it and a best-effort answer, `message` the sentence alone."""
     on_failure: OnFailure = "answer"
-    """The outcome of a failed input: a message that names the failure and the work done, or a `RunFailedError`.
+    """The end of a failed input: `answer`, a message that names the failure and the work done; `raise`, a
+    `RunFailedError`.
 
     The error is raised after the graph has ended: the session holds the message, and its status is `FAILED`.
     """
     tool_calling: ToolCalling = "auto"
-    """How the model is asked for calls; `auto` reads the model's profile, offline."""
+    """How the model calls tools: `native`, `text` in its reply, `wave` by a plan in JSON, or `auto` by its profile."""
     structured_output: StructuredOutput = "auto"
     """How a reply in JSON is asked for: calls in text, a structured plan, or an answer with a `response_format`.
 
@@ -119,8 +120,8 @@ class LoopConfig(CheckedModel):
     finalize: Finalize = "auto"
     """Which reply is the answer.
 
-    `auto`: a planning reply without calls; if it is the sentinel `No more actions.`, a second model call. `compose`:
-    always the second call. `direct`: as `auto`, but the prompt does not mention the sentinel.
+    `auto`: a planning reply without calls; if it is the sentinel `No more actions.`, a second model call composes it.
+    `compose`: always the second call. `direct`: the planning reply, and the prompt does not mention the sentinel.
     """
     stream_before_guards: bool = False
     """Whether answers are streamed before hooks and middleware that may replace them have seen the whole text.
@@ -129,11 +130,11 @@ class LoopConfig(CheckedModel):
     of an agent with such a hook is streamed in one piece. A run's context cannot set it.
     """
     max_parallel_calls: Annotated[PositiveInt, Unit("calls")] = 16
-    """Calls in flight in one run; a caller's `max_concurrency` can only lower it."""
+    """Calls of one parallel batch that run at once; a caller's `max_concurrency` can only lower it."""
     tool_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = 300
-    """Seconds one call may run, counted from its start; None for no limit."""
+    """Seconds that one attempt of a call may run, counted from its start; None for no limit."""
     delegate_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = None
-    """Seconds one delegation may run, in this process or on another; None for those of `tool_timeout_s`."""
+    """Seconds that one delegation may run, in this process or elsewhere; None for the value of `tool_timeout_s`."""
     deadline_s: Annotated[PositiveFloat, Unit("seconds")] | None = None
     """Working seconds of the whole input, without the time it waits for a person; None for no limit."""
     max_tokens_total: Annotated[PositiveInt, Unit("tokens")] | None = None
@@ -145,7 +146,7 @@ class LoopConfig(CheckedModel):
     answer_reserve: Annotated[float, Unit("share")] = Field(default=0.1, ge=0, lt=1)
     """Share of the deadline, token and cost budgets that is reserved for the answer."""
     effect_ledger: bool = False
-    """Whether each call that may write is recorded in the checkpointer's storage right before it runs."""
+    """Whether each call that may write is recorded by the checkpointer before it runs, so that no resume repeats it."""
     record_requests: Annotated[bool | PositiveInt, Unit("characters")] = False
     """Whether the history records what models receive; a number is the maximum length of a message, 100,000 by default.
 
@@ -161,7 +162,7 @@ class LoopConfig(CheckedModel):
     A run's context can change the number only if the agent was built with one, because the tool is added at build time.
     """
     loop_detection: bool = True
-    """Whether repeating calls are reported to the model, then withheld, then end the input."""
+    """Whether repeated calls are reported to the model; if they go on, their tools are withheld, then planning ends."""
     loop_window: Annotated[int, Unit("calls")] = Field(default=10, ge=2)
     """Number of the newest calls of an input that are searched for a repeating pattern."""
     loop_max_period: Annotated[PositiveInt, Unit("calls")] = 3
@@ -175,13 +176,13 @@ class LoopConfig(CheckedModel):
     for a model whose context window is unknown: a request that its provider refuses as too long is then shortened.
     """
     max_delegation_depth: Annotated[NonNegativeInt, Unit("levels")] = 1
-    """Depth to which delegations may nest; 0 forbids them."""
+    """Levels to which delegations may nest: 1 lets the agent delegate and its delegates not; 0 forbids delegations."""
     context_messages: Annotated[NonNegativeInt, Unit("messages")] = 6
-    """Messages of the conversation that a delegate gets with its task."""
+    """Number of the conversation's last messages, as text, that a delegate gets with its task."""
     model: str | None = Field(default=None, min_length=1)
-    """A `provider:name` that replaces the agent's model; None for the agent's own."""
+    """A `provider:name` that replaces the model given to the agent; None to keep it."""
     model_retries: Annotated[NonNegativeInt, Unit("attempts")] = 3
-    """Further attempts after a transient model error, before the first token only; none after a timeout of tokens."""
+    """Further attempts after a transient model error before the first token; none after `model_timeout_s`."""
     model_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = 120
     """Seconds to the first token of a model's reply and between its tokens; None for no limit.
 
@@ -199,20 +200,21 @@ class LoopConfig(CheckedModel):
     A field that is set is not changed by a refusal.
     """
     reasoning_effort: ReasoningEffort | None = None
-    """Passed to every model call of the loop; None leaves it to the provider."""
+    """How much a reasoning model thinks, for every model call of the loop; None leaves it to the provider."""
     temperature: NonNegativeFloat | None = None
-    """Passed to every model call of the loop; None leaves it to the provider."""
+    """Sampling temperature of every model call of the loop; None leaves it to the provider."""
     max_output_tokens: Annotated[PositiveInt, Unit("tokens")] | None = None
-    """Tokens of one model reply; None leaves it to the provider."""
+    """Maximum tokens of one model reply; None leaves it to the provider."""
     top_p: float | None = Field(default=None, ge=0, le=1)
-    """Passed to every model call of the loop; None leaves it to the provider."""
+    """Share of probability to sample from (nucleus sampling) in every model call; None leaves it to the provider."""
     stop: Texts | None = None
     """Stop sequences of every model call of the loop; None leaves it to the provider.
 
     They are not sent with a request for JSON by a schema, or for a structured plan: its answer is cut afterwards.
     """
     planner: Planner = "wave"
-    """Structured planning one wave at a time, or all waves up front (`dag`); for `tool_calling="wave"`."""
+    """`wave`: one batch of calls a plan; `dag`: all calls up front, which may wait for others. For
+    `tool_calling="wave"`."""
     rollout: Annotated[float, Unit("share")] | None = Field(default=None, ge=0, le=1)
     """Share of sessions, by a stable hash of the id, that use planner `wave`; the rest use `dag`. None for no split."""
     max_calls_per_wave: Annotated[PositiveInt, Unit("calls")] = 256
@@ -220,7 +222,7 @@ class LoopConfig(CheckedModel):
     plan_cache_ttl_s: Annotated[PositiveInt, Unit("seconds")] | None = None
     """Seconds a plan may be reused from the agent's cache for an identical request; None for never."""
     max_agentic_loops: Annotated[NonNegativeInt, Unit("reruns")] = 3
-    """Reruns of the model that hooks may request per input; 0 forbids them."""
+    """Number of times per input that hooks may have the model asked again; 0 forbids it."""
     approve: ApprovalRules | None = None
     """Calls that a person must approve, in addition to tools with the mark `approve`; None for no others.
 
