@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+PLAN_TOOL = "make_plan"
+"""Name of the tool by which a model returns its plan, if the model supports tools but no JSON schema mode."""
+
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 """Matches tool names that every provider accepts."""
 MAX_ALIAS_CHARS = 64

@@ -16,6 +16,7 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.base.settings.response_format import ResponseSchema
+from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.loop_hooks import sort_hooks
 from graph_agent.core.planning.background import wait_tools
@@ -25,7 +26,6 @@ from graph_agent.core.state.schema import AgentState, PlanState
 from graph_agent.core.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.core.tools.read_result import with_read_result
 from graph_agent.core.tools.toolbox import Toolbox
-from graph_agent.core.waves.reply import PLAN_TOOL
 from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelPool, Resolve, require_chat_model
 from graph_agent.models.prompts import Prompts

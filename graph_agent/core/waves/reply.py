@@ -16,6 +16,7 @@ from graph_agent.base._internal.lenient_json import ends_inside_value, parse_len
 from graph_agent.base._internal.text import NotFiniteError, clean, to_json_safe
 from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.calls import new_call_id
+from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.base.types import CutOff
 from graph_agent.core.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 from graph_agent.models.finish import cause_of, cut_off, text_cut_off
@@ -137,9 +138,6 @@ def _is_plan(value: Any) -> bool:
         return has_status or has_plan_keys or are_calls
     return has_plan_keys and (has_status or len(_PLAN_KEYS & value.keys()) > 1)
 
-
-PLAN_TOOL = "make_plan"
-"""Name of the tool by which a model returns its plan, if the model supports tools but no JSON schema mode."""
 
 _MOST_TRIES = 200
 """Maximum places in a text at which a JSON object is searched."""
