@@ -18,6 +18,9 @@ from graph_agent.base._internal.text import clean, excerpt, to_json_safe
 from graph_agent.base.errors import InputError
 from graph_agent.base.types import MAX_DEPTH, Call
 
+RESULT_MARKER = "<tool_result"
+"""Begins a tool result in the text form of requests; also sent as a stop sequence."""
+
 # `json.dumps` with options creates an encoder on each call, which is most of a fingerprint's cost.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from graph_agent.base._internal.lenient_json import parse_lenient_json
 from graph_agent.base._internal.lru import BoundedCache
 from graph_agent.base._internal.text import after_reasoning
+from graph_agent.base.calls import RESULT_MARKER
 from graph_agent.models.errors import cut_off
-from graph_agent.models.parsing.turns import RESULT_MARKER
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import SENTINEL
 from graph_agent.models.wire.answer_decoder import AnswerDecoder, answer_of_object, cut_at_stop

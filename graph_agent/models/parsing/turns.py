@@ -13,9 +13,7 @@ import functools
 import re
 
 from graph_agent.base._internal.text import REASONING
-
-RESULT_MARKER = "<tool_result"
-"""Begins a tool result in the text form of requests; also sent as a stop sequence."""
+from graph_agent.base.calls import RESULT_MARKER
 
 _FORMS = (
     f"{RESULT_MARKER} ",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
 from graph_agent.base._internal.media import media_of
-from graph_agent.models.parsing.turns import RESULT_MARKER
+from graph_agent.base.calls import RESULT_MARKER
 from graph_agent.models.wire.traits import CALL_FIELDS
 
 EXAMPLE_ID = "do-not-render-example-"
