@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Pend
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
+from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.base.inbox import ControlMessage, Inbox, NoteKind, new_note
@@ -32,7 +33,7 @@ from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
-from graph_agent.storage.locks.registry import POLL_S, find_run, inbox_of, is_idle
+from graph_agent.storage.locks.registry import find_run, inbox_of, is_idle
 
 if TYPE_CHECKING:
     from graph_agent.core.execution.ledger import WaveRecovery

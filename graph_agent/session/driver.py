@@ -19,6 +19,7 @@ from langgraph.types import Command, PregelTask, StateSnapshot
 
 from graph_agent.base._compat import INTERRUPT, STRICT_RESUME
 from graph_agent.base._internal.failure_log import log_failure
+from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base.errors import InputError, SessionBusyError
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, InputStoredError, check_input_id, digest_of, input_id_in
@@ -31,7 +32,7 @@ from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result
 from graph_agent.storage.checkpoints.format import with_own_lists
-from graph_agent.storage.locks.registry import POLL_S, find_run, is_idle, refuse_within
+from graph_agent.storage.locks.registry import find_run, is_idle, refuse_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

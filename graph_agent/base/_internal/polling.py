@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 
 from graph_agent.base._internal.failure_log import log_failure
 
+POLL_S = 0.25
+"""Seconds between two polls of the Store for an abort from another process, and of a lock."""
+
 
 async def poll_forever(
     look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str

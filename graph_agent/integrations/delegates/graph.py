@@ -35,6 +35,7 @@ from graph_agent.base._compat import (
 )
 from graph_agent.base._internal import telemetry
 from graph_agent.base._internal.failure_log import get_logger, log_failure
+from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import in_blocking_run
 from graph_agent.base._internal.text import as_text, to_json_safe
@@ -54,7 +55,7 @@ from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.storage.locks.registry import POLL_S, is_idle
+from graph_agent.storage.locks.registry import is_idle
 
 
 @dataclass(slots=True)

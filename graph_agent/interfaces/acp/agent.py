@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
 
 from graph_agent.base._internal.failure_log import exception_text, log_failure
+from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base.errors import UserError
 from graph_agent.base.types import SessionStatus
@@ -24,7 +25,7 @@ from graph_agent.models.stream_watch import ReasoningReader
 from graph_agent.session.history import summarize_sessions
 from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
 from graph_agent.session.session import Session
-from graph_agent.storage.locks.registry import POLL_S, running_check
+from graph_agent.storage.locks.registry import running_check
 
 if TYPE_CHECKING:
     from acp import Agent, Client

@@ -25,7 +25,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent.base._compat import default_executor_of
-from graph_agent.base._internal.polling import poll_forever
+from graph_agent.base._internal.polling import POLL_S, poll_forever
 from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
 from graph_agent.base.inbox import Inbox, MemoryInbox, StoreInbox
@@ -114,8 +114,6 @@ class Maintenance:
 
 
 logger = logging.getLogger("graph_agent.runs.registry")
-POLL_S = 0.25
-"""Seconds between two polls of the Store for an abort from another process, and of a lock."""
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
 _MAINTENANCE_S = 30.0
