@@ -173,3 +173,15 @@ def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
         }
         calls.append({**call, "description": action["description"]} if "description" in action else call)
     return calls
+
+
+def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
+    """Whether an approval request is missing in the delegate's own events, because its middleware asks.
+
+    Args:
+        entries: The delegate's approval events of this input.
+        request: The approval request that it asks.
+    """
+    ids = [call["id"] for call in calls_of_request(request)]
+    recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
+    return "call_ids" not in request and (not recorded or recorded[-1] != ids)

@@ -235,18 +235,6 @@ def is_repeated(waiting: RemoteTask, before: RemoteTask | None) -> bool:
     return "call_ids" in request and request == before.get("request")
 
 
-def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
-    """Whether an approval request is missing in the delegate's own events, because its middleware asks.
-
-    Args:
-        entries: The delegate's approval events of this input.
-        request: The approval request that it asks.
-    """
-    ids = [call["id"] for call in calls_of_request(request)]
-    recorded = [[call["id"] for call in entry["calls"]] for entry in entries if entry["type"] == "approval_request"]
-    return "call_ids" not in request and (not recorded or recorded[-1] != ids)
-
-
 def _of_delegate(entry: StoredEvent, call: Call, step: int) -> StoredEvent:
     """Return a delegate's event for the history of the delegating session, with the delegate's name and the call's
     id."""

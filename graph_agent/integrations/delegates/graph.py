@@ -44,9 +44,8 @@ from graph_agent.base.settings.config import Price, delegated_context, user_cont
 from graph_agent.base.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_reply, estimated_usage, less_usage, usage_of
 from graph_agent.core.approvals.decisions import split_decisions
-from graph_agent.core.approvals.requests import is_approval_request, joined_request
+from graph_agent.core.approvals.requests import asks_again, is_approval_request, joined_request
 from graph_agent.core.approvals.text import question_text
-from graph_agent.core.execution.approvals import asks_again
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.core.state.events import StoredEvent, as_value, is_approval
 from graph_agent.core.tools.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
