@@ -6,6 +6,7 @@ position and are added on reading.
 
 from __future__ import annotations
 
+from graph_agent.base._internal.text import decode as decode
 from graph_agent.core.state.events import NOT_RUN as NOT_RUN
 from graph_agent.core.state.events import SUCCESSES as SUCCESSES
 from graph_agent.core.state.events import AgentResponseEvent as AgentResponseEvent
@@ -39,7 +40,6 @@ from graph_agent.core.state.events import append_events as append_events
 from graph_agent.core.state.events import as_json as as_json
 from graph_agent.core.state.events import as_value as as_value
 from graph_agent.core.state.events import decision_event as decision_event
-from graph_agent.core.state.events import decode as decode
 from graph_agent.core.state.events import event as event
 from graph_agent.core.state.events import is_approval as is_approval
 from graph_agent.core.state.events import is_own as is_own

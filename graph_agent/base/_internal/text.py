@@ -231,3 +231,11 @@ def _escape_in_json(found: re.Match[str]) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
+
+
+def decode(text: str) -> tuple[Any] | None:
+    """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
+    try:
+        return (to_json_safe(json.loads(text), finite=True),)
+    except (ValueError, RecursionError):
+        return None

@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal import telemetry
-from graph_agent.base._internal.text import clean, text_of, to_json_safe
+from graph_agent.base._internal.text import clean, decode, text_of
 from graph_agent.base.types import Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
 
@@ -508,14 +508,6 @@ def value_of(entry: Mapping[str, Any]) -> Any:
     if entry.get("encoding") == "json" and (decoded := decode(text_of(content))) is not None:
         return decoded[0]
     return text_of(content) if is_text(content) else content
-
-
-def decode(text: str) -> tuple[Any] | None:
-    """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
-    try:
-        return (to_json_safe(json.loads(text), finite=True),)
-    except (ValueError, RecursionError):
-        return None
 
 
 def is_text(content: str | list[Any]) -> bool:

@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from graph_agent.base._internal.text import as_text
+from graph_agent.base._internal.text import as_text, decode
 from graph_agent.base.errors import CallError
-from graph_agent.core.state.events import decode
 
 # `$${` escapes a literal `${`; it is matched first, so that it never starts a reference.
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")

@@ -14,10 +14,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
 from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, count_values
-from graph_agent.base._internal.text import as_text, clean
+from graph_agent.base._internal.text import as_text, clean, decode
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import BUDGET_LEFT, RemainingBudget
-from graph_agent.core.state.events import decode
 from graph_agent.core.tools.delegation import DEPTH_LEFT, Delegation
 
 MAX_IMAGES = 16
