@@ -18,6 +18,9 @@ from graph_agent.base._internal.text import clean, excerpt, to_json_safe
 from graph_agent.base.errors import InputError
 from graph_agent.base.types import MAX_DEPTH, Call
 
+reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
+"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
+
 RESULT_MARKER = "<tool_result"
 """Begins a tool result in the text form of requests; also sent as a stop sequence."""
 

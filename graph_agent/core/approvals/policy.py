@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -79,10 +78,6 @@ def _decisions(given: Any, where: str) -> tuple[DecisionType, ...]:
         if one not in DECISIONS:
             raise ConfigError(f"{where}: unknown decision {one!r}; {did_you_mean(str(one), DECISIONS)}")
     return cast("tuple[DecisionType, ...]", tuple(dict.fromkeys(given)))
-
-
-reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
-"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
 
 
 async def review_of(call: Call, mark: Any, rules: Sequence[ApprovalRule]) -> Review | None:

@@ -15,12 +15,12 @@ from langchain_core.messages import ToolCall
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from graph_agent.base._compat import count_resume_values, newest_resume_value
-from graph_agent.base.calls import delegate_name
+from graph_agent.base.calls import delegate_name, reviewed_together
 from graph_agent.base.errors import DecisionError
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.approvals.decisions import read_decisions
-from graph_agent.core.approvals.policy import Review, review_of, reviewed_together
+from graph_agent.core.approvals.policy import Review, review_of
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of

@@ -24,11 +24,11 @@ from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.own_files import record_file
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import clean, visible
+from graph_agent.base.calls import reviewed_together
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
-from graph_agent.core.approvals.policy import reviewed_together
 from graph_agent.core.state.messages import KEPT_AS
 from graph_agent.core.tools.read_result import READ_RESULT, part_of
 from graph_agent.core.tools.skill_folder import (
