@@ -7,7 +7,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -18,11 +18,10 @@ from graph_agent.base._internal.text import clean, excerpt, to_json_safe
 from graph_agent.base.errors import InputError
 from graph_agent.base.types import MAX_DEPTH, Call
 
-reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
-"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
-
 RESULT_MARKER = "<tool_result"
 """Begins a tool result in the text form of requests; also sent as a stop sequence."""
+reviewed_together: ContextVar[Sequence[Call]] = ContextVar("graph_agent_reviewed_together", default=())
+"""The calls of one reply that are reviewed at once, for a rule that depends on the others."""
 
 # `json.dumps` with options creates an encoder on each call, which is most of a fingerprint's cost.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Converts names of tools to names that every model provider accepts."""
+"""Defines the name of the plan's tool, and converts names of tools to names that every model provider accepts."""
 
 from __future__ import annotations
 

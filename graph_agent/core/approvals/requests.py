@@ -175,7 +175,7 @@ def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
     return calls
 
 
-def asks_again(entries: Sequence[StoredEvent], request: Mapping[str, Any]) -> bool:
+def asks_again(entries: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> bool:
     """Whether an approval request is missing in the delegate's own events, because its middleware asks.
 
     Args:
