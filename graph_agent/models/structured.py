@@ -20,12 +20,12 @@ from graph_agent.base.settings.config import LoopConfig, StructuredOutput
 from graph_agent.base.tool_names import alias_of
 from graph_agent.base.usage import with_usage
 from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.error_parts import failure_text
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import ask
 from graph_agent.models.sanitize import SafeMessages, sanitized_all, with_traits
 from graph_agent.models.text_replies import MOST_TOOLS, ignores_schema
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, client_rules, schema_options
+from graph_agent.models.wire.error_parts import failure_text
 from graph_agent.models.wire.examples import example_plans, with_examples
 from graph_agent.models.wire.learn import Endpoint, LearningRequest, endpoint_of
 from graph_agent.models.wire.render import render

@@ -21,8 +21,8 @@ from graph_agent.base._internal.media import Media
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.usage import record_warning
-from graph_agent.models.error_parts import failure_text, status_of
 from graph_agent.models.wire.choose import base_url, model_name, rules_for
+from graph_agent.models.wire.error_parts import failure_text, status_of
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.traits import concerned_by
 
