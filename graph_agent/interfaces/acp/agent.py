@@ -22,10 +22,10 @@ from graph_agent.core.approvals.decisions import standing_approval
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.interfaces.acp import conversion
 from graph_agent.models.stream_watch import ReasoningReader
+from graph_agent.session.activity import running_check
 from graph_agent.session.history import summarize_sessions
 from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
 from graph_agent.session.session import Session
-from graph_agent.storage.locks.registry import running_check
 
 if TYPE_CHECKING:
     from acp import Agent, Client
