@@ -161,7 +161,7 @@ class EditorAgent:
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
         """Set whether approvals are asked, or given without a question.
 
-        Raise `RequestError` for an unknown mode or session.
+        Raises `RequestError` for an unknown mode or session.
         """
         if mode_id not in (ASK, APPROVE):
             raise RequestError(-32602, f"There is no mode {mode_id!r}; modes: {ASK}, {APPROVE}.")
@@ -185,7 +185,6 @@ class EditorAgent:
 
     def _add(self, session_id: str, mcp_servers: Sequence[Any] | None) -> EditorSession:
         """Add a session, announce the commands to the client, and return the session."""
-        # The agent file declares the servers; those of an editor would run unreviewed commands.
         if mcp_servers:
             names = ", ".join(str(each.name) for each in mcp_servers)
             logger.warning("The editor's MCP servers are not used: %s. Declare them in the agent file.", names)

@@ -43,7 +43,7 @@ def doctor(
 async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
     """Run the checks of `doctor`, printing each result as it arrives.
 
-    Return the exit status, 1 if there is a problem.
+    Returns the exit status, 1 if there is a problem.
     """
     from graph_agent.agent_file.checks import check_all
     from graph_agent.interfaces.server.settings import unknown_variables

@@ -267,7 +267,7 @@ class Chat:
     async def talk(self) -> int:
         """Read and execute inputs until the person leaves, and abort a run that is under way then.
 
-        Return the exit status.
+        Returns the exit status.
 
         The newest exchange and the open questions of a continued session are printed first. The status is 0, or 130 for
         SIGINT while no run was under way. Errors of inputs are printed.
@@ -549,7 +549,7 @@ class Chat:
         task.add_done_callback(self._tasks.discard)
 
     async def _end_run(self) -> None:
-        """Abort a run that is under way, and wait for it for at most 3 s.
+        """Abort a run that is under way, wait up to 6 s for its end, and stop printing it; does nothing without one.
 
         A run that is stuck is abandoned with its thread.
         """

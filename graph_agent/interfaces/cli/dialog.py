@@ -280,7 +280,7 @@ class Dialog:
     def go_back(self) -> bool:
         """Leave the text that a choice needs and return to the choices.
 
-        Return False if a choice is expected already.
+        Returns False if a choice is expected already.
         """
         returns, self._awaits, self.error = bool(self._awaits), "", ""
         return returns
@@ -318,7 +318,7 @@ class Dialog:
     def _choose(self, given: str, action: ReviewedCall) -> None:
         """Process a choice, e.g. `y` or `edit`, in lower case.
 
-        Raise `InputError` for an unknown one, or one the call does not allow.
+        Raises `InputError` for an unknown one, or one the call does not allow.
         """
         kind = _WORDS.get(given)
         if kind is None:

@@ -205,7 +205,7 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
             raise
         report = Report(plan, tuple(ended))
         if html is not None:
-            # The page shows the sessions of failed cases only.
+            # The page shows the first trial of each case, and those that failed.
             histories = {trial.session_id: await runner.events(trial) for trial in report.shown}
             await asyncio.to_thread(html.write_text, report_page(report, histories), encoding="utf-8")
     screen.close(report)

@@ -440,8 +440,8 @@ def report(
 async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], list[tuple[str, str]]]:
     """Read the sessions of a database.
 
-    Returns the ended inputs, grouped by the event field `field`; the ids of sessions whose newest input has not ended;
-    and the ids of sessions that cannot be read, each with the reason.
+    Returns the ended inputs, each with the value of the event field `field` as its group; the ids of sessions whose
+    newest input has not ended; and the ids of sessions that cannot be read, each with the reason.
     """
     from graph_agent.base.errors import GraphAgentError
     from graph_agent.devtools.evaluation.statistics import rows_of

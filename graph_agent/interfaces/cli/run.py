@@ -197,7 +197,7 @@ def settings_of(
 ) -> Settings:
     """Return the settings of a command that runs an agent, from its options.
 
-    Set up the log, and OpenTelemetry if asked for.
+    Sets up the log, and OpenTelemetry if asked for.
 
     Raises `ConfigError` if the agent file or a credential is invalid. `GRAPH_AGENT_OTEL` in the environment switches on
     OpenTelemetry.

@@ -335,7 +335,7 @@ def _output(path: Path | None) -> Iterator[TextIO]:
 def _input(path: Path) -> Iterator[TextIO]:
     """Yield the stream to read an export from: standard input for `-`, else the file.
 
-    Raise `InputError` if it is unreadable.
+    Raises `InputError` if it is unreadable.
     """
     if path == _STANDARD:
         yield sys.stdin

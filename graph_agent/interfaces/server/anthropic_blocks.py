@@ -173,7 +173,7 @@ def _plain_text(value: str | list[Block] | Block | None) -> str:
 def _media(block: Block) -> list[dict[str, Any]]:
     """Return an image or document as content blocks.
 
-    Raise `InvalidRequestError` if the source is missing or unsupported.
+    Raises `InvalidRequestError` if the source is missing or unsupported.
     """
     source = block.source
     if not isinstance(source, Source):

@@ -130,7 +130,6 @@ def create_app(
                             found = mount.mcp_routes(runs, limits, streams, tasks, shared=shared is not None)
                         added = await stack.enter_async_context(found)
                         routes.extend(added)
-                        # First: the routes of an SDK must precede the catch-all ones.
                         app.router.routes[:0] = added
                         opened.add(name)
 
@@ -226,7 +225,7 @@ class _RoutesOnDemand:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Add the routes of a request's path, and call the application.
 
-        Raise `ProblemError` while the server is not open.
+        Raises `ProblemError` while the server is not open.
         """
         if scope["type"] in ("http", "websocket"):
             path = path_of(scope)

@@ -361,7 +361,7 @@ class LiveRuns:
 
     @contextmanager
     def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
-        """Yield a function that returns a thread's newest run parts, texts joined; `wake` is called for each."""
+        """Yield a function that returns a thread's parts since its last call; each new part calls `wake`."""
         parts: list[LivePart] | None = None
         position = 0
 

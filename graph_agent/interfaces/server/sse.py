@@ -109,7 +109,7 @@ class EventStream(Response):
     async def _stream(self, send: Send, *, is_head: bool) -> None:
         """Send the headers, the frames unless the request is a HEAD, and the last chunk.
 
-        Raise `TimeoutError` if one is not read.
+        Raises `TimeoutError` if one is not read.
         """
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not is_head:

@@ -90,9 +90,9 @@ class OtherProcesses:
         return await self._tasks.run_by_other_process(task_id, context) is not None
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Cancel a task that another process runs.
+        """Cancel a task that another process runs, and return it once its run has stopped.
 
-        Return it once its run has stopped, None if no other process runs it.
+        Returns None if no other process runs it.
 
         Raises:
             TaskNotCancelableError: There is no Store to reach that process.

@@ -385,7 +385,7 @@ class GraphExecutor(AgentExecutor):
     ) -> RunResult | None:
         """Run a message, or resume the session with it, and report the parts.
 
-        Return the result, None if the run had none.
+        Returns the result, None if the run had none.
 
         Args:
             session: The session of the conversation.

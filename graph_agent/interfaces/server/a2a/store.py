@@ -360,7 +360,7 @@ class LiveTaskStore(TaskStore):
     async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
         """Wait a second for the final state of a task without a run, and store it as failed if none came.
 
-        Return the task.
+        Returns the task.
         """
         if self._has_lease is not None:
             await asyncio.sleep(_FINAL_WRITE_S)
@@ -424,7 +424,10 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
     async def set_info(
         self, task_id: str, notification_config: types.TaskPushNotificationConfig, context: ServerCallContext
     ) -> types.TaskPushNotificationConfig:
-        """Store a push configuration, and return it; raise `InvalidParamsError` for an id with NUL."""
+        """Store a push configuration, and return it.
+
+        Raises `InvalidParamsError` for an id with NUL, and `InternalError` if the database fails.
+        """
         _check_no_nul(notification_config.id)
         with _masked_errors("Writing a push configuration"):
             return await super().set_info(task_id, notification_config, context)
@@ -437,7 +440,7 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
         """Delete one push configuration of a task, or all of them for None.
 
-        Raise `InvalidParamsError` for an id with NUL.
+        Raises `InvalidParamsError` for an id with NUL.
         """
         _check_no_nul(config_id or "")
         with _masked_errors("Deleting a push configuration"):

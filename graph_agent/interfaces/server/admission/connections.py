@@ -182,7 +182,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         """Count bytes of the current head.
 
-        Raise `_HeadTooLargeError` above the limit, which makes uvicorn refuse the request.
+        Raises `_HeadTooLargeError` above the limit, which makes uvicorn refuse the request.
         """
         self._head_bytes += size
         if self._head_bytes > self.max_header_bytes:

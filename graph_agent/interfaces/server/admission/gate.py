@@ -251,7 +251,7 @@ def _entries(text: str) -> list[tuple[int, str]]:
 def _key(where: str, text: str) -> ApiKey:
     """Parse `key` or `name:key`.
 
-    Raise `ConfigError`, which begins with the place `where`, if name or key is invalid.
+    Raises `ConfigError`, which begins with the place `where`, if name or key is invalid.
     """
     name, colon, key = text.partition(":")
     if not colon:

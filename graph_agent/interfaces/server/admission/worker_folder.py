@@ -140,7 +140,7 @@ class SharedLimits(RequestLimits):
     def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
         """Run a function in a transaction.
 
-        Return False, with a logged warning, if the database is unusable, e.g. on a full disk.
+        Returns False, with a logged warning, if the database is unusable, e.g. on a full disk.
 
         Exceptions of the function, such as `ProblemError`, roll the transaction back and pass on.
         """

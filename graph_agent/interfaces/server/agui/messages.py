@@ -320,7 +320,7 @@ class ClientView:
     def add_result(self, name: str, id_: str) -> bool:
         """Record the result `id_` of the call `name`, which the client puts behind the calls.
 
-        Return False if it has the result.
+        Returns False if it has the result.
         """
         if id_ in self._results:
             return False

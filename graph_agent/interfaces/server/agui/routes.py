@@ -421,6 +421,7 @@ async def _frames(
             return
         run = await stack.enter_async_context(chat.runs.run(spec, streams=True, resources=resources))
         # AG-UI has no message to stop a run: a client closes its request.
+        # A client that only lost its connection looks like one that left, so it chooses in advance.
         if not survives_disconnect(body):
             stack.callback(lambda: None if run.ended else run.spec.scope.abort())
         if spec.is_resume and (text := _text(projection.resume())):

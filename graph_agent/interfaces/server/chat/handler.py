@@ -437,7 +437,7 @@ class ChatHandler:
     ) -> tuple[Attempt, list[AnyMessage]]:
         """Wait until no equal request of the caller runs.
 
-        Return the attempt, and the messages without those of an answer.
+        Returns the attempt, and the messages without those of an answer.
 
         `content` is further parsed content that distinguishes requests. Raises `ProblemError` if the client leaves
         during the wait, or the server stops.

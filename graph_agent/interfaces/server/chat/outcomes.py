@@ -165,7 +165,10 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
 
 
 def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    """Return the reported details of the tokens of the newest input's messages."""
+    """Return the reported details of the tokens of the newest input's messages.
+
+    The keys are `cached_tokens`, `cache_write_tokens` and `reasoning_tokens`; empty if no provider reported usage.
+    """
     found = Counter[str]()
     for message in reversed(messages):
         if isinstance(message, HumanMessage):

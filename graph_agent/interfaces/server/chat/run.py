@@ -240,7 +240,7 @@ class ServerRun:
     async def begun(self) -> None:
         """Wait until the run has its session.
 
-        Raise `ProblemError` if it ends before, e.g. if another run has the session.
+        Raises `ProblemError` if it ends before, e.g. if another run has the session.
         """
         waiting = asyncio.create_task(self._begun.wait())
         try:
@@ -361,7 +361,7 @@ class ServerRun:
         await self._put(AnswerText(text, self._message_id))
 
     async def _put(self, part: Part | BaseException) -> None:
-        """Queue a part; waits while the queue is full."""
+        """Queue a part, and wait while the queue is full; drops it once the run is closed."""
         if not self._closed:
             await self._parts.put(part)
 

@@ -254,7 +254,7 @@ def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     """Return the run of a request, in its session or in a thread of its own.
 
-    Raise `InvalidRequestError` if it does not fit.
+    Raises `InvalidRequestError` if it does not fit.
     """
     if request.session_id is not None:
         return await _in_session(host, caller, request, request.session_id)
@@ -388,7 +388,7 @@ async def _resume(
 async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
     """Return a request's decisions on single calls as answers by interrupt id.
 
-    Raise `InvalidRequestError` if one does not fit.
+    Raises `InvalidRequestError` if one does not fit.
     """
     if not request.decisions:
         return {}

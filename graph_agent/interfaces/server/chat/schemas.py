@@ -230,7 +230,7 @@ def clean_body(data: Any) -> Any:
 def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
     """Return a session id from a header or a field without a pattern.
 
-    Raise `InvalidRequestError` if it has another form.
+    Raises `InvalidRequestError` if it has another form.
 
     `param` names the header or field in the error.
     """

@@ -339,7 +339,7 @@ class _Connection:
     def _cancelled(self, message: Any) -> bool:
         """Cancel the request that a notification `notifications/cancelled` names.
 
-        Return whether it is one of `_calls`.
+        Returns whether it is one of `_calls`.
         """
         if not isinstance(message, types.JSONRPCNotification) or message.method != "notifications/cancelled":
             return False

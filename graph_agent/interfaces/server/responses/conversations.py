@@ -317,7 +317,7 @@ async def delete_item(conversation_id: _ConversationId, item_id: _ItemId, owned:
 def _checked(items: list[Any], server: Services, token: str) -> list[dict[str, Any]]:
     """Return items as they are stored, after checking that a response can use them.
 
-    Raise `ProblemError` if it cannot.
+    Raises `ProblemError` if it cannot.
     """
     server.check_items(items)
     read_items(items)

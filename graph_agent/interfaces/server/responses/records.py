@@ -198,7 +198,7 @@ def deleting_expired(host: Host) -> AbstractAsyncContextManager[None]:
 async def delete_expired(host: Host) -> int:
     """Delete responses older than `response_s` seconds, in whole days, with their events and keys.
 
-    Return the entries deleted.
+    Returns the entries deleted.
     """
     # Whole days: a namespace is a day, and is deleted without reading each response.
     before = _day(time.time() - host.settings.response_s)

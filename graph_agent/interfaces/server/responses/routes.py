@@ -63,7 +63,7 @@ class ResponsesEndpoint:
     async def create(self, body: schemas.CreateResponse) -> Response:
         """Run the request, and return its response, a stream or an object.
 
-        Raise `ProblemError` if it cannot be answered.
+        Raises `ProblemError` if it cannot be answered.
         """
         try:
             return await self._create(body)
@@ -237,7 +237,10 @@ class ResponsesEndpoint:
         )
 
     async def _run_in_background(self, request: ChatRequest, keeper: Keeper) -> Response:
-        """Start the run, store the response as queued, and return it, or a stream of its events."""
+        """Start the run, store the response as queued, and return it, or a stream of its events.
+
+        Raises `ProblemError` if the run cannot begin, e.g. because its session is busy.
+        """
         chat, caller = self.endpoint.services.chat, self.endpoint.caller
         settings, dialect = chat.runs.host.settings, keeper.dialect
         headers = chat.session_headers(request.session_id)

@@ -231,6 +231,7 @@ def check_supported(body: CreateResponse) -> None:
         raise InvalidRequestError("There are no stored prompts here; send instructions and input.", "prompt")
     if body.generate is False:
         raise InvalidRequestError("generate: nothing is prepared in advance; leave it out.", "generate")
+    # They may name two different histories.
     if body.previous_response_id is not None and body.conversation is not None:
         raise InvalidRequestError("previous_response_id and conversation exclude each other; send one.", "conversation")
     if not body.is_stored:
@@ -464,7 +465,7 @@ class _Assistant:
 def _add_message(item: InputItem, found: Conversation) -> None:
     """Add a message item to a conversation.
 
-    Raise `InvalidRequestError` without a role, or without content of a user.
+    Raises `InvalidRequestError` without a role, or without content of a user.
     """
     match item.role:
         case "system" | "developer":

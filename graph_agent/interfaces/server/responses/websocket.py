@@ -172,7 +172,7 @@ class ResponsesSocket:
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
         """Return the body of the request in a message.
 
-        Raise `ProblemError` if it is no valid `response.create` message.
+        Raises `ProblemError` if it is no valid `response.create` message.
         """
         content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
         try:
