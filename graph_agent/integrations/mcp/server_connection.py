@@ -415,7 +415,7 @@ class ServerConnection:
         self._end_when_drained()
 
     def _end_when_drained(self) -> None:
-        """End a session that was replaced, once no call runs."""
+        """End the session if it was retired, and no call and no notice of a cancellation is still under way."""
         if self._retired and not self._calls and not self._notifications:
             self._end("it was replaced")
 

@@ -124,8 +124,11 @@ def _meta() -> dict[str, Any] | None:
 
 
 def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
-    """Return the metadata of a tool: the server's annotations, and the marks that they mean; without a mark
-    `approve`.
+    """Return the metadata of the LangChain tool for a tool of an MCP server.
+
+    They are the server's annotations, such as `readOnlyHint`, without a key `approve`; `_meta` if the server gave it;
+    and the marks that this package reads: `effect` (`"read"` for a tool marked as read-only, else `"write"`),
+    `idempotent` and `mcp_server`, the server's name.
     """
     annotations = tool.annotations or types.ToolAnnotations()
     metadata = annotations.model_dump(exclude_none=True)
@@ -156,7 +159,11 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
 
 
 def _for_models(content: types.ContentBlock) -> types.ContentBlock:
-    """Return a content block in a form that models accept: links and text resources as text, audio as a file."""
+    """Return a content block of a tool's result in a form that models accept.
+
+    A link to a resource becomes text (its fields as JSON), an embedded resource of a text type becomes its text, and
+    audio becomes an embedded file; text, images and other files are returned unchanged.
+    """
     if isinstance(content, types.ResourceLink):
         # The adapters make it a file with a URL, which only the server can open, and keep neither name nor description.
         return types.TextContent(type="text", text=content.model_dump_json(exclude_none=True, exclude={"meta"}))

@@ -69,7 +69,11 @@ class Listing:
         return folders, names
 
     def _rules(self) -> tuple[IgnoreRule, ...]:
-        """Return the rules of the root's `.gitignore`, and one for `.git`; the first rule that matches decides."""
+        """Return the rules that leave files out: one for `.git`, then those of the root's `.gitignore`.
+
+        The first rule that matches a file decides. Without a `.gitignore`, or if it cannot be read, only the rule for
+        `.git` is returned.
+        """
         try:
             text = self._folder.read_text(".gitignore")
         except PathError:

@@ -170,7 +170,12 @@ class _FileTools:
         count = 0
 
         def change(text: str) -> str:
-            """Return the text with the replacements; raise `PathError` if the old text does not occur as required."""
+            """Return `text` with `old` replaced by `new`, and set `count` to the number of occurrences.
+
+            In a file with CRLF line ends, an `old` of several lines with LF is looked for with CRLF, and `new` is
+            written with CRLF. Raises `PathError` if `old` is empty or does not occur, occurs more than once without
+            `replace_all`, or if the new text would have more than the folder's `max_bytes` characters.
+            """
             nonlocal count
             before, after = old, new
             if "\r\n" in text and "\r\n" not in old:
