@@ -56,6 +56,7 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[MiddlewareNode], then: str, a
     """
     for at, hook in enumerate(hooks):
         following = hooks[at + 1].node if at + 1 < len(hooks) else then
+        # Before `plan` is the last hook after the model, and every jump of those leads to `plan` as well.
         if not hook.jumps or following == "plan":
             graph.add_edge(hook.node, following)
             continue
@@ -95,6 +96,7 @@ def after_plan_with_hooks(hooks: MiddlewareNodes) -> Any:
         Also notes in the run whether it answers now. After an edit of the state, the calls that are left, or
         `finalize`.
         """
+        # `update_state` runs this edge as well, without a run and without what it knows.
         if not is_running(config):
             return sends_of(calls_after_edit(config)) or "finalize"
         if state["loop"].get("awaiting_approval"):

@@ -45,6 +45,7 @@ def read_cases(path: str | Path) -> CaseFile:
     text = read_case_text(path)
     content = parse_yaml(text, where)
     cases = content.get("cases") if isinstance(content, dict) else None
+    # This package's own format calls the key `input`; every other difference would be optional.
     if isinstance(cases, list) and any(isinstance(case, dict) and "inputs" in case for case in cases):
         return parse_cases({"cases": _from_pydantic_evals(content, where)}, where)
     return load_cases(path)
@@ -70,6 +71,7 @@ def _from_langsmith(text: str, where: str) -> list[dict[str, Any]]:
     `ConfigError` with the line if an example is invalid; `where` is the name of the file.
     """
     cases: list[dict[str, Any]] = []
+    # Not `splitlines`, which also splits at U+2028; JSON permits that in a string.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

@@ -256,6 +256,7 @@ class Playback:
             assert self.session is not None
             await self.session.abort()
         else:
+            # A script that a test wrote need not state a time; any deadline has passed then.
             self._pass_time(_FAR_S if at_s is None else at_s)
         await asyncio.Event().wait()  # the abort or the deadline cancels this run
         raise AssertionError
@@ -330,6 +331,7 @@ class Playback:
         It names the first argument in which the most similar recorded call differs, or that the result was used before.
         """
         near = [each for each in self._script.results if each.name == name]
+        # Most likely, the call of the same id has changed, or one whose result no other call has taken.
         near.sort(key=lambda each: (each.id != id_, not self._calls.is_left(each)))
         if not near:
             return f"Step {self.step}, call {id_!r} ({name}): no result of {name} is recorded."

@@ -56,6 +56,7 @@ class RecordedModel(MockChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         """Return the next reply of the playback."""
+        # Taken here, as `_reply`, which the mock model calls for its answer, is synchronous and cannot wait.
         self._taken.append(await self._playback.reply())
         return await super()._agenerate(messages, stop, run_manager, **kwargs)
 
@@ -114,6 +115,7 @@ def recorded_copy(model: BaseChatModel, playback: Playback) -> BaseChatModel:
     Recorded.__module__, Recorded.__name__ = type(model).__module__, type(model).__name__
     # What this process has learned of an endpoint, whose key has this name, is not what the recording process knew.
     Recorded.__qualname__ = f"{type(model).__qualname__}.recorded{next(_numbers)}"
+    # A cache would answer in place of the recording; a limiter and callbacks would count requests that are not sent.
     copy = model.model_copy(update={"cache": False, "rate_limiter": None, "callbacks": None})
     copy.__class__ = Recorded
     return copy
@@ -270,6 +272,7 @@ def rebuild(
     runs = {*real, READ_RESULT}
     rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, playback))
     rebuilt.credentials = builder.credentials
+    # A store of its own: what a replay writes must not reach the memory of the real agent.
     built = rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)
     limit = (graph.config or {}).get("recursion_limit")
     return built if limit is None else built.with_config({"recursion_limit": limit})

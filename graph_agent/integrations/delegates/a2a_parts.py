@@ -85,6 +85,7 @@ def _received(part: Part) -> Any:
 
 def _restore_integers(value: Any) -> Any:
     """Convert integral floats in a JSON value to integers."""
+    # A2A carries data as protobuf's `Value`, which has floats only.
     if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_EXACT:
         return int(value)
     if isinstance(value, list):
@@ -153,6 +154,7 @@ def _is_json_of(text: str, data: Any) -> bool:
     """Whether a text is the JSON of `data`; a text with more values is not parsed."""
     encoded = json.dumps(data)
     try:
+        # The text is a peer's: it may be large or deep, and cannot equal the data if it has more values.
         count_values(text, JsonBounds(count_values(encoded, JsonBounds(len(encoded), len(encoded))), len(encoded)))
     except JsonBoundsError:
         return False

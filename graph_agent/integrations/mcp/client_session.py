@@ -71,7 +71,9 @@ class McpSession(ClientSession):
         if result.structuredContent is None:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
         known, check = self._checks.get(name, (None, None))
+        # The server's tools may have been listed anew, with another schema under the same name.
         if check is None or known is not schema:
+            # A server's schema may be slow to compile and to check; other calls must not wait for that.
             check = await asyncio.to_thread(_result_check, name, schema)
             self._checks[name] = schema, check
         await asyncio.to_thread(check, result.structuredContent)

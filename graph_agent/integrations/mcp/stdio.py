@@ -75,6 +75,7 @@ async def open_stdio(
         raise NotStartedError(_start_failure(error, parameters)) from error
     assert process.stdin is not None
     assert process.stdout is not None
+    # Without a buffer, so that a server that writes faster than it is read waits, and memory stays bounded.
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
     async with arrived, incoming, outgoing, to_send, anyio.create_task_group() as tasks, process:
@@ -83,6 +84,7 @@ async def open_stdio(
         try:
             yield incoming, outgoing
         finally:
+            # By MCP's specification, a server is asked to exit by the end of its input, and ended only if it does not.
             with suppress(OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await process.stdin.aclose()
             with anyio.move_on_after(_EXIT_S) as waiting:
@@ -129,6 +131,7 @@ def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -
 
 async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | UnreadableError]:
     """Yield lines without their ends; for a line that is too long, an error as soon as it exceeds the limit."""
+    # Joined once per line: adding each chunk to one `bytes` would copy a long line again and again.
     parts: list[bytes] = []
     size, refused = 0, False
     while True:

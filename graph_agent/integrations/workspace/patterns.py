@@ -81,6 +81,7 @@ def parse_rules(text: str) -> tuple[IgnoreRule, ...]:
     for line in text.removeprefix("\ufeff").split("\n")[:MOST_LINES]:
         try:
             rule = parse_rule(line)
+        # As in git: one invalid line does not disable the others.
         except PatternError:
             continue
         if rule is not None:
@@ -111,6 +112,7 @@ def _translated(pattern: str, below: bool) -> str:
         raise PatternError("it names no file")
     end = ("/" if is_folder else "/?") + ("" if below else r"\Z")
     parts = _split(_tokens(pattern.removeprefix("/")), "/")
+    # As in git: a pattern without a slash matches at any depth.
     if "/" not in pattern:
         parts.insert(0, [_STAR, _STAR])
     names = [_FOLDERS if _spans_folders(part) else _name(part) for part in parts]
@@ -181,6 +183,7 @@ def _set(part: str, at: int) -> tuple[str, int]:
     at += is_negated
     first = at
     members = list[str]()
+    # As in git: a bracket that closes right after the opening one is a member of the set.
     while part[at : at + 1] != "]" or at == first:
         if part.startswith("[:", at) and (end := part.find(":]", at)) != -1:
             name = part[at + 2 : end]
@@ -192,12 +195,14 @@ def _set(part: str, at: int) -> tuple[str, int]:
         low, at = _member(part, at)
         if part[at : at + 1] == "-" and part[at + 1 : at + 2] not in ("", "]"):
             high, at = _member(part, at + 1)
+            # As in git: a range in reverse order matches nothing, and is no fault of the pattern.
             if low <= high:
                 members.append(f"{re.escape(low)}-{re.escape(high)}")
         else:
             members.append(re.escape(low))
     if not members:
         return (_ANY if is_negated else _NOTHING), at + 1
+    # A negated set would match a slash, and so reach into another folder.
     return f"(?!/)[{'^' if is_negated else ''}{''.join(members)}]", at + 1
 
 
