@@ -3,6 +3,15 @@
 A request may cause model calls whose replies it does not return: one that was cut off, one whose reply middleware
 dropped, one that middleware made itself. The code that makes such a call records it here; the sender of the request,
 which opened `metered()`, adds it to the usage.
+
+Parts of limits in other files:
+
+- `base/settings/config.py`: `LoopConfig`, which holds the limits
+- `nodes/plan.py`: the rules `stop_at_abort_or_budget` and `stop_at_limit`
+- `core/planning/update.py`: `stop_at_limit`, which ends the planning of an input
+- `core/execution/run_call.py`: `budget_met`, before a call
+- `core/state/schema.py`: `LimitsSoFar`, keys of the loop
+- `core/state/events.py`: `LimitEvent`
 """
 
 from __future__ import annotations

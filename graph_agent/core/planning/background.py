@@ -1,6 +1,15 @@
 """Receives what others send to a session: notes, and the results and questions of background delegations.
 
 Makes the tool that waits for background delegations, too.
+
+Parts of background tasks in other files:
+
+- `nodes/plan.py`: the rule `receive_notes`, which receives results between two steps
+- `core/tools/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
+- `core/execution/delegate_call.py`: the part at a call, which starts a task
+- `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
+- `core/state/events.py`: `BackgroundResultEvent`
+- `integrations/delegates/graph.py`: runs the task of a compiled graph
 """
 
 from __future__ import annotations

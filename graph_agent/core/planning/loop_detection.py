@@ -1,4 +1,13 @@
-"""Detects repeated calls, in O(window) for any history, and responds to them."""
+"""Detects repeated calls, in O(window) for any history, and responds to them.
+
+Parts of loop detection in other files:
+
+- `nodes/plan.py`: the rule `stop_at_repetition`; `mark_withheld`, for calls of withheld tools
+- `core/planning/next_request.py`: offers a model no tool that is `withheld`
+- `core/state/schema.py`: the keys `loops`, `withheld` and `unchanging` of the loop
+- `core/state/events.py`: `LoopDetectedEvent`
+- `core/hooks/loop_hooks.py`: counts the calls of replies that a hook replaced
+"""
 
 from __future__ import annotations
 

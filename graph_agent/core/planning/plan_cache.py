@@ -1,4 +1,13 @@
-"""Keeps the plans of equal requests in the agent's cache, so that an equal request costs no tokens."""
+"""Keeps the plans of equal requests in the agent's cache, so that an equal request costs no tokens.
+
+Parts of the plan cache in other files:
+
+- `core/planning/ask.py`: `through_cache`, the part at a request
+- `core/planning/structured_plan.py`: `through_cache`, the part at a request for a structured plan
+- `core/execution/deps.py`: the `cache` of an agent
+- `base/settings/config.py`: `plan_cache_ttl_s`
+- `storage/checkpoints/open.py`: `open_cache`
+"""
 
 from __future__ import annotations
 

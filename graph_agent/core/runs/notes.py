@@ -2,6 +2,14 @@
 
 A note is a message to a session from outside its run; see `base.inbox`. Steering adds a user message to a running
 input, a follow-up begins the next input.
+
+Parts of steering in other files:
+
+- `base/inbox.py`: `Inbox`, which stores notes until a run processes them
+- `nodes/plan.py`: the rule `receive_notes`; `ask_model` plans again if a note arrives before the answer is shown
+- `core/state/schema.py`: the keys `consumed_notes` and `config_overrides` of the loop
+- `core/state/events.py`: `SteeringEvent`
+- `session/control.py`: `steer`, by which a program sends a note
 """
 
 from __future__ import annotations
