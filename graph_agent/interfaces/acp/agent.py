@@ -118,6 +118,7 @@ class EditorAgent:
         used.
         """
         with _reported():
+            # The history would mix with the updates of the prompt.
             if session_id in self._sessions:
                 self._sessions[session_id].check_idle()
             if not (events := await Session(self._graph, session_id).events()):
@@ -142,6 +143,7 @@ class EditorAgent:
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
             try:
+                # One more than a page shows whether another page follows.
                 found = await summarize_sessions(saver, running_check(saver), after=cursor, limit=_LISTED + 1)
             except KeyError:
                 raise RequestError(-32602, f"There is no session {cursor!r} any more; list from the start.") from None
@@ -331,6 +333,7 @@ class EditorSession:
             decisions: list[Any] = []
             for call in calls_of_request(request):
                 if self.modes.current_mode_id == APPROVE and "approve" in call["allowed_decisions"]:
+                    # The history records that the call was approved without a question.
                     decisions.append(standing_approval(self._user))
                     continue
                 decision = await self._ask_about(call, request)

@@ -44,6 +44,7 @@ def open_history() -> History:
             return InMemoryHistory()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=True)
+        # A file that cannot be written would fail at the first input only.
         with path.open("ab"):
             return FileHistory(path)
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder

@@ -50,6 +50,7 @@ def parse_port(value: str | int) -> int:
     A text such as `tcp://10.0.0.1:80`, which Kubernetes puts into `GRAPH_AGENT_PORT` for a Service named `graph-agent`,
     is refused with an explanation.
     """
+    # Typer parses the default, too, which is a number.
     text = str(value)
     if text.startswith("tcp://"):
         raise typer.BadParameter(

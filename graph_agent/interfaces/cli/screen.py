@@ -116,6 +116,7 @@ class Wave:
 
         With `keep_running`, those without a result stay in the wave.
         """
+        # A run that waits for a person continues the wave later.
         running = {id_: call for id_, call in self.calls.items() if keep_running and not call.has_result}
         taken = [call for id_, call in self.calls.items() if id_ not in running]
         self.calls = running
@@ -157,6 +158,7 @@ def _with_reason(line: Text, call: ShownCall) -> Text:
 
 def _duration(call: ShownCall) -> str:
     """Return how long a call took or runs, e.g. `1.5 s` or `2.0 min`; `not run` for one that was denied or refused."""
+    # A call that was denied has no duration of its own.
     if call.status in NOT_RUN:
         return "not run"
     seconds = time.monotonic() - call.started if call.duration_s is None else call.duration_s

@@ -38,6 +38,7 @@ _EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the ca
 def _known_type(name: str) -> str:
     """Return the type of a block; raise an error of pydantic if this server does not know it."""
     if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
+        # The error names the useful types, and not all that are ignored.
         raise PydanticCustomError("block_type", "Input should be {expected}", {"expected": _EXPECTED})
     return name
 
@@ -93,6 +94,7 @@ def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
     if message.role == "assistant":
         calls = [_call(block) for block in message.content if block.type == "tool_use"]
         return [AIMessage(text_of_blocks(message.content, is_assistant=True), tool_calls=calls)]
+    # Providers require a result right behind the message with its call.
     results: list[AnyMessage] = [_result(block) for block in message.content if block.type == "tool_result"]
     content = _content(message.content)
     if content or not results:
@@ -118,6 +120,7 @@ def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = Fa
             texts.append(_plain_text(block))
         elif is_assistant and block.type in ("server_tool_use", "mcp_tool_use"):
             texts.append(f"[Call of {block.name}: {json.dumps(block.input or {}, ensure_ascii=False)}]")
+        # No tool of this server has made the result, so only its text is of use.
         elif is_assistant and block.type.endswith("_tool_result"):
             name = names.get(block.tool_use_id or "") or block.type.removesuffix("_tool_result")
             texts.append(f"[Result of {name}: {_plain_text(block) or 'empty'}]")
@@ -180,6 +183,7 @@ def _media(block: Block) -> list[dict[str, Any]]:
         raise InvalidRequestError(f"A block of type {block.type} has no source.", "messages")
     if block.type == "document":
         return _document(source, block.title)
+    # The model's provider fetches the image; this server connects to no address of a request.
     if source.type == "url":
         return [schemas.image(url=source.url)]
     if source.type != "base64":

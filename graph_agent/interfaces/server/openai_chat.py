@@ -185,6 +185,7 @@ def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
     """
     calls = (call for message in body.messages for call in message.tool_calls or [])
     schemas.check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
+    # A conversation must end with a message to answer.
     question = _system_question(body.messages)
     history = body.messages[:-1] if question else body.messages
     system = [_text(message) for message in history if message.role in _SYSTEM_ROLES]
@@ -194,6 +195,7 @@ def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
     options: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
+        # Older clients send only the second, which OpenAI has deprecated.
         "max_output_tokens": body.max_completion_tokens or body.max_tokens,
         "stop": tuple(stop) if stop else None,
         "reasoning_effort": body.reasoning_effort,
@@ -288,6 +290,7 @@ def _call(call: CallInHistory) -> ToolCall:
 def _functions(body: ChatCompletionRequest) -> list[Function]:
     """Return the functions of a request; raise `InvalidRequestError` for a function tool without one."""
     found = [tool.function for tool in body.tools or [] if tool.type == "function"]
+    # The field is optional in the schema, because tools of other types do not have it.
     if None in found:
         raise InvalidRequestError("A tool of type function has no function.", "tools")
     return [function for function in found if function is not None]
@@ -323,6 +326,7 @@ def _choice(body: ChatCompletionRequest) -> str | None:
         return "any" if body.tool_choice == "required" else None
     name = body.tool_choice.function.name
     if name not in {function.name for function in _functions(body)}:
+        # The model would be forced to call a tool that it does not have.
         raise schemas.not_among(name)
     return name
 

@@ -50,6 +50,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as error:
         raise ConfigError(_bind_fault(host, port, error)) from None
+    # A restarted server must not wait for the old connections to time out.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)

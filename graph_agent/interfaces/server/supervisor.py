@@ -76,6 +76,7 @@ class Worker(Process):
         """Serve until a signal stops the server; called in the worker process."""
         for connection in (self.parent_conn, *self._inherited):
             connection.close()
+        # A forked worker inherits the handlers of its supervisor.
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         # Created here, because the thread of `always_pong` may come first and create a second one.

@@ -271,6 +271,7 @@ class GraphExecutor(AgentExecutor):
 
     def _begin(self, task_id: str) -> TaskRun:
         """Register a run of a task, and begin to listen to cancel requests of other processes; return the run."""
+        # Registered before the first await, so that a request to cancel finds it.
         run = self._running[task_id] = TaskRun()
         if self._cancel_requests is not None and self._listener is None:
             self._listener = asyncio.create_task(self._cancel_requests.listen(self._cancel_here))

@@ -68,6 +68,7 @@ class OriginCheck:
                 f"Without API keys this server answers to an address, a bare name or the host of public_url only, not "
                 f"to {host!r}; set keys or public_url.",
             )
+        # They show nothing that a page may not know.
         if path.startswith(_PUBLIC):
             return
         if origin is None and _is_of_another_page(request):

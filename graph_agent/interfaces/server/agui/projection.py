@@ -170,6 +170,7 @@ class Projection:
             begun = begun + part["text"] if part["type"] == "text" else "" if part["type"] == "break" else begun
         messages = self._before.values.get("messages", [])
         stored = next((each.text for each in reversed(messages) if isinstance(each, AIMessage)), "")
+        # The text may have been stored between the two readings.
         if begun.strip() != stored.strip():
             yield from self._delta(begun, None)
 
@@ -257,6 +258,7 @@ class Projection:
             yield from self._announce(call["id"], call["name"], call["arguments"])
         asked = presented(interrupts, self._names)
         waiting = {self._names.of(id_): ids for id_, ids in delegations(interrupts).items()}
+        # Before the step, in which they were started.
         yield from self._close_subagents(waiting)
         yield from self._close_step()
         if asked:
@@ -332,6 +334,7 @@ class Projection:
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
         for messages in self._view.snapshots(found):
             yield core.MessagesSnapshotEvent(messages=messages)
+        # The client now has the messages of the snapshot only.
         self._view = ClientView(found)
 
     def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:

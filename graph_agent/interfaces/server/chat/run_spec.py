@@ -155,6 +155,7 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
     """
     if key is None:
         return request
+    # The standard for the header writes it as a quoted string.
     bare = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     try:
         checked = check_input_id(bare)
@@ -182,6 +183,7 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
     seen = await InputDeduplicator(host.saver, host.kept.aget_state, spec.thread).seen(mark)
     if seen is None or (seen == "recorded" and open_interrupts(await host.kept.aget_state(spec.config))):
         spec = await resolve_run(host, caller, request)
+        # A repeated request finds this thread by its key.
         if spec.session_id is None and not spec.is_resume:
             spec = replace(spec, graph=host.kept, thread=caller.pending_thread(token), token=token)
     spec.scope.mark = mark
@@ -268,16 +270,19 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     if (token := pending_question(request.messages)) is not None:
         spec = RunSpec(host.kept, caller.pending_thread(token), None, request.context(), None, token)
         return await _decide(spec, caller, request, await host.kept.aget_state(spec.config))
+    # Results of several threads cannot be answered in one run.
     tokens = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
         spec = RunSpec(host.kept, caller.pending_thread(token := tokens.pop()), None, {}, None, token)
         if resumed := await _resume(spec, caller, request, results, user_messages):
             return resumed
+    # Only these can wait for another request, for which the thread must be kept.
     if request.client_tools or host.asks:
         token = thread_token()
         return RunSpec(
             host.kept, caller.pending_thread(token), {"messages": request.messages}, request.context(), None, token
         )
+    # Nothing can resume it, so nothing is stored.
     return RunSpec(host.stateless, uuid.uuid4().hex, {"messages": request.messages}, request.context(), None)
 
 

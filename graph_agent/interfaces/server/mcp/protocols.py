@@ -51,7 +51,11 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         token = context.meta.progressToken if context.meta is not None else None
         if token is not None:
             await context.session.send_progress_notification(
-                token, progress, message=text, related_request_id=str(context.request_id)
+                # The SDK then sends it over the stream of the request.
+                token,
+                progress,
+                message=text,
+                related_request_id=str(context.request_id),
             )
 
     def ask() -> AskClient | None:
@@ -92,6 +96,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
             report,
             ask(),
             context.meta.model_dump() if context.meta is not None else {},
+            # Standard input has no headers.
             agent.host.credentials_of(http) if isinstance(http, HTTPConnection) else {},
         )
         return types.ServerResult(await agent.call(request.params.name, call))
@@ -179,6 +184,7 @@ def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | No
     meta = params.get("_meta")
     if not isinstance(meta, Mapping) or not {_VERSION, _CAPABILITIES} <= meta.keys():
         raise _error(types.INVALID_PARAMS, f"params._meta needs {_VERSION!r} and {_CAPABILITIES!r}.")
+    # Proxies route by the headers, so these must not differ from the body.
     if headers is not None:
         expected = {"mcp-protocol-version": meta[_VERSION], "mcp-method": request.method}
         if request.method in _NAMED:
@@ -301,6 +307,7 @@ def error_response(request_id: Any, error: McpError) -> dict[str, Any]:
 
 def _cached(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with the required rules for caches: none may keep it."""
+    # Tools and sessions may change at any time, and sessions belong to one caller.
     return {**result, "ttlMs": 0, "cacheScope": "private"}
 
 

@@ -124,6 +124,7 @@ class Conversations:
                     raise ProblemError(
                         "conflict", f"The item {item_id!r} belongs to a response that has used it.", param="item_id"
                     )
+                # An entry may hold several items; the others stay.
                 rest = [item for item in items if item["id"] != item_id]
                 await self._store.aput(stored.namespace, stored.key, {"items": rest}, index=False)
                 return
@@ -188,6 +189,7 @@ def item_page(
         data=page,
         first_id=page[0]["id"] if page else None,
         last_id=page[-1]["id"] if page else None,
+        # Counted after `after`, which is not in the page.
         has_more=len(listed) > limit,
     )
 
@@ -239,6 +241,7 @@ async def create_conversation(
     owned: _Conversations, server: RequestServices, body: CreateConversation | None = None
 ) -> ConversationObject:
     """Create a conversation."""
+    # The API permits a request without a body.
     body = body or CreateConversation(items=None)
     token = record_token()
     id_ = conversation_id(token)

@@ -31,6 +31,7 @@ _APPROVAL = re.compile(r"mcpr_([0-9a-f]{24})([0-9a-f]{8})([0-9a-f]{2,})")
 
 def record_token() -> str:
     """Return a new token: 24 hexadecimal digits of the time in seconds and 64 random bits."""
+    # The time first: the day of a response, and so its namespace, follows from its id.
     return f"{int(time.time()):08x}{secrets.token_hex(8)}"
 
 
@@ -122,6 +123,7 @@ class Records:
 
     async def find(self, token: str) -> Record | None:
         """Return the response with a token; None if it is not stored."""
+        # The key has the caller's name, so that another caller's id is not found.
         item = await self._store.aget(_namespace(token), self._key(token))
         return cast("Record", item.value) if item is not None else None
 
@@ -232,4 +234,5 @@ def _events(token: str) -> tuple[str, ...]:
 
 def _day(seconds: float) -> str:
     """Return the UTC day of a time in seconds since 1970, e.g. `20260131`."""
+    # Text that sorts like the time, in UTC: processes may have different time zones.
     return time.strftime("%Y%m%d", time.gmtime(max(0.0, seconds)))

@@ -296,6 +296,7 @@ def _choice(body: CreateResponse) -> str | None:
     choice = body.tool_choice
     if not isinstance(choice, NamedChoice):
         return "any" if choice == "required" else None
+    # Only functions of the caller can be required; the agent chooses among its own tools.
     names = {tool.name for tool in body.tools or [] if tool.type == "function"}
     match choice.type:
         case "function":
@@ -396,6 +397,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
 
     References to stored items must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
     """
+    # Before any is parsed: one text may hold millions of values.
     schemas.check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
     found = Conversation()
     assistant = _Assistant()
@@ -546,6 +548,7 @@ def _file(part: InputPart) -> dict[str, Any]:
             "input",
         )
     found = schemas.DATA_URL.fullmatch(part.file_data)
+    # Some clients send plain base64 with a file name.
     mime_type = found[1] if found else schemas.media_type_of(part.filename)
     if mime_type is None:
         raise InvalidRequestError(
