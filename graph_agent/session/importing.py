@@ -78,7 +78,9 @@ async def export_session(url: str, session_id: str, *, all_checkpoints: bool = F
 async def _lines(url: str, session_id: str, *, all_checkpoints: bool) -> AsyncGenerator[dict[str, Any]]:
     """Yield the lines of an export except the last one: the session, messages, events, checkpoints and notes.
 
-    Raises what `export_session` raises.
+    Raises `InputError` if there is no such session, `ConfigError` for a database that cannot be opened,
+    `UnreadableCheckpointError` or `DamagedSessionError` for a part that cannot be read, and `SessionBusyError` if the
+    session is pruned meanwhile.
     """
     check_session_id(session_id)
     async with open_tables(url) as (tables, saver), open_store(url) as store:
@@ -149,10 +151,14 @@ Moved = Mapping[tuple[str, str], Sequence[tuple[str, str, bytes]]]
 async def _chosen(
     tables: Tables, saver: BaseCheckpointSaver[Any], session_id: str, *, all_checkpoints: bool
 ) -> tuple[Mapping[str, Trim], Moved]:
-    """Return namespace → which checkpoints are exported, and the writes that move.
+    """Return which checkpoints of a session are exported, and the writes that they receive.
 
-    That is what `prune` would make of the session, or the session as it is, if `all_checkpoints` or nothing can be
-    removed.
+    Returns:
+        Namespace → the checkpoints that remain. They are all, if `all_checkpoints` is set or `prune` would remove none;
+        otherwise those that `prune` would keep.
+        The writes of removed checkpoints that a remaining one must have, so that its channels have their values; empty
+            if
+        all remain.
     """
     plan = None if all_checkpoints else await plan_session(tables, saver, session_id)
     if plan is not None:

@@ -141,7 +141,8 @@ def _checked_answers(
 ) -> dict[str, Any]:
     """Return interrupt id → checked answer, in the form that the interrupted node expects; blocking.
 
-    Arguments and errors are described at `checked_answers`.
+    The arguments are those of `checked_answers`, above. Raises `InputError` if the answer does not fit the open
+    interrupts, a decision does not fit its call, or `decided_by` is blank.
     """
     if decided_by is not None and not decided_by.strip():
         raise InputError(f"decided_by={decided_by!r}: give the person's name, or None for `user`.")

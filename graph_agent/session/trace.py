@@ -231,7 +231,8 @@ class _Input:
     ) -> None:
         """Add the span of the open wait, ended by a decision, by the end of its input (`ended`), or still open.
 
-        Does nothing without an open wait: later decisions of one answer follow at the same time.
+        `seq` is the index of the decision in the history. Does nothing without an open wait: later decisions of one
+        answer follow at the same time.
         """
         if self.open_wait is None:
             return
@@ -309,7 +310,9 @@ def _asked(entry: Mapping[str, Any], seq: int, kind: SpanKind, name: str) -> Spa
 
 
 def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Span:
-    """Return the span of a model call, which the event `entry` reports."""
+    """Return the span of a model call, which the event `entry` reports; `seq` is the index of that event in the
+    history.
+    """
     return Span(
         kind="model",
         name=call["model"],
@@ -328,7 +331,8 @@ def _model_call(call: ModelCallRecord, entry: Mapping[str, Any], seq: int) -> Sp
 def _call(entry: Mapping[str, Any], seq: int, **fields: Any) -> Span:
     """Return the span of a tool call or delegation, from the event of its begin or its result.
 
-    `fields` are those of `Span`. A delegate in this process has its own spans as children; a remote one only its usage.
+    `seq` is the index of the event in the history; `fields` are further fields of `Span`. A delegate in this process
+    has its own spans as children; a remote one only its usage.
     """
     common = {"step": entry["step"], "seq": seq, "id": entry["id"], **fields}
     if entry["type"] in ("tool_call", "tool_result"):

@@ -106,10 +106,12 @@ def _to_langsmith(case: Case) -> dict[str, Any]:
 
 
 def _from_pydantic_evals(content: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """Convert the cases of pydantic-evals to the content of cases.
+    """Convert the content of a file of pydantic-evals to cases in this package's form: name, input, metadata and
+    `expect`.
 
-    Evaluators of the file count for each case. Without any evaluator, an expected output is compared. Raises
-    `ConfigError` for an evaluator without a counterpart; `where` is the name of the file.
+    The evaluators of the file apply to each case, before its own. If the file has none at all, an expected output is
+    compared exactly. A case without a name is `Case <number>`; metadata that is no object has the key `metadata`.
+    Raises `ConfigError` for an evaluator without a counterpart; `where` begins the error's text.
     """
     cases: list[dict[str, Any]] = []
     shared = content.get("evaluators") or []
@@ -173,8 +175,10 @@ def _own(case: Case) -> tuple[dict[str, Any], Any]:
 
 
 def _with_own(case: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return a case with its metadata, from which the fields under `OWN_KEY` move into the case. `metadata` is
-    changed.
+    """Return a case with `metadata`, and with the fields that `metadata` has under `OWN_KEY`, which replace those of
+    the case.
+
+    The key is removed from `metadata` in place; a value under it that is no object is dropped.
     """
     own = metadata.pop(OWN_KEY, None)
     return {**case, "metadata": metadata, **(own if isinstance(own, dict) else {})}

@@ -143,7 +143,9 @@ class Report:
 
     @property
     def cases(self) -> list[CaseSummary]:
-        """The summary of each case by each agent; those of one case are next to each other."""
+        """The summary of each planned case by each agent, also of one without a trial so far; those of one case are
+        neighbors.
+        """
         grouped: dict[tuple[str, str], list[Trial]] = {}
         for case in self.plan.cases:
             grouped |= {(case.name, label): [] for label in self.plan.agents}

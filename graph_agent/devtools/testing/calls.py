@@ -94,7 +94,9 @@ class CallDifference:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message, cut if it is long."""
+    """Return a value for a message, as JSON of at most `_SHOWN_CHARS` characters; `(absent)` and `no call` without
+    quotes.
+    """
     shown = _json_of(value)
     return excerpt(shown if value is ABSENT or value == NO_CALL else visible_json(shown), _SHOWN_CHARS)
 

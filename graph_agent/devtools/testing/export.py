@@ -258,7 +258,9 @@ class _TestFile:
         yield from self._assert("usage", used)
 
     def _assert(self, what: str, value: Any) -> Iterator[str]:
-        """Yield the assertion that compares an attribute of `run` with a value."""
+        """Yield the lines of `assert run.<what> == <value>`; a text that is a constant of the file is written as the
+        constant.
+        """
         shown = self._constants.known(value)
         if isinstance(shown, str):
             yield from comparison(f"assert run.{what} == ", shown, _INDENT)
@@ -322,7 +324,9 @@ class _TestFile:
         return found
 
     def _decision(self, given: Mapping[str, Any]) -> Code:
-        """Return the code of a decision, such as `reject("too expensive")`."""
+        """Return the code of a decision (`given`, as in an answer), such as `reject("too expensive")`, and note its
+        import.
+        """
         action = given.get("edited_action", {})
         self._decisions.add(given["type"])
         arguments = [action["args"]] if action else [given["message"]] if "message" in given else []
@@ -331,12 +335,12 @@ class _TestFile:
 
 
 def _statement(prefix: str, value: Any) -> list[str]:
-    """Return the lines of a statement that ends with a value."""
+    """Return the lines of a statement: `prefix`, such as `assert run.usage == `, and then the code of a value."""
     return rendered(value, _INDENT, prefix=prefix).split("\n" + " " * _INDENT)
 
 
 def _import(module: str, names: Iterable[str]) -> str:
-    """Return an import of names, in parentheses if it is too long."""
+    """Return `from <module> import <names>`, names in capitals first; in parentheses, one a line, if it is too long."""
     listed = sorted(names, key=lambda name: (name.islower(), name))
     line = f"from {module} import {', '.join(listed)}"
     if len(line) <= LINE_WIDTH:

@@ -467,7 +467,11 @@ def _brief_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only_read(inputs: Sequence[RecordedInput]) -> set[str]:
-    """Return the names of tools that are marked as reading, as far as the text of an interrupted call shows."""
+    """Return the names of the tools that are known to be marked as reading, from the results of interrupted calls.
+
+    The result of a call that was interrupted ends with a sentence on whether its tool may write; of other calls, a
+    recording does not show it.
+    """
     results = [(each.name, each.result) for recorded in inputs for _, each in recorded.calls]
     # A result after an interruption names whether its tool may write.
     reads = effect_text(writes=False)
@@ -489,9 +493,12 @@ def _direct(inputs: Sequence[RecordedInput]) -> set[str]:
 
 
 def _settings(inputs: Sequence[RecordedInput], config: LoopConfig | None) -> dict[str, Any]:
-    """Return the fields of `LoopConfig` for the test: those of the agent that decide the course.
+    """Return the fields of `LoopConfig` for the test, as plain JSON, such as `{"max_steps": 5, "approve": ["pay"]}`.
 
-    Without the agent's configuration (None), they follow from the limits that were reached.
+    With the agent's configuration, they are its fields that decide the course and differ from their defaults. Without
+    it (`config` is None), they follow from the recording: the limits that were reached, a price by which the recorded
+    tokens reach the recorded cost, and a `max_steps` that suffices. Both add the kind of planner and the tools that a
+    person was asked about.
     """
     planners = {entry["planner"] for entry in _events(inputs) if "planner" in entry}
     found: dict[str, Any] = {"tool_calling": "wave"} if planners else {}

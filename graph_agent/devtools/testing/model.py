@@ -131,7 +131,9 @@ class _Values:
             yield from self._of_type(kind, schema, name, nth, depth)
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], name: str, nth: int, depth: int) -> Iterator[Any]:
-        """Yield candidates of one JSON type, such as `string`."""
+        """Yield candidates of one JSON type (`kind`), such as `string`; the other parameters are those of `of`,
+        above.
+        """
         match kind:
             case "string":
                 yield from _strings(schema, name, nth)
@@ -223,9 +225,10 @@ _NONE = _None()
 
 
 def _both(one: Mapping[str, Any], other: Any) -> Mapping[str, Any]:
-    """Join two schemas that hold at the same time: the narrower of two bounds, all properties, all required names.
+    """Return a schema for values that match both schemas, as far as it can be joined.
 
-    For other keywords in both, the first schema counts.
+    It has the narrower of two bounds or lists of values, all properties and all required names; for any other keyword
+    in both, the value in `one` counts. If `other` is no mapping (such as True), `one` is returned.
     """
     if not isinstance(other, Mapping):
         return one
@@ -250,7 +253,10 @@ _NARROWER: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _strings(schema: Mapping[str, Any], name: str, nth: int) -> Iterator[str]:
-    """Yield texts for a schema: by its pattern, its format, or its name cut or repeated to the permitted length."""
+    """Yield texts for a schema: by its pattern, by its format, or `name`, cut or repeated to the permitted length.
+
+    `nth` is the index of the text in a list, from 0; texts of different indexes differ where the schema permits it.
+    """
     pattern, least = schema.get("pattern"), schema.get("minLength", 0)
     if pattern is not None:
         # A pattern and a minimum length are independent: more repeats until both are met.
@@ -478,7 +484,10 @@ class _Improvisation(ModelScript):
         return "\n".join(f"{name}: {text}" for name, text in results) or _NO_CALLS
 
     def _example(self, schema: Mapping[str, Any], name: str) -> Any:
-        """Return a new copy of the value for a schema of an object; it is generated once."""
+        """Return a new copy of the generated value for the schema of an object.
+
+        It is generated once for each pair of schema and `name`, which names the value (see `example_of`).
+        """
         key = json.dumps([name, schema], default=str)
         if key not in self._examples:
             self._examples[key] = example_of({"type": "object", **schema}, name)

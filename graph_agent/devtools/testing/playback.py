@@ -251,7 +251,11 @@ class Playback:
                 await self.session.steer(item.text)
 
     async def _stop(self, cause: StopCause, at_s: float | None) -> NoReturn:
-        """Abort the input, or pass the time of the deadline, and wait to be cancelled."""
+        """Abort the input, or set the clock past the deadline, and wait to be cancelled; never returns.
+
+        A stop by the deadline sets the clock to `at_s` seconds after the input began, or beyond any deadline if it is
+        None.
+        """
         if cause == "abort":
             assert self.session is not None
             await self.session.abort()

@@ -214,7 +214,12 @@ class RecordedSession:
         return self._playback.session
 
     async def _run(self, contents: Sequence[ReplyContent], approvals: Mapping[str, Any]) -> RecordedRun:
-        """Run one input, and return what it did; raise `AssertionError` or `ScriptError` as `run` describes."""
+        """Run one input to its end, and return what it did.
+
+        `approvals` are call id → decision, or a list of decisions for the questions in order; a call without one keeps
+        waiting. Raises `AssertionError` if a call has no recorded result, and `ScriptError` if the model was asked for
+        a reply that the script does not have.
+        """
         left = {id_: [*given] if isinstance(given, list) else [given] for id_, given in approvals.items()}
 
         def decide(call: HeldCall) -> Any:
@@ -232,7 +237,7 @@ class RecordedSession:
         return await self._recorded()
 
     async def _recorded(self) -> RecordedRun:
-        """Return the newest input of the session."""
+        """Read the session from its saver, and return its newest input; `InputError` if it has none."""
         return RecordedRun((await read_recording(self._saver, self._session.id)).input(-1))
 
     async def _build(self) -> CompiledAgentGraph:

@@ -106,7 +106,7 @@ async def answer_with(
 
 
 def sampling_refusal(why: str) -> types.ErrorData:
-    """Return the error reply to a sampling request that was not sent to the model."""
+    """Return the error reply, with the reason `why`, to a sampling request that was not sent to the model."""
     return types.ErrorData(code=types.INVALID_REQUEST, message=why)
 
 

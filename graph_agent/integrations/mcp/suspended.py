@@ -113,7 +113,11 @@ class SuspendedCall:
         return True
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass the call's progress to the newest task of the graph; dropped while there is none."""
+        """Pass the call's progress to the newest task of the graph; dropped while there is none.
+
+        `total` is the value of `progress` at the end, None if the server does not know it; `message` describes the
+        progress.
+        """
         if self.on_progress is not None:
             await self.on_progress(progress, total, message)
 

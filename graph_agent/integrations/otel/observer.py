@@ -304,7 +304,10 @@ class OtelObserver:
         links: list[Link] | None = None,
         start_ns: int | None = None,
     ) -> Span | None:
-        """Start a span inside the current one; None if its operation gets no spans."""
+        """Start a span inside the current one, named `<operation> <name>`; None if its operation gets no spans.
+
+        `start_ns` is the time of the start in nanoseconds since the epoch; None for now. The caller ends the span.
+        """
         if operation not in self._spans:
             return None
         title = f"{operation} {name}".rstrip()

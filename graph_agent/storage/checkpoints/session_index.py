@@ -64,7 +64,11 @@ async def sqlite_threads(file: Path, group: str | None, after: str | None, limit
 
 
 def _read_sqlite(file: Path, group: str | None, after: str | None, limit: int | None) -> list[str]:
-    """Read the ids of threads; arguments and errors are those of `sqlite_threads`."""
+    """Read the ids of threads over a connection of its own, which only reads; blocking.
+
+    The arguments select as in `sqlite_threads`, above. Raises `KeyError` if the thread `after` does not exist, and
+    `sqlite3.Error` if the file cannot be read.
+    """
     with closing(sqlite3.connect(file, timeout=BUSY_S)) as connection:
         connection.execute("PRAGMA query_only = ON")
         started = None

@@ -358,9 +358,12 @@ class SharedSqliteSaver(SqliteSaver):
             self._newest_in[at_of(config)] = new_id, ""
 
     def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
-        """Check that the run may write, in the transaction of the write; other graphs always may.
+        """Check that the run of a config may write, within the transaction of the write; graphs of other packages
+        always may.
 
-        If the run claims the newest checkpoint, it is stored as its owner. Raises `SessionLostError`.
+        `new_id` is the id of the checkpoint to write, or None for writes of a stored one. If the run takes over the
+        newest checkpoint, because it is the first to write after it, the run is stored as the owner of that checkpoint.
+        Raises `SessionLostError` if another run has written to the session since this run read it.
         """
         fence, at = fence_of(config), at_of(config)
         if fence is None:

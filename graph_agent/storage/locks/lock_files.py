@@ -63,7 +63,8 @@ class LockFile:
     def open(cls, database: Path) -> LockFile:
         """Open the lock file of a database; create it with the database's mode and group if it is missing.
 
-        Raises `ConfigError` if the database has hard links, and `SessionLockError` if the lock file cannot be opened.
+        For a database that does not exist yet, only the user may read and write the new file. Raises `ConfigError` if
+        the database has hard links, and `SessionLockError` if the lock file cannot be opened or is a symbolic link.
         """
         path = _lock_path(database)
         check_names(database)

@@ -272,7 +272,11 @@ class AdvisoryLocks:
             return True
 
     def _check_connection(self) -> None:
-        """Send a query over the connection that holds locks, and replace the connection if that fails; never raises."""
+        """Send a query over the connection that holds locks, and replace the connection if that fails; never raises.
+
+        Does nothing while no lock is held. If it cannot be replaced either, the locks of all sessions are reported as
+        lost.
+        """
         if not self._held:
             return
         sent_at = time.monotonic()
@@ -355,7 +359,7 @@ class AdvisoryLocks:
         return _CONTINUED.format(session_id)
 
     def _report_lost(self, session_id: str, why: str) -> None:
-        """Forget a lock, log an error, and call `lost`."""
+        """Forget the lock of a session, log an error with the reason `why`, and call `lost`."""
         self._held.discard(session_id)
         logger.error("%s", why)
         self._lost(session_id, why + _WHAT_NOW)

@@ -313,8 +313,9 @@ def _ended_in_time(run: Run) -> Iterator[None]:
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
-    """Create the run of an entry point, with the run that surrounds it as its parent, and the mark of the input, if
-    any.
+    """Create the run of an entry point from the `configurable` values of a config.
+
+    If a run surrounds it, that is its parent, and its input has the mark and the warnings of the parent's input.
     """
     handle = handle_of(configurable)
     identity, parent = RunIdentity(str(configurable.get("thread_id", ""))), handle.run or handle.parent
@@ -399,8 +400,11 @@ async def _take_after_maintenance(key: tuple[Hashable, str]) -> bool:
 
 @asynccontextmanager
 async def locked_session(place: Hashable, run: Run, *, dispatched: bool = False) -> AsyncIterator[None]:
-    """Lock the session of a run and register the run during the block, as `running` describes; `SessionBusyError` if
-    refused.
+    """Lock the session of a run during the block, and register the run, so that this process can reach it.
+
+    Waits for a run of the session that is ending, and for maintenance; a dispatched run waits until the session is
+    free. Raises `SessionBusyError` if another run is in progress, here or in another process. The lock is released at
+    the end, before the function returns.
     """
     key = (place, run.identity.session_id)
     taken = await _take(key) or (await _wait_for_ending(key) and await _take(key))
