@@ -55,7 +55,7 @@ async def ask_for_answer(
         whole = quiet or (schema is not None and request.forwarder is not None)
         if without_tools and mode == "native":
             client, mode = client.with_overrides((), {}), "text"
-        messages = [*request.answer_messages(), *tail]
+        messages = request.answer_messages(tail)
         reply = await client.ask("answer", messages, settings, mode=mode, quiet=whole, schema=schema, watch=stream)
         markup = schema is None and seeks_markup(request)
         reply, invented = ended_prose(reply, turns=request.mode != "native", markup=markup)

@@ -223,10 +223,17 @@ class NextRequest:
         plan = bool(deps.toolbox) and self.mode == "wave"
         return [HumanMessage(deps.prompts.render("finalize", schema=schema, plan=plan))]
 
-    def answer_messages(self) -> list[AnyMessage]:
-        """Return the messages of a request for the answer, the system prompt first."""
+    def answer_messages(self, tail: Sequence[AnyMessage] = ()) -> SafeMessages:
+        """Return the messages of a request for the answer, the system prompt first.
+
+        Args:
+            tail: Messages after the one that asks for the answer.
+        """
+        messages = self.messages()
         # The messages of a hook's request hold the closing message already.
-        return [*self.messages(), *(self.closing() if self.of_hook is None else ())]
+        for message in (*(self.closing() if self.of_hook is None else ()), *tail):
+            messages.add(sanitized(message))
+        return messages
 
     def estimated_tokens(self) -> int:
         """Estimate the tokens of a request for the next wave, without its tools."""
