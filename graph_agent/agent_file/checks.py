@@ -173,7 +173,8 @@ async def _endpoint(name: str, model: BaseChatModel) -> CheckResult:
 
     A refused key is a problem, an endpoint that cannot be reached a warning, and so is one that is there with a remark.
     """
-    from graph_agent.models.resolve import OK, endpoint_state
+    from graph_agent.base.types import OK
+    from graph_agent.models.resolve import endpoint_state
 
     state, remark = await endpoint_state(model)
     if state != OK:

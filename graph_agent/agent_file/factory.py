@@ -103,6 +103,16 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _TEMPLATE = re.compile(r"\{[{%#]")
 
 
+def load_tool(name: str, folder: Path) -> BaseTool:
+    """Import a tool by its dotted name, from `folder` first. Raises `ConfigError` if it is missing or no tool."""
+    return checked_tool(load_attribute(name, folder), repr(name))
+
+
+def silent_model() -> MockChatModel:
+    """Return a model without replies, for `open_agent` if the agent's own model is neither needed nor built."""
+    return MockChatModel(responses=[])
+
+
 @asynccontextmanager
 async def open_agent(
     spec: AgentSpec,
@@ -223,9 +233,7 @@ def _build(
 ) -> CompiledAgentGraph:
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
-        tools.extend(
-            _each("tools", spec.tools, lambda name: checked_tool(load_attribute(name, spec.folder), repr(name)))
-        )
+        tools.extend(_each("tools", spec.tools, lambda name: load_tool(name, spec.folder)))
         if spec.workspace is not None:
             with located("workspace"):
                 tools.extend(_workspace(spec.workspace, spec.folder))

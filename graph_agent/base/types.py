@@ -16,6 +16,10 @@ P = ParamSpec("P")
 OwnerT = TypeVar("OwnerT")
 ReturnT = TypeVar("ReturnT")
 
+OK = "ok"
+"""State of a part that works: a model's endpoint, an MCP server, or the database."""
+CLIENT_CALL = "client_tool_call"
+"""The `type` of the interrupt for a client tool; its value also has the call's `id`, `name` and `arguments`."""
 HIDDEN_ID_PREFIX = "do-not-render-"
 """Prefix of the ids of messages that are for the model only; chat clients of this ecosystem hide them."""
 
@@ -140,3 +144,12 @@ def needed_ids(plan: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 MAX_DEPTH = 200
 """Maximum nesting of arguments: the interpreter allows 1,000 frames, and the caller uses some of them."""
+
+
+class ClientResult(TypedDict):
+    """The value that resumes the interrupt of a client tool call."""
+
+    content: str | list[Any]
+    """The output: text, or LangChain content blocks."""
+    status: str
+    """`success`, or `error` if the tool failed."""

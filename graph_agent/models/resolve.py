@@ -20,6 +20,7 @@ from graph_agent.base._internal.extras import needs_extra
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import excerpt
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.types import OK
 from graph_agent.models.endpoints import ModelEndpoint, endpoint_in
 from graph_agent.models.providers import provider_of_model, unknown_provider
 
@@ -175,7 +176,6 @@ def _headers_option(provider: str, headers: dict[str, str]) -> dict[str, Any]:
     return {"additional_headers" if provider.startswith("google_") else "default_headers": headers}
 
 
-OK = "ok"
 _TIMEOUT_S = 3.0
 _REFUSED = {401: "auth", 403: "permission"}
 

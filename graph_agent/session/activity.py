@@ -1,4 +1,4 @@
-"""Finds out which sessions run, in any process, and locks sessions and the event loop for programs that serve them.
+"""Reaches sessions of other processes: which of them run, notes to them, and locks for programs that serve them.
 
 The registry of runs is loaded on first use: commands that only list the sessions of a file do not need it.
 """
@@ -13,6 +13,8 @@ from graph_agent.base.database_urls import file_of, is_postgres
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from graph_agent.base.inbox import ControlMessage
 
 RunningCheck = Callable[[str], Awaitable[bool]]
 """Returns whether a run of a session, given by its id, is in progress in any process."""
@@ -47,6 +49,24 @@ def running_check_at(address: str, saver: BaseCheckpointSaver[Any]) -> RunningCh
         return not locks.is_free(file, session_id).result()
 
     return is_running
+
+
+async def deliver_note(address: str, session_id: str, note: ControlMessage) -> None:
+    """Store a note in a session's inbox, by SQL if it is a SQLite file that permits it, else through the store."""
+    import asyncio
+
+    from graph_agent.base.inbox import StoreInbox, inbox_namespace
+    from graph_agent.storage.checkpoints.sqlite_reader import put_item
+
+    # Opening the store imports LangGraph, which takes longer than the rest of the command.
+    if not is_postgres(address):
+        file = file_of(address)
+        if await asyncio.to_thread(put_item, file, inbox_namespace(session_id), note.key, note.as_value()):
+            return
+    from graph_agent.storage.checkpoints.open import open_store
+
+    async with open_store(address) as store:
+        await StoreInbox(store).add(session_id, note)
 
 
 @asynccontextmanager

@@ -210,7 +210,7 @@ class RunDriver:
         refuse_within(self.id)
         if (note := await self.next_after(None, options.control)) is None:
             return []
-        parts = self.parts(_input_of(note), options, note=note)
+        parts = self.parts(follow_up_input(note), options, note=note)
         return [part.result async for part in parts if part.type == "done"]
 
     async def parts(
@@ -259,7 +259,7 @@ class RunDriver:
             yield Done(result)
             if run.aborted or (note := await self.next_after(run, options.control)) is None:
                 return
-            given = _input_of(note)
+            given = follow_up_input(note)
 
     def input_run(
         self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None
@@ -415,6 +415,6 @@ def _end_of(values: dict[str, Any], config: RunnableConfig) -> StateSnapshot:
     return StateSnapshot(values, (), config, None, None, None, tasks, interrupts)
 
 
-def _input_of(note: ControlMessage) -> dict[str, Any]:
+def follow_up_input(note: ControlMessage) -> dict[str, Any]:
     """Return the graph's input for a follow-up."""
     return {"messages": [note_message(note)]}

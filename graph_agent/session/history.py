@@ -7,7 +7,7 @@ plan.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.graph.state import CompiledStateGraph
+    from langgraph.types import StateSnapshot
+
+    from graph_agent.core.state.model_requests import ModelRequest
 
 _MAX_TAIL_CHECKPOINTS = 1000
 """Maximum checkpoints to walk back before the whole history is read instead."""
@@ -113,6 +116,21 @@ def _has_other_events(found: int, before: CheckpointTuple, at: CheckpointTuple) 
     unknown = None if "events" in before.checkpoint["channel_versions"] else 0
     first, last = lengths_of(before.metadata).get("events", unknown), lengths_of(at.metadata).get("events")
     return first is not None and last is not None and found != last - first
+
+
+def stored_event_count(state: StateSnapshot) -> int:
+    """Return the number of events that a state's checkpoint has stored, without those of a wave that still runs."""
+    return lengths_of(state.metadata).get("events", len(state.values.get("events", [])))
+
+
+def model_requests(events: Iterable[Mapping[str, Any]]) -> list[ModelRequest]:
+    """Return the requests that models received, oldest first, from the events of a session since its beginning.
+
+    Requests that were not recorded are reconstructed from the history, and marked so.
+    """
+    from graph_agent.core.state.model_requests import requests_of
+
+    return requests_of(events)
 
 
 def _counted(at: CheckpointTuple) -> int | None:

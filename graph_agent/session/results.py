@@ -19,7 +19,16 @@ from langgraph.types import Interrupt, StateSnapshot
 from graph_agent.base._internal.text import html_table, text_of
 from graph_agent.base.input_messages import since_input
 from graph_agent.base.settings.config import AgentContext
-from graph_agent.base.types import NO_USAGE, CutOff, ResponseT, SessionStatus, StopReason, Usage, plan_id_of
+from graph_agent.base.types import (
+    CLIENT_CALL,
+    NO_USAGE,
+    CutOff,
+    ResponseT,
+    SessionStatus,
+    StopReason,
+    Usage,
+    plan_id_of,
+)
 from graph_agent.core.approvals.requests import request_of
 from graph_agent.core.state.call_events import call_name
 from graph_agent.core.state.events import (
@@ -33,7 +42,6 @@ from graph_agent.core.state.events import (
     value_of,
 )
 from graph_agent.core.state.messages import failure_error
-from graph_agent.core.tools.client import CLIENT_CALL
 from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.open_input import begun_events

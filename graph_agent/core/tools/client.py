@@ -9,29 +9,16 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from langgraph.types import interrupt
-from typing_extensions import TypedDict
 
 from graph_agent.base._internal.text import as_text, to_json_safe
-from graph_agent.base.types import Call
+from graph_agent.base.types import CLIENT_CALL, Call
 from graph_agent.core.state.call_events import CallResult
-
-CLIENT_CALL = "client_tool_call"
-"""The `type` of the interrupt's value, `{"type": …, "id": …, "name": …, "arguments": {…}}`."""
 
 _NOT_FIRST = (
     "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again "
     "if it is still wanted."
 )
 """Text for the model for a client call after the first of a plan."""
-
-
-class ClientResult(TypedDict):
-    """The value that resumes the interrupt of a client tool call."""
-
-    content: str | list[Any]
-    """The output: text, or LangChain content blocks."""
-    status: str
-    """`success`, or `error` if the tool failed."""
 
 
 def call_client_tool(call: Call) -> CallResult:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from acp import PROTOCOL_VERSION, RequestError, run_agent, schema
 
 from graph_agent.base._internal.failure_log import exception_text, log_failure
-from graph_agent.base._internal.polling import POLL_S
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base.errors import UserError
 from graph_agent.base.types import SessionStatus
@@ -39,6 +38,8 @@ logger = logging.getLogger("graph_agent.acp.agent")
 
 _LISTED = 100
 """Maximum number of sessions in a page of the list."""
+_POLL_S = 0.25
+"""Seconds between two aborts of a run that has not begun."""
 _RESUME = "/resume"
 _COMMANDS = schema.AvailableCommandsUpdate(
     session_update="available_commands_update",
@@ -268,7 +269,7 @@ class EditorSession:
             async with self._aborting:
                 if self._prompt is prompt:
                     await self._session.abort()
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
         """Run a prompt: a new input, the answer to an open question, or `/resume`, which continues an interrupted run.

@@ -119,10 +119,10 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
     """
     from dataclasses import asdict
 
-    from graph_agent.core.state.model_requests import requests_of
+    from graph_agent.session.history import model_requests
 
     events = run_async(stored_events(address, session_id))
-    for number, request in [*enumerate(requests_of(events), 1)][-last:]:
+    for number, request in [*enumerate(model_requests(events), 1)][-last:]:
         if as_json:
             typer.echo(json.dumps({"request": number, **asdict(request)}))
             continue

@@ -210,15 +210,14 @@ def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
 
     Raises `ConfigError` for another form, an attribute that cannot be imported, or one that is no tool.
     """
-    from graph_agent.agent_file.imports import load_attribute
-    from graph_agent.core.tools.argument_checks import checked_tool
+    from graph_agent.agent_file.factory import load_tool
 
     found = {}
     for each in given:
         name, _, reference = each.partition("=")
         if not name or ":" not in reference:
             raise ConfigError(f"--tool {each}: write NAME=MODULE:ATTRIBUTE, e.g. weather=my_tools:weather.")
-        found[name] = checked_tool(load_attribute(reference, spec.folder), repr(reference))
+        found[name] = load_tool(reference, spec.folder)
     return found
 
 
@@ -229,9 +228,8 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     The agent's own database is not opened, caches are off, a model without replies stands in unless `--model` is given,
     and secrets are not read unless a tool can run.
     """
-    from graph_agent.agent_file.factory import open_agent
+    from graph_agent.agent_file.factory import open_agent, silent_model
     from graph_agent.devtools.testing.session_replay import Replayer
-    from graph_agent.models.scripted import MockChatModel
 
     found: list[Replayer] = []
 
@@ -250,7 +248,7 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     if not change.tools and not change.keep_going:
         # A replay on another machine has no secrets, and needs none while no tool runs.
         spec = spec.model_copy(update={"credentials": {}})
-    stand_in = None if change.has_new_model else MockChatModel(responses=[])
+    stand_in = None if change.has_new_model else silent_model()
     async with open_agent(spec, today=change.today or current_date, db="", model=stand_in) as graph:
         for warning in graph.input_warnings:
             Terminal(stderr=True).print(f"warning: {warning}", style="yellow")

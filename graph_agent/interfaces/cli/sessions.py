@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
     from graph_agent.agent_file.spec import AgentSpec
-    from graph_agent.base.inbox import ControlMessage, NoteKind
+    from graph_agent.base.inbox import NoteKind
     from graph_agent.session.history import SessionSummary
     from graph_agent.storage.checkpoints.maintenance import PruneReport
 
@@ -526,6 +526,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         InputError: The text is empty; there is no such session; or no session or several run and none is named.
     """
     from graph_agent.base.inbox import new_note
+    from graph_agent.session.activity import deliver_note
 
     address = db or spec.db
     async with open_sessions(address) as (saver, is_running):
@@ -535,27 +536,8 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
             raise no_session(session_id, address)
         when = _WHEN[kind, not await is_running(session_id)]
-        await _deliver(address, session_id, new_note(kind, text))
+        await deliver_note(address, session_id, new_note(kind, text))
     return f"Queued for session {session_id}, {when}: {' '.join(text.split())}"
-
-
-async def _deliver(address: str, session_id: str, note: ControlMessage) -> None:
-    """Store a note in a session's inbox, by SQL if it is a SQLite file that permits it, else through the store."""
-    import asyncio
-
-    from graph_agent.base.database_urls import file_of, is_postgres
-    from graph_agent.base.inbox import StoreInbox, inbox_namespace
-    from graph_agent.storage.checkpoints.sqlite_reader import put_item
-
-    # Opening the store imports LangGraph, which takes longer than the rest of the command.
-    if not is_postgres(address):
-        file = file_of(address)
-        if await asyncio.to_thread(put_item, file, inbox_namespace(session_id), note.key, note.as_value()):
-            return
-    from graph_agent.storage.checkpoints.open import open_store
-
-    async with open_store(address) as store:
-        await StoreInbox(store).add(session_id, note)
 
 
 async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[str], Awaitable[bool]]) -> str:
@@ -582,12 +564,13 @@ async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) 
         ConfigError: The database does not exist, cannot be opened, or is `memory:`; or the agent cannot be opened.
     """
     from graph_agent.base.inbox import new_note
+    from graph_agent.session.activity import deliver_note
 
     address = db or spec.db
     async with open_sessions(address) as (saver, is_running):
         session_id = session_id or await _only_running(saver, is_running)
         if await is_running(session_id):
-            await _deliver(address, session_id, new_note("abort"))
+            await deliver_note(address, session_id, new_note("abort"))
             return session_id, True
         found = await saver.aget_tuple({"configurable": {"thread_id": session_id}})
         if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":

@@ -35,9 +35,8 @@ from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.interfaces.server.settings import ServerSettings
-from graph_agent.models.capabilities import may_download_images
-from graph_agent.models.sanitize import ToolAliases
 from graph_agent.session.activity import lock_idle_session
+from graph_agent.session.agent_checks import check_further_tools, downloads_images
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.history import EventReader
 from graph_agent.storage.checkpoints.open import open_saver, open_store
@@ -418,8 +417,10 @@ class Host:
 
     def check_client_tools(self, names: list[str]) -> None:
         """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with the agent's."""
+        if not names:
+            return
         try:
-            ToolAliases([*self.tool_names, *names])
+            check_further_tools(self.kept, names)
         except ConfigError as error:
             raise InvalidRequestError(f"{error}", "tools") from None
 
@@ -434,10 +435,7 @@ class Host:
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
         """Raise `InvalidRequestError` for images with a URL if a client of a model would download them here."""
-        builder = self.kept.builder
-        if any(map(_has_image_url, messages)) and any(
-            map(may_download_images, [builder.model, *builder.config.fallback_models])
-        ):
+        if any(map(_has_image_url, messages)) and downloads_images(self.kept):
             raise InvalidRequestError(
                 "An image is given by an address. The client of this agent's model would download it on this server, "
                 "which connects to no address that a request names. Send the image's bytes in base64.",

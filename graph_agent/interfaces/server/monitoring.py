@@ -27,12 +27,10 @@ from starlette.responses import JSONResponse
 from graph_agent.base._compat import changes_in
 from graph_agent.base._internal.failure_log import is_out_of_space, log_failure
 from graph_agent.base._internal.signals import Drainable
-from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.base.types import OK
 from graph_agent.interfaces.server.admission.worker_folder import is_alive, warn_of_folder
 from graph_agent.interfaces.server.host import Host
-from graph_agent.models.resolve import OK as OK  # other modules read it here
-from graph_agent.models.resolve import endpoint_state
-from graph_agent.storage.checkpoints.write_probe import SupportsWriteProbe
+from graph_agent.session.agent_checks import model_state, probe_database
 
 _FIRST_BYTES = 1 << 16
 """Bytes that a new file has."""
@@ -265,7 +263,7 @@ class ReadinessCheck:
 
     async def _check_model(self) -> dict[str, str]:
         """Return the state of the model's endpoint, and log once what is wrong with its list of models."""
-        state, remark = await endpoint_state(self._host.kept.builder.model)
+        state, remark = await model_state(self._host.kept)
         if remark and remark != self._remark:
             logger.warning("The check of /ready of the model: %s; completion requests are %s.", remark, state)
         self._remark = remark
@@ -287,14 +285,7 @@ async def database_states(saver: BaseCheckpointSaver[Any], store: BaseStore | No
 
     Raises the error of the database, or of the Store, if not.
     """
-    # A thread that cannot exist: only the way to the database is of interest.
-    await load(saver, {"configurable": {"thread_id": "/ready"}})
-    if store is not None:
-        await store.aget(("graph_agent", "ready"), "ready")
-    parts: list[Any] = [saver, store]
-    for part in parts:
-        if isinstance(part, SupportsWriteProbe):
-            await part.aprobe()
+    await probe_database(saver, store)
     return {"database": OK}
 
 

@@ -40,8 +40,8 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress_message
+from graph_agent.session.activity import running_check
 from graph_agent.session.compiled import CompiledAgentGraph
-from graph_agent.storage.locks.registry import is_idle
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -171,9 +171,10 @@ def task_lease(graph: CompiledAgentGraph, session_ids: SessionIdOf = session_id_
     """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)
+    is_running = running_check(saver)
 
     async def has_lease(task: types.Task, context: ServerCallContext) -> bool:
-        return not await is_idle(saver, session_ids(context.user.user_name, task.context_id))
+        return await is_running(session_ids(context.user.user_name, task.context_id))
 
     return has_lease
 

@@ -23,7 +23,6 @@ from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
 from graph_agent.base.types import NO_USAGE, SessionStatus
 from graph_agent.core.runs.run import RunHandle
-from graph_agent.core.state.lengths import lengths_of
 from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.agui.messages import (
@@ -53,10 +52,11 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 from graph_agent.interfaces.server.response_models import control_errors
 from graph_agent.interfaces.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
+from graph_agent.session.control import SessionControl
 from graph_agent.session.deduplicator import InputDeduplicator
+from graph_agent.session.history import stored_event_count
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts
-from graph_agent.storage.locks.registry import is_idle
 
 _OVERWRITE = "__overwrite__"
 """Key of a value that LangGraph writes past a field's reducer."""
@@ -171,7 +171,7 @@ async def resolve_agui(
         run = await _answered(spec, state, mark, answers, caller, users)
     elif users:
         run = _resolved(spec, state, mark, {"messages": users, **_shared_state(spec, body, state.values)})
-    elif not await is_idle(host.saver, spec.thread):
+    elif await SessionControl(host.kept, spec.thread).is_running():
         run = ResolvedRun(spec, state, runs=False, follows=True)
     else:
         # A run may have ended since the first reading.
@@ -312,7 +312,7 @@ async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> A
         projection: Makes the events.
     """
     # The results of a wave that still runs have no final position.
-    stored = lengths_of(resolved.before.metadata or {}).get("events", len(resolved.before.values.get("events", [])))
+    stored = stored_event_count(resolved.before)
     thread, after = resolved.spec.thread, stored - 1
     async with host.feeds.following(thread) as (feed, follower):
         with host.live.reading(thread, feed.wake) as take_live:
@@ -324,7 +324,7 @@ async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> A
                 yield list(projection.follow(parts, events))
                 if events or parts:
                     continue
-                if await is_idle(host.saver, thread):
+                if not await SessionControl(host.kept, thread).is_running():
                     # The feed reads at intervals, so it may lack the newest events.
                     state = await host.kept.aget_state(resolved.spec.config)
                     yield list(projection.follow(take_live(), state.values.get("events", [])[after + 1 :]))

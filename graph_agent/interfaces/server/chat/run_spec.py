@@ -26,13 +26,11 @@ from graph_agent.base._internal.text import as_text, printable_lines
 from graph_agent.base.errors import InputError
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
-from graph_agent.base.types import NO_USAGE, Usage
+from graph_agent.base.types import CLIENT_CALL, NO_USAGE, ClientResult, Usage
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.core.approvals.requests import approval_requests, calls_of_request, is_single_call, request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.runs.notes import note_message
 from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
-from graph_agent.core.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.history import continued_input
 from graph_agent.interfaces.server.chat.schemas import (
@@ -46,6 +44,7 @@ from graph_agent.interfaces.server.host import Host, thread_token
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.deduplicator import InputDeduplicator
+from graph_agent.session.driver import follow_up_input
 from graph_agent.session.interrupts import checked_answers, joint_question
 from graph_agent.session.results import open_interrupts, since_last_input, waiting_for
 
@@ -126,7 +125,7 @@ class RunSpec:
             check: Awaited when the run has the session; raises if another run has taken the follow-up.
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
-        graph_input = {"messages": [note_message(note)]}
+        graph_input = follow_up_input(note)
         return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunHandle(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:

@@ -1,0 +1,45 @@
+"""Checks an agent for a server: which requests its models can take, and whether its model and its database work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.models.capabilities import may_download_images
+from graph_agent.models.resolve import endpoint_state
+from graph_agent.models.sanitize import ToolAliases
+from graph_agent.storage.checkpoints.write_probe import SupportsWriteProbe
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.store.base import BaseStore
+
+    from graph_agent.session.compiled import CompiledAgentGraph
+
+
+def check_further_tools(graph: CompiledAgentGraph, names: Iterable[str]) -> None:
+    """Raise `ConfigError` if the names of further tools collide with each other or with those of the agent's tools."""
+    ToolAliases([*graph.builder.deps.toolbox.names, *names])
+
+
+def downloads_images(graph: CompiledAgentGraph) -> bool:
+    """Whether a client of one of the agent's models, and so this process, may download an image given by URL."""
+    builder = graph.builder
+    return any(map(may_download_images, [builder.model, *builder.config.fallback_models]))
+
+
+async def model_state(graph: CompiledAgentGraph) -> tuple[str, str]:
+    """Return the state of the model's endpoint and a remark on its list of models, as `endpoint_state` describes."""
+    return await endpoint_state(graph.builder.model)
+
+
+async def probe_database(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> None:
+    """Check that the database of sessions can be read and written; raise its error, or that of the Store, if not."""
+    # A thread that cannot exist: only the way to the database is of interest.
+    await saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
+    if store is not None:
+        await store.aget(("graph_agent", "ready"), "ready")
+    parts: list[Any] = [saver, store]
+    for part in parts:
+        if isinstance(part, SupportsWriteProbe):
+            await part.aprobe()
