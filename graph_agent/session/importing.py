@@ -213,7 +213,7 @@ def _with_copies(found: CheckpointTuple, copies: Mapping[str, Any]) -> Checkpoin
 
 
 def _packed(kind: str, stored: bytes) -> list[str]:
-    """Return a serialized value as its type and Base64 text."""
+    """Return a serialized value, its type (`kind`) and bytes, as `[type, Base64 text]`, for a line of an export."""
     return [kind, base64.b64encode(stored or b"").decode()]
 
 
@@ -414,14 +414,22 @@ async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerato
 
 @asynccontextmanager
 async def _open(url: str, *, create: bool = False) -> AsyncIterator[tuple[Tables, BaseCheckpointSaver[Any]]]:
-    """Open the tables of a database and of its Store, and a saver; `create` creates a missing SQLite file."""
+    """Open the tables of a database and of its Store, and a saver; close them on exit.
+
+    Missing tables of the Store are created; a missing SQLite file only with `create`. Raises `ConfigError` for a
+    database that does not exist or cannot be opened.
+    """
     async with open_tables(url, create=create) as opened, open_store(url) as store:
         await StoreInbox(store).read("")  # creates the tables of the Store
         yield opened
 
 
 def _complete(lines: Iterable[str]) -> list[tuple[int, Line]]:
-    """Return each line with its number; raise `InputError` if they are no complete export of a known version."""
+    """Return each line with its number in the file, from 1, all of them read before.
+
+    Raises `InputError` if they are not an export, one of another version, one that was cut off, or one without a
+    checkpoint.
+    """
     found = list(_parsed(lines))
     first = found[0][1] if found else {}
     if first.get("type") != "session" or first.get("format") != FORMAT:

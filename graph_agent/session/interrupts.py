@@ -243,7 +243,9 @@ class AutoApproval:
 
 
 def _key(request: Mapping[str, Any], call: HeldCall) -> tuple[str, str]:
-    """Return delegate, empty for the agent itself, and name of a call."""
+    """Return what identifies the tool of a call in an approval request: the delegate (empty for the agent itself) and
+    its name.
+    """
     return str(request.get("delegate", "")), call["name"]
 
 

@@ -74,7 +74,10 @@ def events_of(state: StateSnapshot) -> list[StoredEvent]:
 
 
 def _is_agents(metadata: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint is of an agent of this package; another graph may have a node and fields of equal names."""
+    """Whether a checkpoint, by its metadata and channel values, is of an agent of this package.
+
+    Node names and state fields alone do not show it: another graph may have equal ones.
+    """
     # `update_state` stores no format.
     return FORMAT_KEY in metadata or isinstance(values.get("loop"), dict)
 

@@ -81,7 +81,10 @@ def value_differences(
 
 
 def _are_equal(recorded: Any, now: Any) -> bool:
-    """Whether two values that are not both objects or both lists are equal."""
+    """Whether two values that are not both objects or both lists are equal, as JSON: 1 equals 1.0, and not true.
+
+    A value that is absent (`ABSENT`) equals nothing, not even `ANY`.
+    """
     if recorded is ABSENT or now is ABSENT:
         return False  # not even to `ANY`
     # In JSON, true is no number.
@@ -136,14 +139,17 @@ def _matcher_in(expected: Any) -> tuple[str, Any] | None:
 
 
 def _fits(kind: str, given: Any, actual: Any) -> bool:
-    """Whether a value matches a matcher; `ValueError` if its kind is unknown."""
+    """Whether the value `actual` matches the matcher of a kind, such as `$contains`, with its value `given`.
+
+    Raises `ValueError` if the kind is unknown.
+    """
     if kind not in _MATCHERS:
         raise ValueError(f"{kind!r} is no matcher; write {', '.join(_MATCHERS)} or $partial")
     return _MATCHERS[kind](given, actual)
 
 
 def _fits_schema(schema: Any, actual: Any) -> bool:
-    """Whether a value matches a JSON schema."""
+    """Whether the value `actual` is valid for a JSON schema; `ConfigError` if the schema is invalid."""
     # Imported here: most comparisons need no schema.
     from jsonschema import ValidationError
 

@@ -82,7 +82,11 @@ class RecordedTest:
         return Session(opened, file.stem)
 
     def _built(self, given: Any) -> Agent:
-        """Return the agent, or call the function that makes it; in a replay, with a script in place of every model."""
+        """Return the agent: `given` itself, or what it returns if it is a function that makes the agent.
+
+        In a replay, the function runs with a scripted model in place of every model, so that it needs no provider's
+        key.
+        """
         if isinstance(given, Pregel):
             return cast("Agent", given)
         # Without a provider's key, only a stand-in for the model can be built.
@@ -189,7 +193,11 @@ def _script(recording: Recording) -> Script:
 
 
 def _differences(recording: Recording, values: Mapping[str, Any]) -> Iterator[Difference | str]:
-    """Yield the differences between a recording and the state of the replayed session, input by input."""
+    """Yield the differences between a recording and the state of the replayed session, input by input.
+
+    `values` are the state's channels. A difference of the inputs themselves, or of their number, is a sentence; others
+    are `Difference` objects. Requests to the model are not compared.
+    """
     events = masked(to_json_safe(list(values.get("events", ()))))
     now, comparison = (
         recording_of(recording.session_id, events, values.get("messages", ())),

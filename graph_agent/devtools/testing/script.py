@@ -404,8 +404,10 @@ def _reply(recorded: RecordedInput, step: RecordedStep, given: RecordedReply, re
 
 
 def _result(recorded: RecordedInput, step: int, each: RecordedCall) -> Result:
-    """Return the recorded result of a call; a call without a result waits for a person, or is stopped if its input was
-    aborted.
+    """Return the recorded result of a call in a step, for a script.
+
+    A call without a result waits for a person in the replay, or is aborted if its input was. Also a call is stopped
+    there if a stop ended it, or if it had not begun or ended at an abort.
     """
     found, cause, given = each.result, stop_cause(recorded), (step, each.id, each.name, each.arguments)
     if found is None:

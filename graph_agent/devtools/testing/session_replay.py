@@ -209,10 +209,11 @@ class Replayer:
                 await self._saver.adelete_thread(thread)
 
     async def _replay(self, recording: Recording, chosen: RecordedInput | None, from_step: int) -> Replay:
-        """Replay the inputs up to the chosen one, and compare all, or only that one if there is one.
+        """Replay the inputs up to the chosen one, from the first, and compare them with the recording.
 
-        Ends at the first difference that counts unless the replay continues, and where an input cannot be answered
-        further.
+        If an input is chosen, only that one is compared, and of it the steps from `from_step` (from 1). Ends at the
+        first difference that counts, unless the replay continues then (`keep_going`), and at an input that waits for
+        something that the recording does not have.
         """
         events = [entry for each in recording.inputs for entry in each.events]
         comparison = InputComparison(
@@ -392,7 +393,7 @@ class _InputRun:
         return self._difference("approval", playback.step, name, value)
 
     def _difference(self, kind: DifferenceKind, step: int, name: str, now: Any) -> Difference:
-        """Return a difference for something that the recording does not have."""
+        """Return the difference for something (`now`) that the replay has in a step, and the recording has not."""
         return Difference(input=self.recorded.number, step=step, kind=kind, name=name, recorded=ABSENT, now=now)
 
     async def _see(self, entry: StoredEvent) -> bool:

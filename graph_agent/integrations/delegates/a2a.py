@@ -351,7 +351,10 @@ class RemoteAgent:
             yield ClientFactory(config).create(card), card.capabilities.streaming
 
     async def _known_card(self, http: Any) -> AgentCard:
-        """Return the agent's card, read at the first call; raise `OperatorError` if it does not come in time."""
+        """Return the agent's card, which the first call reads and later ones keep.
+
+        Raises `OperatorError` if it does not come within `CARD_TIMEOUT_S` seconds; errors of `read_card` pass through.
+        """
         if self._card is None:
             try:
                 with anyio.fail_after(CARD_TIMEOUT_S):
@@ -369,7 +372,9 @@ class RemoteAgent:
         return self._auth.headers() if self._auth else {}
 
     def _message(self, parts: list[Part], delegation: Delegation) -> Message:
-        """Return a user's message with the depth and the budget that are left of a delegation."""
+        """Return a new message of the user with `parts`, and with the depth and the budget that the delegation has
+        left.
+        """
         message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=parts)
         message.metadata.update(delegation_metadata(delegation))
         return message

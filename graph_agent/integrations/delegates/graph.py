@@ -330,7 +330,12 @@ class _RunOutput:
         """The usage that the run has reported in its state."""
 
     def add_chunk(self, mode: str, payload: Any) -> None:
-        """Process one chunk of the stream, given its mode."""
+        """Process one chunk of the graph's stream: keep its state, its events and its usage, and pass its parts to the
+        watcher.
+
+        Of the mode `values` the payload is the state; of `updates` it has the events, and an agent's usage. Parts are
+        made only if somebody watches the delegation.
+        """
         if self.watch is not None:
             for part in self._parts.take(mode, payload):
                 self.watch(DelegatePart(self._id, self._target, part))

@@ -276,5 +276,5 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
 
 
 def _refuse(name: str, problem: str) -> NoReturn:
-    """Raise `ConfigError` for a server."""
+    """Raise `ConfigError`: `MCP server <name>: <problem>`."""
     raise ConfigError(f"MCP server {name!r}: {problem}")

@@ -110,7 +110,10 @@ async def _receive(
     parameters: StdioServerParameters,
     max_bytes: int,
 ) -> None:
-    """Pass on the messages in a process's output until it ends or the session is closed."""
+    """Pass on the messages in a process's output until it ends or the session is closed; then close `arrived`.
+
+    A line that is unreadable, or longer than `max_bytes`, is passed on as an error reply or an exception.
+    """
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with arrived:
             async for line in _lines(stdout, max_bytes):
@@ -130,7 +133,11 @@ def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -
 
 
 async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | UnreadableError]:
-    """Yield lines without their ends; for a line that is too long, an error as soon as it exceeds the limit."""
+    """Yield the lines of a process's output, as bytes without their ends; blank ones are left out.
+
+    For a line of more than `max_bytes`, yields an `UnreadableError` as soon as it exceeds them, and skips the rest. A
+    last line without an end is dropped, as it was cut off.
+    """
     # Joined once per line: adding each chunk to one `bytes` would copy a long line again and again.
     parts: list[bytes] = []
     size, refused = 0, False

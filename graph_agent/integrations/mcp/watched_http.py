@@ -234,8 +234,9 @@ class WatchedClient:
         return self._watch(response, request_id)
 
     async def _end_session(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
-        """Send the request that ends a session; return an empty response after a failure or `_END_SESSION_S`
-        seconds.
+        """Send the request that ends a session, and return the response.
+
+        After a failure, or without an answer for `_END_SESSION_S` seconds, returns an empty response of the status 204.
         """
         # Best effort: an unreachable server must not delay or fail the exit.
         try:
@@ -258,7 +259,10 @@ class WatchedClient:
         """Return a response whose body is read in whole messages, and which reports an end before the answer."""
 
         def ended(last_event_id: str, reason: str) -> None:
-            """Note where a response broke off, or report the loss if it cannot be resumed."""
+            """Note where a response broke off, so that its rest can be requested, or report the loss of its request.
+
+            The request is lost if the response had no event with an id; `reason` is why it ended then.
+            """
             if request_id is None:
                 return
             if last_event_id:

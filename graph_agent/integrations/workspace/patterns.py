@@ -141,7 +141,10 @@ def _split(tokens: list[str], separator: str) -> list[list[str]]:
 
 
 def _name(part: list[str]) -> str:
-    """Return the regular expression for one name in a path, which is followed by a slash or the end."""
+    """Return the regular expression for one name in a path, which is followed by a slash or the end.
+
+    `part` are its tokens: regular expressions for single characters, and `_STAR` for a star.
+    """
     first, *others = ["".join(piece) for piece in _split(part, _STAR)]
     # Consecutive stars are one.
     others = [each for each in others[:-1] if each] + others[-1:]
@@ -207,7 +210,10 @@ def _set(part: str, at: int) -> tuple[str, int]:
 
 
 def _member(part: str, at: int) -> tuple[str, int]:
-    """Return a character of a set, and the index after it; raise `PatternError` at the end of the pattern."""
+    """Return the character of a set at index `at`, after a backslash if there is one, and the index after it.
+
+    Raises `PatternError` at the end of the pattern.
+    """
     at += part[at : at + 1] == "\\"
     if at >= len(part):
         raise PatternError("it has a bracket without an end")

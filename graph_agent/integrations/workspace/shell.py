@@ -291,7 +291,11 @@ def _processes(pid: int) -> list[psutil.Process]:
 
 
 def _count(pid: int) -> tuple[int, int]:
-    """Return the number of processes of a command, and their bytes in memory."""
+    """Return the number of processes of a command, and the bytes of memory that they use together; `(0, 0)` if it has
+    ended.
+
+    `pid` is the id of its first process. Processes that have left its tree are not counted.
+    """
     import psutil
 
     found = _processes(pid)
@@ -303,7 +307,10 @@ def _count(pid: int) -> tuple[int, int]:
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
-    """Yield the processes of a command, inside or outside its process group."""
+    """Yield the processes of a command, which have `mark` in their environment, also outside of its process group.
+
+    Processes whose environment this user may not read are left out.
+    """
     import psutil
 
     for process in psutil.process_iter():
@@ -315,7 +322,8 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 def _kill(pid: int, mark: str) -> None:
     """Kill the processes of a command: its group, its descendants, and all that have its mark, except the shell itself.
 
-    Gives up after `_KILL_ROUNDS` rounds. Blocking.
+    `pid` is the id of the shell, which leads the group, and `mark` the text in the environment of its processes. Gives
+    up after `_KILL_ROUNDS` rounds. Blocking.
     """
     import psutil
 

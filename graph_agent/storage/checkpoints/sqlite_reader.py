@@ -158,8 +158,9 @@ class SqliteReader:
         """Return the history of one channel before the checkpoint `target`: `{"writes": […], "seed": …}`, oldest write
         first.
 
-        It goes back to the newest ancestor with a full copy, which is the `seed`; without one, to the first ancestor
-        that exists, and `seed` is absent.
+        `at` are the thread and the namespace. A write is `(task id, channel, value)`. The history goes back to the
+        newest ancestor with a full copy of the channel, which is the `seed`; without one, to the oldest ancestor that
+        is stored, and `seed` is absent. The writes of `target` itself are not included.
         """
         writes: list[list[tuple[str, str, Any]]] = []
         query = f"{_WRITES} AND channel = ?{self._order}"

@@ -240,9 +240,11 @@ async def _ended(saver: BaseCheckpointSaver[Any], at: tuple[str, str], rows: Row
 
 
 async def plan_session(tables: Tables, saver: BaseCheckpointSaver[Any], thread_id: str) -> SessionPlan | None:
-    """Return the plan of a session with the writes to move; None if no checkpoint can be removed. Nothing is changed.
+    """Return the plan of pruning a session (a LangGraph thread): which checkpoints remain, and which writes move to
+    them.
 
-    Raises `UnreadableCheckpointError` or `DamagedSessionError` if a part of the session cannot be read.
+    Returns None if no checkpoint can be removed. Changes nothing. Raises `UnreadableCheckpointError` or
+    `DamagedSessionError` if a part of the session cannot be read.
     """
     state = await tables.extent(thread_id)
     namespaces = await plan_namespaces(tables, saver, thread_id)
