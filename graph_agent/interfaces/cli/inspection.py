@@ -412,8 +412,8 @@ def report(
 ) -> None:
     """Compare the inputs of a database, by default by planner: success, steps, tokens, cost and seconds.
 
-    The groups are the arms of the planner's rollout. Intervals are of 95 %; inputs that have not ended do not count,
-    and a line names their sessions.
+    The groups are the arms of the planner's rollout. Intervals have a confidence of 95 %; inputs that have not ended do
+    not count, and a line names their sessions.
     """
     from graph_agent.devtools.evaluation.statistics import arms_of
 

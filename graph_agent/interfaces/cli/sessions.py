@@ -169,7 +169,7 @@ def export_(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", callback=_check_form, help="Of --test: python, or yaml, the same as --case.")
+        str, typer.Option("--format", callback=_check_form, help="For --test: python, or yaml, equal to --case.")
     ] = "python",
 ) -> None:
     """Print a session as JSON lines: messages, events, status, own state, and the checkpoints that an import reads.
@@ -481,7 +481,7 @@ TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=F
 def steer(
     text: TextArgument, session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None
 ) -> None:
-    """Send a message to a session before its next step, in any process; if it is idle, with its next input."""
+    """Send a message that a session in any process reads before its next step; an idle one, with its next input."""
     from graph_agent.agent_file.spec import load_spec
 
     Terminal().line(run_async(send(load_spec(config), db, session, "steer", text)))

@@ -79,7 +79,9 @@ class MessagesRequest(CountRequest):
     metadata: schemas.SessionMetadata | None = None
     tool_choice: AnthropicToolChoice | None = None
     output_config: OutputConfig | None = None
-    output_format: AnswerFormat | None = Field(None, description="As `output_config.format`, which overrides it.")
+    output_format: AnswerFormat | None = Field(
+        None, description="The older name of `output_config.format`, which overrides it."
+    )
     thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
     max_agentic_loops: schemas.AgenticLoops = None
 
@@ -290,7 +292,7 @@ router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRo
 
 @router.post("", response_model=AnthropicMessage, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}})
 async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]) -> Response:
-    """Answer a conversation."""
+    """Answer a conversation, as a whole or as a stream of events."""
     return await endpoint.answer(body, read_messages_request, _dialect)
 
 

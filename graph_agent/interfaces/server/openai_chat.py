@@ -438,7 +438,7 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
 async def create_chat_completion(
     body: ChatCompletionRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]
 ) -> Response:
-    """Answer a conversation."""
+    """Answer a conversation, as a whole or as a stream of chunks."""
     return await endpoint.answer(body, read_chat_request, _dialect)
 
 

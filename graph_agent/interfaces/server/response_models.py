@@ -39,7 +39,7 @@ class AnthropicErrorDetail(_Reply):
     type: str
     message: str
     category: str | None = None
-    """The same category as in `OpenAIErrorDetail`."""
+    """Kind of the run's failure, such as `auth` or `transient`; absent if no run failed."""
 
 
 class AnthropicError(_Reply):

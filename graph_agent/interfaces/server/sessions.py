@@ -510,13 +510,13 @@ async def list_session_states(
 
 @router.get("/sessions/{session_id}")
 async def get_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.SessionInfo:
-    """Return a session's state."""
+    """Return a session's state: its status, newest answer and open questions, and whether it runs."""
     return models.SessionInfo(**await caller_sessions.info(session_id))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
 async def delete_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Response:
-    """Delete a session."""
+    """Delete a session and those of its background tasks; refused while one of them runs."""
     await caller_sessions.delete(session_id)
     return Response(status_code=204)
 
@@ -525,7 +525,7 @@ async def delete_session(session_id: _SessionId, caller_sessions: _CallerSession
 async def steer_session(
     session_id: _SessionId, body: SessionMessage, caller_sessions: _CallerSessions
 ) -> models.Accepted:
-    """Steer a running session with a user message, which the model reads before the next plan."""
+    """Send a user message to a running session, which the model reads before its next plan."""
     await (await caller_sessions.session(session_id)).steer(body.text)
     return models.Accepted(accepted=True)
 

@@ -240,7 +240,7 @@ _Conversations = Annotated[Conversations, Depends(conversations)]
 async def create_conversation(
     owned: _Conversations, server: RequestServices, body: CreateConversation | None = None
 ) -> ConversationObject:
-    """Create a conversation."""
+    """Create a conversation; its first items are sent to the agent with the next response."""
     # The API permits a request without a body.
     body = body or CreateConversation(items=None)
     token = record_token()
@@ -283,7 +283,7 @@ async def list_items(
     order: PageOrder = "desc",
     after: After = None,
 ) -> ItemPage:
-    """List the items of a conversation."""
+    """List the items of a conversation, newest first by default."""
     await owned.get(conversation_id)
     return item_page(await owned.items(conversation_id), limit=limit, order=order, after=after)
 

@@ -349,7 +349,7 @@ async def create_response(
         Header(alias="X-Show-Calls", description="As `show_calls` in the body, for clients that cannot add fields."),
     ] = None,
 ) -> Response:
-    """Answer an input."""
+    """Answer an input: as a whole, as a stream of events, or in the background."""
     shown = None if shows_calls is None else shows_calls == "true"
     return await ResponsesEndpoint(endpoint, background, shown).create(body)
 
@@ -439,5 +439,5 @@ async def list_input_items(
     order: PageOrder = "desc",
     after: After = None,
 ) -> models.ItemPage:
-    """List the input items of a stored response."""
+    """List the input items of a stored response, newest first by default."""
     return item_page((await caller_records.get(response_id))["input"], limit=limit, order=order, after=after)

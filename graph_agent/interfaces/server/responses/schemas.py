@@ -119,7 +119,9 @@ class Reasoning(_Part):
 
     effort: ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="As `summary`.")
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="The older name of `summary`."
+    )
 
 
 class ResponseStreamOptions(_Part):
