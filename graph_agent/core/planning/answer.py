@@ -1,4 +1,7 @@
-"""Produces the answer of an input, and builds the state update of a pass through `finalize`."""
+"""Produces the answer of an input, and builds the state update of a pass through the node `finalize`.
+
+Planning ends with an outcome: a reason, and a draft if a reply of planning is the answer or a part of it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _EMPTY = "The model's answer was empty, and so was the answer to a second reques
 
 
 class AnswerUpdate:
-    """The input of one pass through `finalize`, and the state update that the pass builds."""
+    """One pass through `finalize`: its task, the answer as far as it is produced, and the resulting state update."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -72,7 +75,10 @@ class AnswerUpdate:
         """Writes of middleware that follow the answer."""
 
     async def run(self) -> None:
-        """Produce the answer, or report the failure."""
+        """Produce the answer, or a report of the failure, in `answer`, and give it the agent's name.
+
+        Raises `UserError` for a fault of the program's configuration or input.
+        """
         await self.produce()
         if self.error is not None:
             self._report_failure(self.error)
@@ -82,7 +88,8 @@ class AnswerUpdate:
             self.answer = with_name(self.answer, self.active_run.identity.agent_name)
 
     async def produce(self) -> None:
-        """Produce the answer, or the error that prevented it; the first rule that applies decides."""
+        """Produce the answer in `answer`, or set `error` to the event of what prevented it, by the first rule that
+        applies."""
         rules: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._keep_failure,
             self._accept_planned,
@@ -96,7 +103,7 @@ class AnswerUpdate:
                 return
 
     async def _keep_failure(self) -> bool:
-        """Keep the error of planning, and the streamed part of its reply."""
+        """If planning failed, set `error` and keep the streamed part of its reply; return whether it did."""
         if self.reason != "failed" and "failed" not in self.outcome:
             return False
         self.partial = self.outcome.get("draft", self.partial)
@@ -104,7 +111,7 @@ class AnswerUpdate:
         return True
 
     async def _accept_planned(self) -> bool:
-        """Accept the answer of planning or of a hook."""
+        """Use the answer of planning or of a hook, if there is one; return whether there is."""
         planned = self.outcome.get("draft") if self.reason == "completed" else None
         if "composed" not in self.outcome:
             if planned is not None:
@@ -118,14 +125,15 @@ class AnswerUpdate:
         return True
 
     async def _complete_streamed(self) -> bool:
-        """Add the reason of the stop to the streamed part of a reply, which the reader has received."""
+        """If planning was stopped during a reply, add the reason to the streamed part; return whether it was."""
         draft = self.outcome.get("draft")
         if draft is not None:
             self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
         return draft is not None
 
     async def _report_limit(self) -> bool:
-        """Answer with the sentence on the limit, if `on_limit` asks for no more."""
+        """At a limit with `on_limit` `message`, answer with the sentence about the limit; return whether this
+        applies."""
         self._is_exhausted()  # the reason that the sentence states
         sentence = self._sentence()
         if not sentence or self.settings.on_limit != "message":
@@ -134,19 +142,21 @@ class AnswerUpdate:
         return True
 
     async def _account_for_stop(self) -> bool:
-        """Answer with an account of the work if an abort or an exhausted budget allows no request."""
+        """If an abort or an exhausted budget allows no request, answer with an account of the work; return whether one
+        does."""
         if not self._is_exhausted() and self.reason != "aborted":
             return False
         self.answer = AIMessage(self._with_account(self._sentence()))
         return True
 
     async def _ask_model(self) -> bool:
+        """Ask the model for the answer; always True, as the last rule."""
         work = self._compose_structured if self.deps.response else self._compose
         await self._send_before_deadline(work, self._sentence())
         return True
 
     async def _accept_draft(self, draft: AIMessage) -> None:
-        """Use the answer of planning; hooks and middleware see it first if they have not."""
+        """Use the answer of planning, after hooks and middleware have processed it if they have not."""
         self.answer = draft
         if self.outcome.get("unguarded") and self.deps.guarded:
 
@@ -157,13 +167,15 @@ class AnswerUpdate:
         await self._read_structured()
 
     async def _read_structured(self) -> None:
+        """Set `structured` to the value of the answer by the response format, if the answer fits it."""
         if self.deps.response is not None and self.answer is not None:
             # The code that produced the answer has reported a misfit.
             with contextlib.suppress(ValueError, SlowSchemaError):
                 self.structured = await asyncio.to_thread(self.deps.response.read, self.answer.text)
 
     async def _send_before_deadline(self, work: AnswerWork, sentence: str) -> None:
-        """Do work that sends requests, unless an abort or the deadline cancels it."""
+        """Await work that sends requests; an abort or the deadline cancels it, and the answer is made from the streamed
+        part."""
         left_s = answer_left_s(self.active_run, self.loop, self.settings)
         try:
             await self.active_run.stop.stoppable(self._send(work, sentence), "The request for the answer", left_s)
@@ -171,6 +183,10 @@ class AnswerUpdate:
             self._cut_short()
 
     async def _send(self, work: AnswerWork, sentence: str) -> None:
+        """Prepare the requests, await the work, and record what happened; an error of a model sets `error`.
+
+        A refusal of the model is the answer. Raises `UserError`.
+        """
         # At a limit, hooks get no rerun.
         limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
         request = await NextRequest.of(self.task, self.settings, self.state["messages"], self.loop)
@@ -199,7 +215,8 @@ class AnswerUpdate:
             self.reason = self.outcome["stop_reason"]
 
     def _take(self, outcome: Outcome[None]) -> None:
-        """Take what happened in the requests for the answer; raise their failure, a cancellation included."""
+        """Take over loop state, usage and events of the requests for the answer; raise their failure, a cancellation
+        included."""
         self.loop, self.usage = outcome.loop, outcome.usage
         if self.written and (extras := take_extras(self.written, CONTEXT_MARK)):
             self.loop["extras"] = extras
@@ -211,6 +228,7 @@ class AnswerUpdate:
             del outcome  # as in `Outcome.result`
 
     async def _compose(self, exchange: Exchange, sentence: str) -> None:
+        """Ask for an answer in free text; ask once more if it is empty, and fail if it is empty again."""
         id_, streamed = None, ""
         if sentence and not self.deps.guarded:
             message, failure = await ask_for_answer_after(exchange, sentence)
@@ -247,6 +265,7 @@ class AnswerUpdate:
                 stream_rest(self.answer, streamed)
 
     async def _compose_structured(self, exchange: Exchange, sentence: str) -> None:
+        """Ask for an answer that fits the response format; fail if it does not after the repairs."""
         assert self.deps.response is not None
         answered = await ask_for_structure(
             exchange,
@@ -275,17 +294,21 @@ class AnswerUpdate:
         self.answer = after_sentence(sentence, reply)
 
     def _sentence(self) -> str:
+        """Return the sentence about the limit or abort that ended planning; empty if planning was completed."""
         if self.reason == "completed":
             return ""
         return self.deps.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
 
     def _with_account(self, sentence: str) -> str:
-        """A sentence followed by an account of the calls, for an answer without a model."""
+        """Return a sentence followed by an account of the input's calls, for an answer without a model."""
         done = self.deps.prompts.render("account", **account(self.state["events"]))
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _is_exhausted(self, asked: Usage = NO_USAGE) -> bool:
-        """Whether a budget has no room for a model call; if so, it becomes the stop reason unless there is one."""
+        """Whether a budget is too small for a model call; if so, it becomes the stop reason unless there is another.
+
+        `asked` is usage that the state does not include yet.
+        """
         met = self._budget_met(asked)
         if met is not None and self.reason == "completed":
             self._stop(*met)
@@ -294,6 +317,13 @@ class AnswerUpdate:
     def _budget_met(
         self, asked: Usage, newest: AIMessage | None = None, met: Callable[..., LimitMet | None] = exhausted
     ) -> LimitMet | None:
+        """Return the budget that forbids another model call, and its size; None if there is none.
+
+        Args:
+            asked: Usage that the state does not include yet.
+            newest: The newest reply, whose tokens estimate those of the next one; None to take it from the history.
+            met: Compares the usage with the budgets.
+        """
         if not has_budget(self.settings):
             return None
         usage = add_usage(self.state["usage"], asked)
@@ -301,12 +331,13 @@ class AnswerUpdate:
         return met(spent(self.active_run, self.loop, usage, replies, self.settings), self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
+        """Make a limit the reason of the input's end, and add its `limit` event."""
         self.reason = reason
         self.outcome = {"stop_reason": reason, "limit": limit}
         self.events.append(limit_event(self.deps.prompts, self.step, reason, limit))
 
     def _cut_short(self) -> None:
-        """Build the answer from the text that was streamed before an abort or the deadline."""
+        """Make the answer from the text streamed before an abort or the deadline, and the sentence about it."""
         if self.active_run.stop.aborted:
             self.reason = "aborted"
             self.outcome = {"stop_reason": "aborted"}
@@ -326,13 +357,15 @@ class AnswerUpdate:
         self.structured = None
 
     def _fail_with(self, error: Exception) -> None:
+        """Record the exception that prevented the answer, and fail with its `error` event."""
         self.active_run.record_cause(error)
         self._fail(failure_event(error, self.step, "The request for the answer"))
 
     async def receive_steering(self) -> bool:
-        """Receive steering that arrived while the answer was composed; False if there is none, or at a limit.
+        """Process steering (user messages sent during the run) that arrived meanwhile; return whether there was any.
 
-        An answer that was streamed stays in the history; any other answer is dropped and composed again.
+        Nothing is read if a limit forbids another plan, or if the answer cannot be replaced any more. An answer that
+        was streamed stays in the history; any other answer is dropped and composed again.
         """
         replaceable = self.answer is not None and ("draft" not in self.outcome or "shown" in self.outcome)
         if self.active_run.inbox is None or self.reason != "completed" or not replaceable or self._limited():
@@ -347,7 +380,7 @@ class AnswerUpdate:
         return met is not None or self.state["remaining_steps"] < self.deps.steps_for_a_wave + 1
 
     def update_for_next_plan(self) -> dict[str, Any]:
-        """The state update for an input that continues with steering."""
+        """Return the state update for an input that goes on with steering: it leads to another plan."""
         shown = "shown" in self.outcome or bool(self.exchange is not None and self.exchange.stream.text)
         messages: list[AnyMessage] = []
         if shown and self.answer is not None:
@@ -364,11 +397,15 @@ class AnswerUpdate:
         }
 
     def _fail(self, error: StoredEvent) -> None:
+        """Make an `error` event the reason of the input's end."""
         self.reason, self.error = "failed", error
         self.events.append(error)
 
     def _report_failure(self, error: StoredEvent) -> None:
-        """Answer with a report of the failure; set the error that the run raises if configured."""
+        """Answer with a report of the failure, streamed after the partial answer; set the error that the run raises.
+
+        The run raises an error only if the input failed and `on_failure` is `raise`.
+        """
         kind, text = error["kind"], error["message"]
         failed = self.reason == "failed"
         if not failed and not self.partial.text:
@@ -385,7 +422,7 @@ class AnswerUpdate:
             self.active_run.failure.__cause__ = self.active_run.cause
 
     def _record_cut_off(self, answer: AIMessage) -> None:
-        """Record that an answer is incomplete and warn the user, unless it is a refusal, whose text states it."""
+        """Record that an answer is incomplete and warn the user, except for a refusal, whose text states it."""
         # A complete structured answer may be cut off in endless trailing white space.
         self.truncated = answer_cut_off(answer) if self.structured is None else None
         if self.truncated is not None and self.truncated != "content_filter":
@@ -396,7 +433,7 @@ class AnswerUpdate:
             self.events.append(event("warning", self.step, message=message, **hint))
 
     def update(self) -> dict[str, Any]:
-        """The state update."""
+        """Return the state update that ends the input: the answer, its event, status and stop reason."""
         status = STATUS_OF[self.reason].value
         extras = self.loop.pop("extras", {})
         if added := extras.get("messages"):

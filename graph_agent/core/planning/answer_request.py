@@ -34,10 +34,10 @@ async def ask_for_answer(
     schema: dict[str, Any] | None = None,
     without_tools: bool = False,
 ) -> AIMessage:
-    """Ask for the answer.
+    """Ask the model for the answer, and return the reply with only the answer as text, which may be empty.
 
     Args:
-        exchange: The requests of the pass.
+        exchange: The requests of the pass, which counts the usage.
         request: The request.
         tail: Messages after the one that asks for the answer, such as an invalid reply and its error.
         quiet: Keep the reply's tokens out of the message stream.
@@ -47,7 +47,8 @@ async def ask_for_answer(
             place of its answer, because it ignores the tool choice.
 
     Raises:
-        RefusedError, Exception: As `Exchange.send`.
+        RefusedError: The model or its provider refused; the error's message is the answer.
+        Exception: The error of the last provider.
     """
 
     async def ask(request: NextRequest, stream: StreamWatch) -> AIMessage:
@@ -77,7 +78,9 @@ async def ask_for_answer(
 
 
 async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMessage, Exception | None]:
-    """Ask for an answer that follows a fixed sentence, streamed as one message.
+    """Ask for an answer that follows a fixed sentence, streamed with it as one message.
+
+    A refusal is added to the message, with a warning.
 
     Args:
         exchange: The requests of the pass, whose own next request is sent.
@@ -134,7 +137,8 @@ async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMes
 
 
 def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:
-    """Return the filter of the parts of an answer that are held back from the reader.
+    """Return a factory of the filter that holds back parts of an answer from the reader, such as calls and the
+    sentinel.
 
     Args:
         request: The request.
@@ -150,7 +154,7 @@ def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) ->
 
 
 async def guarded_answer(exchange: Exchange, answer: AIMessage) -> AIMessage:
-    """Return an answer that no request returned as the middleware that rewrites replies leaves it."""
+    """Return an answer that no request returned, as the middleware that rewrites replies leaves it."""
     request = exchange.request
     with exchange.metered("answer"):
         return await request.deps.client.guarded(request.answer_messages(), answer)

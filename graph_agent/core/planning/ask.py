@@ -34,7 +34,7 @@ from graph_agent.models.stream_watch import StreamWatch, Visibility
 async def plan_once(
     exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage] = (), *, quiet: bool = False
 ) -> Planned:
-    """Send one planning request, and continue it while the provider pauses its turn.
+    """Send one planning request, and continue it while the provider pauses its turn; return the parsed plan.
 
     Args:
         exchange: The requests of the pass.
@@ -43,7 +43,9 @@ async def plan_once(
         quiet: Stream nothing of the reply.
 
     Raises:
-        RefusedError, PlanningError, Exception: As `Exchange.send`.
+        RefusedError: The model or its provider refused; the error's message is the answer.
+        PlanningError: A structured plan is invalid after its repair.
+        Exception: The error of the last provider.
     """
     planned = await _send(exchange, request, tail, quiet=quiet)
     so_far, given = planned.message, tail
@@ -63,7 +65,7 @@ async def plan_once(
 
 
 async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool) -> Planned:
-    """Send one planning request, and count its usage; arguments and errors as for `plan_once`."""
+    """Send one planning request, and count its usage; parameters and errors are those of `plan_once`."""
 
     async def ask(request: NextRequest, stream: StreamWatch) -> Planned:
         if request.mode == "wave":
@@ -80,14 +82,14 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:
-    """Make the text of a paused turn commentary: the answer follows in another message."""
+    """Stream the text of a paused turn and record it as commentary, because the answer follows in another message."""
     await exchange.stream.finish(paused.raw_text, paused.raw_text, paused.message.id)
     text = {"commentary": paused.raw_text} if paused.raw_text.strip() else {}
     exchange.warn(f"The provider of {exchange.sent.model.name} paused its turn, which goes on.", **text)
 
 
 def _visibility(request: NextRequest) -> Callable[[], Visibility]:
-    """Return the filter of the parts of a planning reply that are held back from the reader."""
+    """Return a factory of the filter that holds back parts of a planning reply from the reader."""
     if request.mode == "text":
         return TextCallFilter
     if _schema_of_plan(request) is not None:
@@ -106,7 +108,8 @@ def may_correct(request: NextRequest) -> bool:
 
 
 def seeks_markup(request: NextRequest) -> bool:
-    """Whether markup of a call in an answer is one that the model's server should have read, and has not."""
+    """Whether markup of a call in an answer is one that the model's server should have parsed, so that it is cut
+    off."""
     return bool(request.deps.toolbox) and (request.mode != "native" or not request.model.is_known)
 
 
@@ -175,13 +178,14 @@ async def finish_stream(stream: StreamWatch, planned: Planned) -> None:
 
 
 async def fits(request: NextRequest, planned: Planned) -> bool:
-    """Whether a planning reply is an answer on which the provider has enforced the schema."""
+    """Whether a planning reply is an answer on which the provider has enforced the schema of the response."""
     response = request.deps.response if _schema_of_plan(request) else None
     return response is not None and await schema_misfit(response, planned.raw_text) is None
 
 
 async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
-    """Cut the markup of a call, which the server has not read, from the end of a native reply without calls."""
+    """Return the plan of a native reply without calls, with the markup of an unparsed call cut from the end of its
+    text."""
     request = exchange.request
     if not seeks_markup(request) or await fits(request, planned):
         return planned
@@ -191,7 +195,9 @@ async def without_markup(exchange: Exchange, planned: Planned) -> Planned:
 
 
 async def finished_plan(exchange: Exchange, planned: Planned) -> Planned:
-    """Stream the rest of a planning reply; ask again, once per input, if it holds a call that cannot be read.
+    """Stream the rest of a planning reply, and return its plan; ask again if it holds a call that cannot be parsed.
+
+    It is asked again once per input, and not if a limit forbids it; the second plan is then returned.
 
     Args:
         exchange: The requests of the pass; the plan is the reply to the newest one.

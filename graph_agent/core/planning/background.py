@@ -1,15 +1,6 @@
-"""Receives what others send to a session: notes, and the results and questions of background delegations.
+"""Processes results and questions of background delegations: tasks of delegates that go on while the agent continues.
 
-Makes the tool that waits for background delegations, too.
-
-Parts of background tasks in other files:
-
-- `nodes/plan.py`: the rule `receive_notes`, which receives results between two steps
-- `core/tools/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
-- `core/execution/delegate_call.py`: the part at a call, which starts a task
-- `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
-- `core/state/events.py`: `BackgroundResultEvent`
-- `integrations/delegates/graph.py`: runs the task of a compiled graph
+Makes the tool by which the model waits for them, too.
 """
 
 from __future__ import annotations
@@ -45,7 +36,10 @@ _ASKS = (
 
 
 async def receive_background(update: PlanUpdate) -> bool:
-    """Add a notice for each background task that has ended or asks a person; True if there is one."""
+    """Add a notice for each background task that has ended or asks a person; return whether there is one.
+
+    A notice is a user message for the model that no chat window shows. Nothing is added if the run stops meanwhile.
+    """
     changed = update.changes.get("remote", {}).get("background", {})
     stored: Mapping[str, BackgroundTask] = (update.state.get("remote") or NOTHING_REMOTE).get("background", {})
     tasks = {id_: task for id_ in stored if (task := changed.get(id_, stored[id_])) is not None}
@@ -61,6 +55,8 @@ async def receive_background(update: PlanUpdate) -> bool:
 
 
 async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dict[str, DelegationResult]:
+    """Return call id → result of each background task that has ended or asks a person; a failing delegate gives
+    `unknown`."""
     async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:
         delegate: Any = toolbox.delegates.get(delegation_name(task["delegate"]))
         if not isinstance(delegate, BackgroundDelegate):
@@ -76,6 +72,7 @@ async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dic
 
 
 def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: DelegationResult) -> None:
+    """Add the event and the notice of a background task's result or question, and count its usage."""
     name, step = task["delegate"], update.loop["step"]
     call: Call = {"id": id_, "name": delegation_name(name), "arguments": {}}
     # `read_result` would find the result of the call itself, which reports the start.
@@ -101,7 +98,9 @@ def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: Delegati
 
 
 WAIT_TOOL = "wait_for_background"
+"""Name of the tool."""
 _LONGEST_S = 600
+"""Maximum seconds of one wait."""
 _DESCRIPTION = (
     "Wait until one of the tasks that you have delegated with background=true ends or asks something. Its result "
     "follows as a notice."
@@ -109,7 +108,7 @@ _DESCRIPTION = (
 
 
 def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
-    """Return the tool that waits for background tasks; empty if no delegate has any."""
+    """Return the tool that waits until a background task stops; an empty list if no delegate has background tasks."""
     if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
         return []  # making a tool takes milliseconds
 

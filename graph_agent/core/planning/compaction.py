@@ -2,17 +2,7 @@
 
 Compaction removes old messages, calls always with their results, and adds one note that summarizes them. The system
 prompt and the newest input stay. If that is not enough, tool results are cut. Only requests are shortened; the stored
-history keeps everything.
-
-Parts of compaction in other files:
-
-- `core/planning/summary.py`: `renew_summary`, the summary that a model writes before the context window is full
-- `core/planning/kept_results.py`: the results that stay in shortened requests
-- `core/planning/recovery.py`: `shorten`, after an error that a request is too long
-- `core/planning/next_request.py`: `compacted_view` and `summarized_view`, the part at a request
-- `core/state/schema.py`: the keys `summary`, `kept_from` and `truncations` of the loop
-- `core/state/events.py`: `SummaryEvent`
-- `core/hooks/history_compression.py`: a hook that shortens requests by a function of the program
+history keeps everything. Tokens are estimates.
 """
 
 from __future__ import annotations
@@ -30,6 +20,7 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX
 from graph_agent.core.tools.truncation import cuts_for, with_cuts
 
 _NOTE_CHARS = 3_000
+"""Maximum characters of a note, of the lines about a message, a result and a call's arguments."""
 _MESSAGE_CHARS = 400
 _RESULT_CHARS = 160
 _ARGUMENT_CHARS = 120
@@ -45,6 +36,7 @@ class Compacted:
     """A shorter request."""
 
     messages: list[AnyMessage]
+    """The messages of the shorter request."""
     kept_from: str
     """Id of the first message after the cut; all from there on are in the request."""
 
@@ -60,16 +52,14 @@ class Shortening:
 
 
 def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shortening | None:
-    """Find the parts to leave out of a request that is too long.
+    """Return the parts to leave out of a request that is too long; None if nothing more can be left out.
 
     The older part is removed if that shortens the request by at least a quarter. Otherwise the newest results are most
     of the request, and they are cut. Each `Shortening` reduces the estimated length, so repeated calls terminate.
 
     Args:
+        messages: The messages of the request.
         window: The model's context window in tokens; None if unknown.
-
-    Returns:
-        The parts; None if nothing more can be left out.
     """
     whole = estimated_tokens(messages)
     enough = whole * 3 // 4 if window is None else min(whole * 3 // 4, window)
@@ -89,19 +79,19 @@ def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shorte
 
 
 def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
-    """Remove old messages from a request that is too long.
+    """Return a request without its oldest messages; None if nothing can be removed.
+
+    Nothing can if there are only the newest input and the newest wave of calls, or if the note would be as long as the
+    removed messages.
 
     Args:
         messages: The request: system prompt, then the conversation, each call directly followed by its results.
         window: The model's context window in tokens; None if unknown. The target is half of the request, or three
-            quarters of the window if that is less. Tokens are estimated, for every provider.
-
-    Returns:
-        The shorter request; None if nothing can be removed, because there are only the newest input and the newest
-        wave, or because the note would be as long as the removed messages.
+            quarters of the window if that is less.
     """
     whole = estimated_tokens(messages)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
+    # The note counts, too, or the shorter request would miss the target.
     note = min((len(NOTE_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
     if (kept_from := find_cut(messages, target - note)) is None:
         return None
@@ -110,11 +100,12 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
 
 
 def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
-    """Return the id of the first message to keep, so that a request has at most a number of tokens.
+    """Return the id of the first message to keep, so that the kept messages have at most `target` tokens.
 
-    The system prompt, the newest input and the newest wave are kept in any case.
+    The system prompt, the newest input and the newest wave of calls are kept in any case.
 
     Args:
+        messages: The request.
         target: Estimated tokens of the kept messages, system prompt included.
 
     Returns:
@@ -126,6 +117,7 @@ def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
     first = len(groups)
     while first > 0:
         size = 0 if first - 1 in stays else estimated_tokens(groups[first - 1])
+        # The newest group stays whatever its size: the model has just asked for it.
         if size > left and first < len(groups) and first - 1 not in stays:
             break
         left -= size
@@ -150,7 +142,7 @@ def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
-    """Remove the messages before a cut, except the system prompt and the newest input.
+    """Return the messages without those before a cut, except for the system prompt and the newest input.
 
     Args:
         messages: A request, or a history, which may grow after the cut.
@@ -173,12 +165,13 @@ def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMe
 def summarized_view(
     messages: Sequence[AnyMessage], summary: str, kept_from: str, inputs: Sequence[Sequence[Any]]
 ) -> list[AnyMessage]:
-    """Replace the messages before a cut by a summary, except the newest input.
+    """Return the messages with a summary in place of those before a cut, except for the newest input.
 
     Only the messages after the cut are read, so the cost does not grow with the history.
 
     Args:
         messages: A history, which may have grown after the cut.
+        summary: The text of the summary.
         kept_from: Id of the first message after the cut.
         inputs: Position and id of messages before the cut that stay unless a newer input is among the kept messages.
 
@@ -207,7 +200,7 @@ def _message_at(messages: Sequence[AnyMessage], at: int, id_: str) -> AnyMessage
 
 
 def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group]]:
-    """The system prompt, and the conversation in groups."""
+    """Split a request into the system prompt and the conversation in groups."""
     begin = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
     groups: list[Group] = []
     for message in messages[begin:]:
@@ -219,7 +212,7 @@ def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group
 
 
 def _newest_input(groups: Sequence[Group]) -> set[int]:
-    """Indexes of the newest input and of the messages that steered it."""
+    """Return the indexes of the newest input and of the messages that steered it."""
     stays: set[int] = set()
     for index in range(len(groups) - 1, -1, -1):
         if not _is_input(groups[index][0]):
@@ -238,19 +231,22 @@ def _newest_input(groups: Sequence[Group]) -> set[int]:
 
 
 def _is_input(message: BaseMessage) -> bool:
+    """Whether a message is a user's, as opposed to a note of this package."""
     return isinstance(message, HumanMessage) and not is_note(message)
 
 
 def _asks(message: BaseMessage) -> bool:
+    """Whether a message of the model has calls."""
     return isinstance(message, AIMessage) and bool(message.tool_calls or message.invalid_tool_calls)
 
 
 def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
+    """Return the messages of all groups, in order."""
     return [message for group in groups for message in group]
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """A note on removed messages, at most a quarter of their length; providers accept its user role as the first.
+    """Return a note on removed messages, at most a quarter of their length; its user role may come first.
 
     A model's summary among them is kept in full.
     """
@@ -275,7 +271,9 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
 
 
 def _lines(group: Group) -> list[str]:
+    """Return the lines of a note about one group; empty for a group without text."""
     first = group[0]
+    # A later note repeats the kept results in full.
     if is_kept_note(first):
         return []
     if is_note(first):
@@ -289,7 +287,7 @@ def _lines(group: Group) -> list[str]:
 
 
 def recap(messages: Sequence[AnyMessage]) -> list[str]:
-    """One line per call with the beginning of its result; at most the newest 20.
+    """Return one line for each call with the beginning of its result, such as `- search({…}): found 3`; the newest 20.
 
     Args:
         messages: A part of a conversation, each call directly followed by its results.
@@ -300,7 +298,7 @@ def recap(messages: Sequence[AnyMessage]) -> list[str]:
 
 
 def _called(group: Group) -> list[tuple[str, str, str]]:
-    """The call, the status and the beginning of each result."""
+    """Return call, status and beginning of the result, for each result of a group."""
     first = group[0]
     assert isinstance(first, AIMessage)
     calls = {call["id"]: f"{call['name']}({_short_arguments(call['args'])})" for call in first.tool_calls}
@@ -312,9 +310,12 @@ def _called(group: Group) -> list[tuple[str, str, str]]:
 
 
 def _short_arguments(arguments: Any) -> str:
+    """Return the beginning of a call's arguments as JSON."""
     return _short(json.dumps(arguments, ensure_ascii=False, default=str), _ARGUMENT_CHARS)
 
 
 def _short(text: str, chars: int) -> str:
+    # Only the beginning is read, as a result may have megabytes.
+    """Return the beginning of a text as one line of at most `chars` characters, followed by `…` if it is cut."""
     line = " ".join(text[: 4 * chars].split())
     return line if len(line) <= chars and len(text) <= 4 * chars else f"{line[:chars]}…"

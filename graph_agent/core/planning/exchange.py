@@ -1,4 +1,8 @@
-"""Sends the requests of one pass through a node, recovers after a failure, and records what happened."""
+"""Sends the requests of one pass through a node, recovers after a failure, and records what happened.
+
+A pass is one execution of the node `plan`, `model` or `finalize`. To recover is to change a request after the model has
+refused it; see `recovery`.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ class Outcome(Generic[T]):
     """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
 
     def result(self) -> T:
-        """Return the reply, or raise the failure."""
+        """Return the reply, or raise the failure, a cancellation included."""
         if self.failure is None:
             return cast("T", self.reply)
         try:
@@ -71,7 +75,7 @@ class Outcome(Generic[T]):
 
 
 def no_limit(used: Usage, newest: AIMessage | None) -> LimitMet | None:
-    """Return None: requests outside an input have no budget."""
+    """Return None: requests outside of an input have no budget."""
 
 
 class Exchange:
@@ -126,9 +130,10 @@ class Exchange:
             del failure  # as in `Outcome.result`
 
     def adopt(self, change: ChangedRequest) -> NextRequest:
-        """Keep a changed request for all later requests, with its warnings; return it.
+        """Keep a changed request for all later requests of the pass, emit the change's warnings, and return the
+        request.
 
-        Of the request of a hook, or one in text mode, only the loop state is kept: the agent's own request continues.
+        Of a hook's request, and of one in text mode, only the loop state is kept: the agent's own request goes on.
         """
         if change.request.loop is not self.request.loop:
             self.request = self.request.override(loop=change.request.loop)
@@ -141,7 +146,7 @@ class Exchange:
         self.request = self.request.override(loop={**self.request.loop, **keys})
 
     def record(self, **recovery: Any) -> None:
-        """Change keys of `Recovery` in the loop state for all later requests."""
+        """Change keys of `Recovery` (measures taken for this input) in the loop state for all later requests."""
         self.request = self.request.with_recovery(**recovery)
 
     async def send(
@@ -185,6 +190,7 @@ class Exchange:
                 except PlanningError as error:
                     self.count(error.usage, None)
                     raise
+                # The provider's own error decides how to recover.
                 except RepairRequestError as failed:
                     self.count(failed.usage, None)
                     failure = failed.error
@@ -193,6 +199,7 @@ class Exchange:
                 if is_content_refusal(failure):
                     self.warn_of_refusal()
                     raise RefusedError(AIMessage(REFUSED), NO_USAGE) from failure
+                # A reader cannot take back what it has received.
                 if self.stream.seen:
                     raise failure
                 # Adopted also if it may not help: it holds the length of a request that was too long.
@@ -202,7 +209,8 @@ class Exchange:
                     raise failure
 
     def begin_request(self, request: NextRequest) -> NextRequest:
-        """Make a request the newest one, shortened if the model has refused one of its length in this input."""
+        """Make a request the newest one, and return it, shortened if the model has refused one of its length in this
+        input."""
         if request.of_hook is None and "too_long" in request.loop.get("recovery", {}):
             request = self.adopt(fitted(request))
         self.sent = request
@@ -246,7 +254,7 @@ class Exchange:
         return self._budget_met(total, newest)
 
     def count_reply(self, reply: AIMessage) -> None:
-        """Add the usage of a reply that no other code counts."""
+        """Add the usage of a reply that no other code counts, such as that of a model call in a hook."""
         self.usage = add_usage(self.usage, usage_of(reply, self.request.settings.prices))
 
     def count(self, usage: Usage, last: UsageMetadata | None) -> None:
@@ -283,7 +291,8 @@ class Exchange:
         self.events.append(event("warning", self.request.loop["step"], message=message, **fields))
 
     def warn_of_replaced(self, texts: list[str]) -> None:
-        """Make streamed texts that middleware or a hook has replaced commentary, and empty the list."""
+        """Record streamed texts that middleware or a hook has replaced as commentary in warnings, and empty the
+        list."""
         while texts:
             self.warn(REPLACED, commentary=texts.pop(0))
 
@@ -292,7 +301,8 @@ class Exchange:
         self.warn(f"{self.sent.model.name} {REFUSAL_WARNING}")
 
     def warn_of_invention(self, invented: int) -> None:
-        """Warn of the number of characters that were dropped from the end of the newest reply; 0 is no warning."""
+        """Warn that the model invented a result or turn, whose characters were dropped from its reply; nothing for
+        0."""
         if invented:
             self.warn(invention_warning(self.sent.model.name, invented))
 
@@ -323,7 +333,12 @@ class Exchange:
         self.events.append(event("hook", self.request.loop["step"] + plans, name=name, action=action, **fields))
 
     def _record_model_calls(self, sent: Sequence[TimedRequest], purpose: Purpose) -> None:
-        """Record the times of requests, until an event reports them, and their content as events if configured."""
+        """Record the times of requests for the next event, and, with `record_requests`, their content as events.
+
+        Args:
+            sent: The measured requests.
+            purpose: What their replies are for.
+        """
         records = [_record(each, purpose, self.request.settings.prices) for each in sent]
         self._calls += records
         for each in records:

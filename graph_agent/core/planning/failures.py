@@ -42,6 +42,9 @@ def error_event(step: int, kind: str, message: str, *, advises: bool = False, hi
     """Return the `error` event of a failed input.
 
     Args:
+        step: Number of the plan.
+        kind: Category of the error.
+        message: What failed, for the user.
         advises: Whether the message ends in advice for the developer, after its last semicolon.
         hint: Advice for the developer; empty for that of the message or of the kind.
     """
@@ -53,12 +56,14 @@ def error_event(step: int, kind: str, message: str, *, advises: bool = False, hi
 
 
 def failure_event(error: Exception, step: int, request: str) -> StoredEvent:
-    """Log the exception that ended an input, in one ERROR record, and return its event.
+    """Log the exception that ended an input, in one ERROR record, and return its `error` event.
 
     Args:
         error: The exception of a request to the model.
+        step: Number of the plan.
         request: The request, as the subject of a sentence.
     """
+    # The faults of a plan are for the developer to read, and need no traceback.
     if isinstance(error, PlanningError):
         return logged_event(step, "planning", str(error))
     if isinstance(error, HookError):
@@ -85,7 +90,8 @@ def _is_raised_by_model(error: BaseException | None) -> bool:
 
 
 def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -> StoredEvent:
-    """Log a failure that has no exception of its own, and return its event; arguments as for `error_event`."""
+    """Log a failure that has no exception of its own, and return its `error` event; parameters are those of
+    `error_event`."""
     logger.error("The input failed: %s", message, extra=IN_HISTORY)
     return error_event(step, kind, message, advises=advises)
 
@@ -93,16 +99,20 @@ def logged_event(step: int, kind: str, message: str, *, advises: bool = False) -
 def failure_account(
     error: StoredEvent, prompts: Prompts, events: Sequence[StoredEvent], messages: Sequence[AnyMessage], *, failed: bool
 ) -> str:
-    """Render the report of an error, without the provider's words and without advice for developers.
+    """Return the report of an error for the user, without the provider's words and without advice for developers.
+
+    It has the error, an account of the input's calls, and, if the conversation was too long or the answer empty, the
+    beginning of each result.
 
     Args:
         error: The `error` event.
-        events: The session's history, oldest first.
-        messages: The conversation. If it was too long for the model, or the model gave no answer, the report holds the
-            beginning of each result of the input.
+        prompts: Renders the parts of the report.
+        events: The session's events, oldest first.
+        messages: The conversation.
         failed: Whether the input failed; False if a limit ended it and only its answer failed.
     """
     kind, message = error["kind"], public_text(error["message"])
+    # An exception's text may hold data of other users.
     if kind in _PRIVATE:
         message = f"{message.partition(': ')[0].rstrip('.')}."
     elif (hint := error.get("hint")) and message.endswith(hint[1:]):

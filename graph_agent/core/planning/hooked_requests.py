@@ -36,7 +36,7 @@ async def prepare(
     *,
     may_summarize: bool = True,
 ) -> None:
-    """Have the hooks rewrite the tool results of requests, and summarize long ones, before the first is sent.
+    """Have the hooks rewrite the tool results of requests, and summarize long conversations, before the first is sent.
 
     Args:
         exchange: The requests of the pass; its next request is changed.
@@ -45,8 +45,9 @@ async def prepare(
         may_summarize: Whether the input may still request a summary.
 
     Raises:
-        HookError: If a hook with `on_error = "fail"` fails.
-        UserError, LimitMetError: As `renew_summary`.
+        HookError: A hook with `on_error = "fail"` failed.
+        UserError: The model refused the request for a summary for a reason that the user must fix.
+        LimitMetError: The summary has used up a budget.
     """
     request = exchange.request
     if request.settings.record_requests:
@@ -85,9 +86,10 @@ async def reviewed(exchange: Exchange, answer: AIMessage) -> AIMessage:
     """Return an answer as the loop hooks leave it; called before the user receives it.
 
     Raises:
-        HookError: If a hook with `on_error = "fail"` fails.
-        LimitMetError: If a limit forbids a rerun.
-        Exception: As `Exchange.send`.
+        HookError: A hook with `on_error = "fail"` failed.
+        LimitMetError: A limit forbids a rerun of the model.
+        RefusedError: The model or its provider refused the rerun.
+        Exception: The error of the last provider.
     """
     if not any(map(sees_answers, exchange.request.agent.hooks)):
         return answer
@@ -131,7 +133,7 @@ def _record_native_call(exchange: Exchange) -> None:
 
 
 async def _through_hooks(exchange: Exchange, first: Callable[[], Awaitable[Planned]] | AIMessage) -> Planned:
-    """Send a request through the loop hooks, which may have it sent again with changes.
+    """Send a request through the loop hooks, which may have it sent again with changes; return the final plan.
 
     Args:
         exchange: The requests of the pass.

@@ -14,7 +14,8 @@ _MOST_CHARS = 40_000
 
 
 def kept_as(message: AnyMessage) -> str | None:
-    """Return the mark of a kept result; None for other messages."""
+    """Return the mark of a tool result that must stay in requests, such as `skill pdf-forms`; None for other
+    messages."""
     if message.type != "tool" or message.status == "error" or not isinstance(message.artifact, dict):
         return None
     return message.artifact.get(KEPT_AS)
@@ -29,7 +30,7 @@ class KeptResults:
         """The newest result of each mark, oldest first."""
 
     def of(self, messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:
-        """Return the newest result of each mark, oldest first.
+        """Return mark → newest result with it, oldest first.
 
         Args:
             messages: The conversation; usually the one of the last call and some new messages.
@@ -49,14 +50,14 @@ class KeptResults:
 def with_kept_results(
     view: Sequence[AnyMessage], kept: Mapping[str, AnyMessage], window: int | None
 ) -> list[AnyMessage]:
-    """Add a note with the kept results that a shortened conversation lacks.
+    """Return a shortened conversation with a note that has the kept results it lacks; unchanged if it lacks none.
 
-    Of each mark, the newest result counts. The newest results come first into the room that there is, a quarter of the
-    window; the marks of the others are named.
+    The newest results come first into the room that there is, a quarter of the window; the marks of the others are
+    named.
 
     Args:
         view: The shortened conversation; its first message is the note on what it leaves out.
-        kept: The kept results of the whole conversation, oldest first.
+        kept: Mark → newest result with it, of the whole conversation, oldest first.
         window: The model's context window in tokens; None if unknown.
     """
     if not view or not is_note(view[0]):

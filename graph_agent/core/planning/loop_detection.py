@@ -1,12 +1,6 @@
-"""Detects repeated calls, in O(window) for any history, and responds to them.
+"""Detects repeated calls, at a cost that does not grow with the history, and responds to them.
 
-Parts of loop detection in other files:
-
-- `nodes/plan.py`: the rule `stop_at_repetition`; `mark_withheld`, for calls of withheld tools
-- `core/planning/next_request.py`: offers a model no tool that is `withheld`
-- `core/state/schema.py`: the keys `loops`, `withheld` and `unchanging` of the loop
-- `core/state/events.py`: `LoopDetectedEvent`
-- `core/hooks/loop_hooks.py`: counts the calls of replies that a hook replaced
+A fingerprint is a text that is equal for calls of equal name and arguments.
 """
 
 from __future__ import annotations
@@ -55,18 +49,16 @@ class Loop:
 
 
 def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> Loop | None:
-    """Find the shortest pattern that repeats at the end of a history.
+    """Return the shortest pattern of calls that repeats at the end of a history; None if there is none.
 
     A pattern is a loop if it occurs `REPEATS` times in a row. If the window is too short for that, it is a loop if it
-    fills the window and occurs at least twice; the window need not be a multiple of the period.
+    fills the window and occurs at least twice; the window need not be a multiple of the period. The cost is at most
+    `window * max_period` comparisons.
 
     Args:
         fingerprints: The calls, oldest first; equal strings are equal calls. Only the end is read.
         window: Number of last calls to search; at least 2.
         max_period: The maximum length of a pattern, in calls.
-
-    Returns:
-        The loop, or None. The cost is at most `window * max_period` comparisons.
     """
     recent = fingerprints[-window:]
     for period in range(1, max_period + 1):
@@ -77,16 +69,18 @@ def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> L
 
 
 def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
-    """Consecutive occurrences of a pattern of values at the end; 0 if there are fewer than `find_loop` requires.
+    """Return how often a pattern of values occurs in a row at the end; 0 if less often than `find_loop` requires.
 
     Args:
         values: The result of each call, oldest first, compared with `==`.
+        period: Length of the pattern.
+        window: Number of last values to search.
     """
     return (_repetition(values[-window:], period, window) or 0) // period
 
 
 def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported: Collection[str] = ()) -> str | None:
-    """Find a tool whose last `REPEATS` calls all differ in their arguments and all have equal results.
+    """Return a tool whose last `REPEATS` calls all differ in their arguments and all have equal results, if any.
 
     This is not a loop: three searches may find nothing for three reasons, and three writes may all succeed.
 
@@ -94,9 +88,10 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported
         results: `(tool, fingerprint of its arguments, result)` of each call, oldest first. Results are compared with
             `==`, so pass long results unhashed. Calls of other tools may stand between.
         window: Number of last entries to search.
+        reported: Names of tools to skip.
 
     Returns:
-        The name of the tool, the most recently called if there are several; None if there is none.
+        The name of the tool, the most recently called if there are several.
     """
     calls: dict[str, list[tuple[str, Any]]] = {}
     for tool, arguments, result in reversed(results[-window:]):
@@ -110,7 +105,7 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported
 
 
 def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
-    """Number of last entries that repeat with a period; None if they are too few for a loop."""
+    """Return the number of last entries that repeat with a period; None if they are too few for a loop."""
     start = len(recent) - period
     while start > 0 and recent[start - 1] == recent[start - 1 + period]:
         start -= 1
@@ -120,6 +115,7 @@ def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
 
 
 def _key(pattern: tuple[str, ...]) -> str:
+    """Return an id of a pattern that is the same for each rotation of it."""
     first = min(pattern[i:] + pattern[:i] for i in range(len(pattern)))
     return hashlib.sha256(json.dumps(first).encode()).hexdigest()[:12]
 
@@ -138,9 +134,10 @@ class RecentCalls(NamedTuple):
 
 
 def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] | None:
-    """The name and fingerprint of an event's call, computed once; None for an event of another kind.
+    """Return the name and fingerprint of an event's call, computed once; None for an event of another kind.
 
     Args:
+        entry: The event.
         cache: The cached fingerprints; updated in place.
     """
     found = cache.get(id(entry))
@@ -148,6 +145,7 @@ def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] |
         call = call_of(entry)
         if call is None:
             return None
+        # Only the newest calls are read again, so an empty cache is soon filled with them.
         if len(cache) >= _MAX_CACHED:
             cache.clear()
         found = cache[id(entry)] = entry, call["name"], fingerprint(call)
@@ -160,14 +158,14 @@ def recent_calls(
     window: int,
     cache: FingerprintCache | None = None,
 ) -> RecentCalls:
-    """Read the last calls of the newest input, delegations included.
+    """Return the last calls of the newest input, delegations included.
 
     Repetition is counted from wave to wave: equal calls of one wave count once, with all their results, and of each
     tool's results in a wave the last one counts. Calls of a tool marked `poll` are skipped: it is meant to be repeated.
 
     Args:
         events: The stored history, oldest first; read from its end, only as far as needed.
-        marks: Returns the marks of a tool by name; empty for an unknown tool.
+        marks: Returns the marks (metadata that this package reads) of a tool by name; empty for an unknown tool.
         window: Maximum number of calls to read.
         cache: Fingerprints from earlier reads of the same events; updated in place. None for no cache.
     """
@@ -183,6 +181,7 @@ def recent_calls(
     read = 0
     for entry in reversed(events):
         kind = entry["type"]
+        # Calls of an earlier input are no repetition: the user has asked again.
         if kind == "user_message" or len(fingerprints) == window or read == _MAX_POLL_WINDOWS * window:
             break
         if kind == "plan":
@@ -212,7 +211,7 @@ def recent_calls(
 
 
 def _comparable(content: Any) -> Any:
-    """A result without the ids that LangChain adds to content blocks, which differ each time."""
+    """Return a result without the ids that LangChain adds to content blocks, which differ each time."""
     if not isinstance(content, list):
         return content
     return [
@@ -224,7 +223,11 @@ def _comparable(content: Any) -> Any:
 
 
 def stop_repetition(update: PlanUpdate) -> bool:
-    """Find a loop at the end of the input's calls and respond to it; True if that ended the input."""
+    """Find a loop at the end of the input's calls and respond to it; return whether that ended planning.
+
+    The first time, the model gets a notice; then the tools are withheld until the next input; then planning ends. Equal
+    results of different calls are only recorded.
+    """
     settings, waves = update.settings, update.loop["waves"]
     if not settings.loop_detection:
         update.loop.pop("withheld", None)
@@ -251,10 +254,11 @@ def stop_repetition(update: PlanUpdate) -> bool:
 
 
 def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
-    """Raise the level of a pattern and respond; True if that ended the input.
+    """Raise the level of a pattern and respond; return whether that ended planning.
 
     Args:
         update: The pass through `plan`.
+        loop: The pattern.
         same: Number of consecutive periods with equal results; 0 if the results do not repeat.
     """
     names = [entry.rpartition(":")[0] for entry in loop.pattern]
@@ -284,6 +288,7 @@ def _respond(update: PlanUpdate, loop: Loop, same: int) -> bool:
 
 
 def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **hint: str) -> None:
+    """Add the `loop_detected` event of a pattern."""
     fields = {"pattern": names, "count": count, "repeated": repeated, **hint}
     update.events.append(event("loop_detected", update.loop["step"], **fields))
 
@@ -291,12 +296,13 @@ def _record(update: PlanUpdate, names: list[str], count: int, repeated: str, **h
 def _notify(
     update: PlanUpdate, names: list[str], count: int, *, same: bool = False, withheld: Iterable[str] = ()
 ) -> None:
+    """Add a notice about a pattern for the model."""
     fields = {"pattern": ", ".join(names), "count": count, "same": same, "withheld": list(withheld)}
     update.add_notice(update.deps.prompts.render("loop_warning", **fields))
 
 
 def mark_withheld(call: Call, withheld: Iterable[str]) -> Call:
-    """Add a fault to a call of a withheld tool; return any other call unchanged."""
+    """Return a call of a withheld tool with a fault; any other call unchanged."""
     if call["name"] not in withheld:
         return call
     why = f"{call['name']} is withheld until the user's next message, because its calls and their results repeated."

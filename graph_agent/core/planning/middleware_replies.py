@@ -1,4 +1,7 @@
-"""Holds the model's reply while middleware hooks run, and applies the reply and messages that they left."""
+"""Holds the model's reply while middleware hooks run, and applies the reply and messages that they left.
+
+In an agent with hooks of middleware, the node `model` asks the model, nodes of hooks follow, and `plan` then acts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ _REPLANNED = "Not run: middleware asked for another plan instead."
 
 
 def hold_reply(update: PlanUpdate) -> None:
-    """Keep the reply of a planning request in the history, and its calls back, until the hooks have seen it."""
+    """Put the reply of a planning request into the history, and hold its calls back, until the hooks have processed
+    it."""
     loop, outcome = update.loop, update.loop["outcome"]
     loop["reply_id"] = ""
     loop.pop("next_node", None)
@@ -68,12 +72,13 @@ def with_new_id(message: AIMessage) -> AIMessage:
 
 
 def with_id(message: Any) -> Any:
-    """Return a message that has an id."""
+    """Return a message that has an id: the given one if it has, else a copy with a new id."""
     return message if message.id else message.model_copy(update={"id": str(uuid.uuid4())})
 
 
 def hold_answer(update: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Add the id of a composed answer to the update of the node that composed it."""
+    """Return the update of the node that composed an answer, with the answer as message and its id in the loop
+    state."""
     loop: LoopState = update["loop"]
     outcome = loop["outcome"]
     assert outcome is not None
@@ -93,7 +98,11 @@ def is_failed(loop: LoopState) -> bool:
 
 
 def skips(hook: MiddlewareNode, loop: LoopState) -> bool:
-    """Whether a hook does not run: `after_agent` always runs, so that it can release what `before_agent` acquired."""
+    """Whether a hook does not run: not after a failure, or without a reply for it.
+
+    `after_agent` always runs, so that it can release what `before_agent` acquired.
+    """
+    # A hook may hold a resource that it must release.
     if hook.point == AFTER_AGENT:
         return False
     if is_failed(loop):
@@ -104,13 +113,14 @@ def skips(hook: MiddlewareNode, loop: LoopState) -> bool:
 
 
 def comes_from_hooks(update: PlanUpdate) -> bool:
-    """Whether this pass of `plan` follows a reply of the model, or a jump of a hook."""
+    """Whether this pass of `plan` follows a reply of the model that hooks have processed, or a jump of a hook."""
     came = "next_node" in update.loop or "reply_id" in update.loop or bool(update.state.get("jump_to"))
     return bool(update.state.get("wave_finished")) and came
 
 
 def apply_hooks(update: PlanUpdate) -> None:
-    """Act on the reply as the hooks left it: its calls become the waiting calls, its text the answer."""
+    """Act on the reply as the hooks left it: its calls become the waiting calls, its text the answer, a jump is
+    followed."""
     jump, loop = update.state.get("jump_to"), update.loop
     asked = loop.pop("reply_id", "")
     if is_failed(loop) or (loop["outcome"] is not None and not asked and not jump):
@@ -163,7 +173,13 @@ def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
 
 
 def _take_calls(update: PlanUpdate, tail: Sequence[AnyMessage], at: int | None) -> None:
-    """Make the open calls of the reply the waiting calls, and record those that hooks answered or removed."""
+    """Make the open calls of the reply the waiting calls, and record those that hooks answered or removed.
+
+    Args:
+        update: The pass through `plan`.
+        tail: The messages from the reply on.
+        at: Index of the reply in the history; None if it is not there any more.
+    """
     loop, step = update.loop, update.loop["step"]
     callers = [each for each in tail if isinstance(each, AIMessage) and each.tool_calls]
     if not callers:
@@ -201,7 +217,12 @@ def _decider(wave: Sequence[StoredEvent], id_: str) -> str:
 
 
 def _as_planned(call: Call, known: Call | None) -> Call:
-    """Return a changed call with the plan id and the needs of the planned one; None for a new call."""
+    """Return a changed call with the plan id and the needs of the planned one; unchanged for a new call.
+
+    Args:
+        call: The call as hooks left it.
+        known: The planned call; None for a new call.
+    """
     changed: Call = {**call}
     if known is not None and "plan_id" in known:
         changed["plan_id"] = known["plan_id"]
@@ -211,6 +232,8 @@ def _as_planned(call: Call, known: Call | None) -> Call:
 
 
 def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
+    # A hook may have answered a call and then removed it.
+    """Record calls that hooks removed as denied, unless they have a result."""
     answered = {each.tool_call_id for each in update.history if isinstance(each, ToolMessage)}
     for call in calls:
         if call["id"] not in answered:
@@ -220,6 +243,7 @@ def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
 
 
 def _skip_waiting(update: PlanUpdate, reason: str) -> None:
+    """Add a result with a reason for each waiting call, none of which runs."""
     waiting, update.loop["waiting"] = update.loop["waiting"], []
     update.skip([(call, reason) for call in waiting])
     # A hook may have added an answer after the calls.
@@ -234,6 +258,7 @@ def _ended_text(update: PlanUpdate, newest: AIMessage | None) -> str:
 
 
 def _is_hidden(message: BaseMessage) -> bool:
+    """Whether a message has an id by which chat windows hide it."""
     return (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
@@ -256,9 +281,10 @@ def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
 
 
 def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[StoredEvent]:
-    """Mark the draft of an outcome as not shown if it was streamed and the answer is another text.
+    """If the draft of an outcome was streamed and the answer is another text, mark it as not shown and replaced.
 
-    Returns the event that makes the streamed text commentary; an empty list if it is a part of the answer.
+    Returns the `warning` event that makes the streamed text commentary; an empty list if the text is a part of the
+    answer.
     """
     shown = outcome["draft"].text if "shown" in outcome and "draft" in outcome else ""
     if not shown or shown in answer.text:
@@ -269,7 +295,7 @@ def drop_replaced(outcome: LoopOutcome, answer: AIMessage, step: int) -> list[St
 
 
 def may_replan(update: PlanUpdate) -> bool:
-    """Whether another plan may follow an answer that hooks have seen."""
+    """Whether another plan may follow an answer that hooks have processed: no limit, budget or abort forbids it."""
     outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or update.limit_met:
         return False
@@ -279,7 +305,7 @@ def may_replan(update: PlanUpdate) -> bool:
 
 
 def keep_answer(update: PlanUpdate) -> None:
-    """Go on planning after an answer, which stays in the history."""
+    """Go on planning after an answer, which stays in the history, and add its event."""
     if (outcome := update.loop["outcome"]) is not None and "draft" in outcome:
         step = update.loop["step"]
         update.events.append(event("agent_response", step, content=outcome["draft"].content))
@@ -287,7 +313,7 @@ def keep_answer(update: PlanUpdate) -> None:
 
 
 def request_model(update: PlanUpdate, hooks: MiddlewareNodes) -> None:
-    """Record whether the model is asked after this pass of `plan`, which the edges after it read."""
+    """Record in the loop state which node runs after this pass of `plan`, which the graph's edges read."""
     loop, outcome = update.loop, update.loop["outcome"]
     loop.pop("next_node", None)
     if update.changes.get("ready") or loop.get("awaiting_approval"):
@@ -315,6 +341,9 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
     Args:
         before: The messages before the write.
         written: The write: messages, in any form that LangGraph's reducer takes.
+
+    Returns:
+        `messages` with the added and changed ones, and `removed` with the number of removed ones.
     """
     if isinstance(written, Overwrite):
         written = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *written.value]
@@ -323,6 +352,7 @@ def message_changes(before: Sequence[AnyMessage], written: Any) -> dict[str, Any
     removes_all = any(isinstance(each, RemoveMessage) and each.id == REMOVE_ALL_MESSAGES for each in items)
     removed = {each.id for each in items if isinstance(each, RemoveMessage)} & known.keys()
     kept = {each.id for each in items if isinstance(each, BaseMessage) and not isinstance(each, RemoveMessage)}
+    # Messages that are written again are not removed.
     if removes_all:
         removed = known.keys() - kept
     changed = [

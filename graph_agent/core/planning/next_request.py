@@ -41,7 +41,7 @@ class RequestOfHook(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NextRequest:
-    """What the next request of a pass is made of. It is never changed: `override` returns another one.
+    """The parts of a pass's next request. An object is never changed: `override` returns another one.
 
     Which model is asked, how it returns calls, and what is left out of the conversation are derived from `loop`, which
     holds the recoveries from failed requests. So a change of the loop state is all that one request leaves for the
@@ -53,6 +53,7 @@ class NextRequest:
     chain: Sequence[BoundModel]
     """The run's models, the fallbacks after the first; see `ModelPool.chain`."""
     settings: LoopConfig
+    """The effective configuration of the run."""
     conversation: Sequence[AnyMessage]
     """The stored messages, oldest first."""
     loop: LoopState
@@ -91,6 +92,7 @@ class NextRequest:
     """Whether another model can be asked if this one stays unavailable."""
 
     def __post_init__(self) -> None:
+        """Derive model, agent, mode, window and fallback from the loop state and the request of a hook."""
         agent, chain, of_hook, loop = self.agent, self.chain, self.of_hook, self.loop
         # A resumed run may bring fewer fallbacks than the one that was interrupted.
         index = min(loop.get("recovery", {}).get("fallback", 0), len(chain) - 1)
@@ -146,7 +148,7 @@ class NextRequest:
         )
 
     def override(self, **changes: Any) -> Self:
-        """Return a request with other values in some fields; the model, the mode and the agent are derived again."""
+        """Return a request with other values in some fields; the derived fields are computed again."""
         return replace(self, **changes)
 
     def with_recovery(self, **recovery: Any) -> Self:
@@ -169,7 +171,8 @@ class NextRequest:
 
     @cached_property
     def history(self) -> Sequence[AnyMessage]:
-        """The conversation as the request holds it: with carried messages and rewritten results, summarized and cut."""
+        """The conversation as the request holds it: with messages carried for hooks, rewritten results, summarized and
+        cut."""
         if self.of_hook is not None:
             return self.of_hook.request.messages
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("request_only_messages")

@@ -44,7 +44,7 @@ _STORED = ("calls", "last", "action", "reasoning", "extra", "answers")
 async def through_cache(
     request: NextRequest, messages: Sequence[AnyMessage], ask: Callable[[], Awaitable[Planned]]
 ) -> Planned:
-    """Return the plan from the agent's cache, or ask for it and store it.
+    """Return the plan of an equal request from the agent's cache, or ask for a plan and store it.
 
     The calls of a cached plan have the ids of the original plan, so that results have the same ids. A plan that is
     invalid, or whose reply was cut off, is not stored: `ask` raises, or a call has a fault. If the cache fails, the
@@ -52,11 +52,11 @@ async def through_cache(
 
     Args:
         request: The request, whose agent keeps plans in a cache under the run's configuration.
-        messages: Its messages, with the system prompt.
+        messages: The messages of the request, with the system prompt.
         ask: Sends the request and returns the plan.
 
     Raises:
-        Exception: What `ask` raises.
+        Exception: `ask` raised it.
     """
     cache, lifetime_s = request.deps.cache, request.settings.plan_cache_ttl_s
     assert cache is not None

@@ -63,14 +63,18 @@ async def start_calls(
 ) -> None:
     """Run the calls of a wave that can run now, except for those that a person must approve first.
 
-    A call whose arguments do not fit its tool is not put before a person: its error goes back to the model.
-
-    A person is asked once no other call of the wave can run, about all calls that need approval by then, and at the
-    same time about what the wave's delegations ask. So a resume repeats no call.
+    A call whose arguments do not fit its tool is not put before a person: its error goes back to the model. A person is
+    asked once no other call of the wave can run, about all calls that need approval by then, and at the same time about
+    what the wave's delegations ask. So a resume repeats no call. If the run is stopped during the policy, no call runs.
 
     Args:
         update: The pass through `plan`.
         calls: The calls that `chosen` was selected from, references not resolved.
+        chosen: The calls that can run, and those that wait.
+        wave: Events of the wave so far; None for a new wave.
+
+    Raises:
+        CancelledError: The pass was cancelled during the policy; each call has a result.
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.
@@ -108,7 +112,8 @@ async def start_calls(
 
 
 async def start_waiting_calls(update: PlanUpdate) -> bool:
-    """Run the waiting calls of the wave that are ready, and ask what its delegations ask; False for neither."""
+    """Run the waiting calls of the wave that are ready, and ask what its delegations ask; return whether there are
+    any."""
     wave = update.wave_events
     calls, chosen = update.loop["waiting"], update.select_waiting(wave)
     update.skip(chosen.skipped)
@@ -136,6 +141,7 @@ async def _checked(toolbox: Toolbox, call: Call) -> Call:
 
 
 def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) -> None:
+    """Record a request for a person's decisions, which the node `approve` sends, and its progress."""
     step = update.loop["step"]
     update.make_ready(update.waiting_delegations, wave)
     update.loop["awaiting_approval"] = held
@@ -147,7 +153,7 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
 def apply_decisions(update: PlanUpdate) -> None:
     """Apply a person's decisions: replace edited calls in the messages, and add the results of calls that do not run.
 
-    Approved calls, edited calls and undecided calls stay open.
+    Approved calls, edited calls and undecided calls stay open. Nothing happens if no decision was awaited.
     """
     if not update.loop.get("awaiting_approval"):
         return
@@ -167,7 +173,7 @@ def apply_decisions(update: PlanUpdate) -> None:
 
 
 def report_edits(update: PlanUpdate) -> None:
-    """Send the model a notice of the calls of the finished wave that a person edited; no chat window shows it.
+    """Add a notice for the model of the calls of the finished wave that a person edited, if any.
 
     The messages hold the edited calls only, so that the model would otherwise take them for its own.
     """
@@ -186,10 +192,12 @@ def report_edits(update: PlanUpdate) -> None:
 
 
 def _shown(name: str, arguments: dict[str, Any]) -> str:
+    """Return a call as text: its name and the beginning of its arguments as JSON."""
     return f"{name} {excerpt(json.dumps(arguments, ensure_ascii=False), _SHOWN_CHARS)}"
 
 
 def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the decisions since the newest request of the agent's own policy, oldest first."""
     found: list[StoredEvent] = []
     for entry in reversed(events):
         if is_own(entry, "approval_request"):
@@ -200,6 +208,13 @@ def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 
 def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) -> ToolCall:
+    """Return a call as a person edited it; unchanged without an edit.
+
+    Args:
+        call: The call of the model's message.
+        edits: Call id → `approval_decision` event with the edit.
+        literal: Whether references may stand in arguments, so that `${` in edited values is escaped.
+    """
     edit = edits.get(call["id"] or "")
     if edit is None:
         return call
@@ -209,6 +224,7 @@ def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) 
 
 
 def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:
+    """Return the message and the event of a call that a person rejected or answered."""
     id_, name, message = decision["id"], decision["name"], decision.get("message")
     if decision["decision"] == "reject":
         reason = f"Reason: {message}" if message else _NO_REASON
@@ -220,7 +236,10 @@ def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]
 
 
 async def apply_edits(update: PlanUpdate) -> None:
-    """Apply the edits of a finished wave that an earlier run planned."""
+    """Apply a person's edits of a finished wave that an earlier run planned, and queue the calls that are still open.
+
+    Does nothing if this run has planned the wave.
+    """
     ready = update.state.get("ready", [])
     if (
         ready
@@ -254,7 +273,7 @@ async def apply_edits(update: PlanUpdate) -> None:
 
 
 async def continue_after_edit(update: PlanUpdate) -> bool:
-    """Continue the current input after an edit that led directly to `plan`; False for a new input."""
+    """Continue the present input after a person's edit that led directly to `plan`; return False for a new input."""
     await _record_edits(update)
     if update.state.get("status") != SessionStatus.RUNNING or update.loop["step"] == 0:
         return False
@@ -307,6 +326,7 @@ def _queue_open_calls(update: PlanUpdate) -> None:
 
 
 def _wave(update: PlanUpdate) -> CurrentWave:
+    """Return the unfinished calls of the newest plan as of this pass."""
     now = {"messages": update.history, "events": update.wave_events, "loop": update.loop}
     return current_wave({**update.state, **now})
 
@@ -315,7 +335,8 @@ _HANDED_OFF = "Not run: another call handed the conversation off to the parent g
 
 
 def apply_after_wave(update: PlanUpdate) -> None:
-    """Add the messages that middleware and calls of the finished wave left for the history; end at their handoffs."""
+    """Add the messages that middleware and calls of the finished wave left for the history; end planning at their
+    handoffs."""
     if not update.loop["waiting"] and update.loop["outcome"] is None:
         for message in update.loop.pop("extras", {}).get("messages", []):
             update.add_message(message)
@@ -334,7 +355,7 @@ def apply_after_wave(update: PlanUpdate) -> None:
 
 
 def handoff_command(state: PlanState) -> Command[Any] | None:
-    """Return what `finalize` returns for a handoff; None without one.
+    """Return the command of `finalize` for a handoff (a tool's command to the parent graph); None without one.
 
     The first command closes the input without an answer and runs `finalize` again; the second leaves for the parent
     graph. LangGraph drops the writes of a task that leaves, so the closing update needs a superstep of its own.

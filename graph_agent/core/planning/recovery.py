@@ -89,7 +89,8 @@ def fallen_back(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def fitted(request: NextRequest) -> ChangedRequest:
-    """Return the request, shortened until it is shorter than one that the model has refused in this input."""
+    """Return the request, shortened until it is shorter than one that the model has refused in this input, if
+    possible."""
     refused, warnings = request.loop.get("recovery", {}).get("too_long"), tuple[tuple[str, str], ...]()
     while refused is not None and request.estimated_tokens() >= refused:
         change = _shortened_to(request, refused)
@@ -100,7 +101,7 @@ def fitted(request: NextRequest) -> ChangedRequest:
 
 
 def shortened(request: NextRequest) -> ChangedRequest:
-    """Leave the older part of the conversation out of a request that was refused as too long, or cut its results.
+    """Return a request that was refused as too long without the older part of the conversation, or with cut results.
 
     The refused length is recorded either way; `may_help` is False if nothing more can be left out.
     """
@@ -110,7 +111,7 @@ def shortened(request: NextRequest) -> ChangedRequest:
 
 
 def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
-    """Leave a part out of a request, once.
+    """Return a request with one more part left out; `may_help` is False if nothing can be.
 
     Args:
         request: The request.
@@ -148,7 +149,8 @@ def _shortened_to(request: NextRequest, window: int | None) -> ChangedRequest:
 
 
 def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
-    """Ask for calls in text after a provider has rejected tools; `may_help` is False if the request had none."""
+    """Return the request with calls in text, after a provider has rejected tools; `may_help` is False if it had
+    none."""
     if request.mode != "native":
         return ChangedRequest(request, may_help=False)
     public, logged = [
@@ -159,7 +161,7 @@ def _asked_in_text(request: NextRequest, error: Exception) -> ChangedRequest:
 
 
 def options_warned(request: NextRequest) -> ChangedRequest:
-    """Warn of options that the class of the request's model cannot send, once per input and model."""
+    """Return the request with a warning about options that its model's class cannot send, once per input and model."""
     names = request.deps.client.unsupported_options(request.settings) if request.settings.model_options() else ()
     warned, name = request.loop.get("recovery", {}).get("unsupported", []), request.model.name
     if not names or name in warned:

@@ -1,4 +1,8 @@
-"""Parses a planning reply into calls or an answer."""
+"""Parses a planning reply into calls or an answer.
+
+The sentinel is the text by which a model declares that it has no more calls. Mode `text` means that calls are written
+in the reply's text, `wave` that the reply is a structured plan.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,9 @@ class Planned(HookResponse):
     last: bool
     """Whether planning ends after these calls."""
     action: str
+    """What the plan does, in a few words."""
     reasoning: str
+    """The text of the reply that has the calls."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
     answers: bool = False
@@ -73,7 +79,7 @@ class Planned(HookResponse):
     """Characters of an invented result or turn that were dropped from the end of the reply."""
 
     def event(self, step: int) -> StoredEvent:
-        """The `plan` event."""
+        """Return the `plan` event."""
         return event(
             "plan",
             step,
@@ -86,7 +92,14 @@ class Planned(HookResponse):
 
 
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
-    """Build the plan of a reply that is not a structured plan; without calls, planning is over."""
+    """Return the plan of a reply that is not a structured plan; without calls, planning is over.
+
+    Args:
+        message: The reply as the history stores it.
+        calls: The calls of the reply.
+        usage: Usage of the reply.
+        raw_text: The whole text as the model sent it.
+    """
     answer = "" if calls else without_sentinel(message.text)
     if answer or calls:
         message = with_text(message, answer or without_leading(message.text))
@@ -106,7 +119,7 @@ def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text:
 
 
 def plan_of_answer(answer: AIMessage, usage: Usage) -> Planned:
-    """Build the plan of a composed answer, which hooks receive like a planning reply."""
+    """Return a composed answer in the form of a plan, so that hooks receive it like a planning reply."""
     return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
 
 
@@ -122,12 +135,13 @@ def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
 
 
 def action_of(calls: list[Call]) -> str:
-    """A short description of calls for the `plan` event."""
+    """Return a short description of calls for the `plan` event: `call search, read_file`, or `answer` without calls."""
     names = list(dict.fromkeys(call["name"] for call in calls))
     return f"call {', '.join(names)}" if names else "answer"
 
 
 def _brief(call: Call) -> dict[str, Any]:
+    """Return a call as the `plan` event has it, without its arguments."""
     fields: dict[str, Any] = {**call}
     return {name: fields[name] for name in ("id", "plan_id", "name", "needs") if fields.get(name)}
 
@@ -146,15 +160,18 @@ def read_reply(
     So do the calls of a streamed reply whose arguments cannot be assigned to them.
 
     Args:
+        reply: The reply.
         tools: Names of the available tools and delegations.
         text: Whether calls were asked for in text.
         prices: Prices of models; None for no costs.
         max_tokens: Maximum tokens of the reply; None if unknown.
     """
+    # The calls of a reply that was cut off must not run.
     cut = cut_off(reply)
     names, message = frozenset(tools), reply
     requested: list[Call] = [{**call, "name": known_name(call["name"], names)} for call in calls_of(reply)]
     invented, unread = 0, ""
+    # A model that can call natively may quote a call in its text.
     if text and not requested:
         found = read_text_calls(reply.text, tools)
         reply, invented = ended_at(reply, found.end)
@@ -193,10 +210,11 @@ def read_reply(
 
 
 def with_free_ids(planned: Planned, taken: Container[str], *, structured: bool = False) -> Planned:
-    """Give each call an id that is unique in the session, and keep the model's own id next to it as `plan_id`.
+    """Return a plan in which each call has an id that is unique in the session, with the model's own id as `plan_id`.
 
     Args:
-        taken: Ids that its calls must not have.
+        planned: The plan; returned unchanged if no id is taken and it is not structured.
+        taken: Ids that the calls must not have.
         structured: Whether it is a structured plan, each call of which has a `plan_id`; references keep it. In other
             plans only a replaced id is kept.
     """
@@ -243,20 +261,23 @@ class WrittenCall(NamedTuple):
 
 
 def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
-    """Find calls at the end of a reply's text; None if it holds none or only quotes them.
+    """Find calls written at the end of a reply's text; None if it holds none or only quotes them.
 
     Calls followed by text, other than a result or turn that the model invents, are an example in an answer. Calls that
     occur verbatim in the user's messages or in results are a quote; running them would let the author of that text
     issue calls.
 
     Args:
+        text: The reply's text.
         tools: Names of the available tools and delegations.
+        conversation: The messages in which a call may occur verbatim.
     """
     read = read_text_calls(text, list(tools))
     whole, prose = text[: read.end].strip(), read.visible
     if not (read.calls or read.damaged) or not whole.startswith(prose):
         return None
     written = _core(whole[len(prose) :])
+    # The model's own messages may repeat a call that it has made.
     outside = [message for message in conversation if isinstance(message, HumanMessage | ToolMessage)]
     quoted = any(written in _compact(message.text) for message in outside)
     may_be_answer = bool(prose) and not read.damaged and not split_tool_calls(whole, [])[0]
@@ -270,20 +291,21 @@ def with_answer(planned: Planned, answer: str) -> Planned:
 
 
 def without_invention(planned: Planned, end: int) -> Planned:
-    """Cut a plan without calls, whose reply was taken for an answer, at an index of the reply's text."""
+    """Return a plan without calls, whose reply was taken for an answer, cut at an index of the reply's text."""
     message, invented = ended_at(with_text(planned.message, planned.raw_text), end)
     answer = with_text(message, without_sentinel(message.text))
     return replace(planned, message=answer, raw_text=message.text, invented=invented)
 
 
 def _core(written: str) -> str:
-    """The JSON of a call, without tags, fences and white space."""
+    """Return the JSON of a call, without tags, fences and white space."""
     starts = [at for bracket in "{[" if (at := written.find(bracket)) >= 0]
     end = max(written.rfind("}"), written.rfind("]")) + 1
     return _compact(written[min(starts) : end] if starts and end > min(starts) else written)
 
 
 def _compact(text: str) -> str:
+    """Return a text without white space."""
     return "".join(text.split())
 
 
@@ -292,11 +314,13 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
 
     Args:
         reply: The reply to a request for the answer.
+        deps: The agent, whose tools and delegations a call may name.
         mode: How the model returns calls.
         history: The conversation; calls that it quotes may be an answer.
     """
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()
+    # Most answers begin with prose, and need no parsing.
     if not deps.toolbox or not may_begin_with_call(body):
         return answer
     if mode == "wave" and (planned := answer_of_plans(body)) is not None:
@@ -316,6 +340,8 @@ async def is_better(answer: str, text: str, response: ResponseSchema | None) -> 
 
     Args:
         answer: The result of `answer_in`.
+        text: The whole text of the reply.
+        response: The schema of the answer; None if any text fits.
     """
     return (
         bool(answer) and answer != text and not (response is not None and await schema_misfit(response, text) is None)

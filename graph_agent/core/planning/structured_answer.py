@@ -33,6 +33,7 @@ class StructuredAnswer:
     """The newest reply and its parsed value."""
 
     message: AIMessage
+    """The newest reply."""
     value: Any = None
     """Plain JSON; None if the reply does not fit the schema."""
     error: tuple[str, str] | None = None
@@ -48,23 +49,24 @@ async def ask_for_structure(
     is_exhausted: Callable[[], bool],
     max_tokens: int | None = None,
 ) -> StructuredAnswer | None:
-    """Ask for an answer that fits a schema.
+    """Ask for an answer that fits a schema, and send an invalid one back up to `REPAIRS` times with its error.
 
     The first reply is streamed if the provider enforces the schema (see `ask_for_answer`); repairs are not.
 
     Args:
         exchange: The requests of the pass.
         response: The schema.
-        quiet: Keep the first reply out of the message stream too.
+        quiet: Keep the first reply out of the message stream, too.
         was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
-        is_exhausted: Returns whether a budget has no room for a repair.
+        is_exhausted: Returns whether a budget is too small for a repair.
         max_tokens: Maximum tokens of one reply; None for the provider's default.
 
     Returns:
-        The answer, which may be empty; None if a budget forbids a necessary repair.
+        The answer, which may be empty or have an error; None if a budget forbids a necessary repair.
 
     Raises:
-        RefusedError, Exception: As `Exchange.send`.
+        RefusedError: The model or its provider refused; the error's message is the answer.
+        Exception: The error of the last provider.
     """
     tail, fault, reply = list[AnyMessage](), "", AIMessage("")
     for attempt in range(1 + REPAIRS):
@@ -89,6 +91,7 @@ async def ask_for_structure(
                 # A repair could make it valid while the missing part stays lost.
                 raise ValueError(f"The reply was cut off {cause_of(cut, reply, max_tokens)}.")
             return StructuredAnswer(reply, await asyncio.to_thread(response.read, reply.text))
+        # A repair cannot make the schema itself faster.
         except SlowSchemaError as error:
             return StructuredAnswer(reply, error=("response_schema", str(error)))
         except ValueError as error:

@@ -91,13 +91,14 @@ async def ask_for_plan(request: NextRequest, tail: Sequence[AnyMessage], limit: 
 
 
 async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage], limit: LimitCheck) -> Planned:
-    """Ask for a plan, and once more if it is invalid; arguments and errors as for `ask_for_plan`."""
+    """Ask for a plan, and once more if it is invalid; parameters and errors are those of `ask_for_plan`."""
     deps, settings, earlier = request.deps, request.settings, request.earlier
     usage, answers, invented = NO_USAGE, deps.may_answer_while_planning(settings), 0
     for attempt in range(1 + PLAN_REPAIRS):
         try:
             reply = await deps.planner.plan(messages, settings, offered=deps.toolbox.schemas)
         except Exception as error:
+            # Nothing is lost yet, so the provider's error is handled as for any request.
             if attempt == 0:
                 raise
             raise RepairRequestError(error, usage) from error
@@ -116,6 +117,7 @@ async def _ask_with_repair(request: NextRequest, messages: Sequence[AnyMessage],
         except PlanError as fault:
             if attempt == PLAN_REPAIRS:
                 raise PlanningError(fault, usage) from fault
+            # A repair costs as much as a plan.
             if (met := limit(usage, reply)) is not None:
                 raise RepairRequestError(LimitMetError(*met), usage) from fault
             messages = [*messages, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]

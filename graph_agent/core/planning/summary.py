@@ -60,9 +60,10 @@ def use_summary(request: NextRequest, stored: Sequence[StoredEvent], new: Sequen
 
 
 async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
-    """Request a new summary if requests would fill the configured share of the window.
+    """Request a new summary if requests would fill the configured share of the model's context window.
 
-    If the model does not return a summary, requests hold a note in place of the older part for this input.
+    If the model does not return a summary, a warning is emitted, and requests hold a note in place of the older part
+    for this input. Nothing happens if the window is unknown, or if too little would be replaced.
 
     Args:
         exchange: The requests of a pass, after `use_summary` and after hooks have rewritten the results.
@@ -70,8 +71,8 @@ async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: 
         new: Events that the node's update adds to them before those of the requests.
 
     Raises:
-        UserError: If the model refuses the request for a reason that the user must fix.
-        LimitMetError: If the summary has used up a budget.
+        UserError: The model refused the request for a reason that the user must fix.
+        LimitMetError: The summary has used up a budget.
     """
     current = exchange.request
     window, share = current.window, current.settings.summarize_at
@@ -123,7 +124,9 @@ def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversati
     hold the whole conversation.
 
     Args:
+        request: The messages of the request.
         kept_from: Id of the first message to keep, stored or carried; None for no cut.
+        conversation: The stored messages.
     """
     if kept_from is None:
         return 0
@@ -166,9 +169,11 @@ def _request_tokens(request: NextRequest) -> int:
 
 
 def _summary_request(prompts: Prompts, messages: Sequence[AnyMessage], tokens: int) -> HumanMessage:
-    """Return the request for a summary of messages.
+    """Return the message that asks for a summary of messages.
 
     Args:
+        prompts: Renders the message.
+        messages: The messages to summarize.
         tokens: Estimated tokens of which the summary may fill a tenth; the messages are truncated to them.
     """
     words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
@@ -265,4 +270,5 @@ def _lines(message: AnyMessage) -> str:
 
 
 def _short(text: str, chars: int) -> str:
+    """Return a text truncated to `chars` characters."""
     return truncate(text, max_chars=chars, max_lines=_MOST_LINES).text

@@ -1,4 +1,7 @@
-"""Asks again where a reply shows that the model's server ignores native tools, or that a call cannot be read."""
+"""Asks again if a reply shows that the model's server ignores native tools: then tools are described in text.
+
+Native tools are those passed by the provider's API. Some servers accept them and leave them out of the prompt.
+"""
 
 from __future__ import annotations
 

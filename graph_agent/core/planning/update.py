@@ -1,4 +1,7 @@
-"""Builds the state update of one pass through `plan`."""
+"""Builds the state update of one pass through the node `plan`.
+
+A wave is the calls of one plan. To conclude is to end planning with an outcome, from which `finalize` answers.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,13 @@ _UNANSWERED = "The agent asked a person something, and the run was stopped befor
 
 
 def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredEvent:
-    """Log the limit that ends an input, with advice for the developer, and return its event.
+    """Log the limit that ends an input, with advice for the developer, and return its `limit` event.
 
     Args:
+        prompts: Renders the advice.
+        step: Number of the plan.
         name: The limit's name, a key of `LOGGED`.
+        limit: The limit's value.
     """
     text, hint = LOGGED[name], prompts.render("limit_hint", reason=name, limit=limit)
     for line in filter(None, [text % limit if "%g" in text else text, hint]):
@@ -74,7 +80,7 @@ def limit_event(prompts: Prompts, step: int, name: str, limit: float) -> StoredE
 
 
 class PlanUpdate:
-    """The input of one pass through `plan`, and the state update that the pass builds.
+    """One pass through `plan`: the state at its start, and the changes that it makes.
 
     Args:
         task: The task of the node. The pass has a loop state and settings of its own, which change.
@@ -87,6 +93,7 @@ class PlanUpdate:
         self.run = task.run
         self.history = state["messages"]
         self.loop: LoopState = {**INITIAL_LOOP, **task.loop}
+        # Readers of a running step number its events from here.
         self.loop["events_before"] = len(state.get("events", ()))
         self.settings = task.settings
         self.events: list[StoredEvent] = []
@@ -114,7 +121,8 @@ class PlanUpdate:
         """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
 
     async def begin_input(self) -> None:
-        """Settle the open calls of an earlier run, record the user's messages, and reset the counters."""
+        """Begin an input: settle the open calls of an earlier run, record the user's messages, and reset the
+        counters."""
         remote = self.state.get("remote")
         if remote and remote["open"]:
             # New input does not answer earlier interrupts.
@@ -152,11 +160,16 @@ class PlanUpdate:
                 await self.run.stop.stoppable(self.deps.prepare(), "Loading the descriptions of delegates and tools")
 
     def _set_deadline(self) -> None:
+        """Set the deadline of the run, and let its working time include that of the input's earlier runs."""
         self.run.stop.worked_s(self.loop.get("worked_s", 0.0))
         self.run.stop.deadline_s = self.settings.deadline_s
 
     async def settle(self, *, continues: bool = False) -> None:
-        """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
+        """Add results for the open calls of an earlier run.
+
+        Args:
+            continues: Whether the input continues after an edit, so that calls that can run stay open.
+        """
         tools = self.deps.toolbox
         runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None
         settled, events, self.own_writes = await settle(self.task, self.history, self.loop, runs_again=runs_again)
@@ -164,7 +177,7 @@ class PlanUpdate:
         self.events += events
 
     def replace_history(self, messages: list[AnyMessage]) -> None:
-        """Replace the history; it has all messages of `add_message` so far.
+        """Replace the history, which must include all messages of `add_message` so far.
 
         Args:
             messages: The new history; an unchanged message must be the same object, or it is removed and added again.
@@ -174,7 +187,7 @@ class PlanUpdate:
             self.history = messages
 
     def reset_counters(self) -> None:
-        """Reset steps, usage and time for a new input."""
+        """Reset steps, usage and time for a new input, and apply the settings of its context."""
         last = self.loop
         context = coerce_context(self.task.runtime.context, self.deps.context_schema)
         self.loop = loop_of_new_input(last, set_fields(context) if context is not None else {})
@@ -192,7 +205,7 @@ class PlanUpdate:
         await self.deps.models.chain(self.task.settings_with(loop))
 
     def publish_events(self) -> None:
-        """Show the events of the pass so far to the readers of the run, before a model call delays their storing."""
+        """Send the events of the pass so far to the readers of the run, before a model call delays their storing."""
         if not self.events:
             return
         handle = self.run.parent
@@ -202,7 +215,8 @@ class PlanUpdate:
             self.task.runtime.stream_writer(EarlyEvents([*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:
-        """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""
+        """End planning at an abort or an exhausted budget, with results for the waiting calls; return whether it
+        ended."""
         met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.stop.aborted else None
         met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
@@ -215,7 +229,7 @@ class PlanUpdate:
         return True
 
     def budget_met(self, asked: Usage, newest: AIMessage | None) -> tuple[StopReason, float] | None:
-        """The budget that has no room for both another plan and the answer, and its size; None if there is none.
+        """Return the budget that is too small for another plan and the answer, and its size; None if there is none.
 
         Args:
             asked: Usage that this pass has not counted yet.
@@ -228,13 +242,13 @@ class PlanUpdate:
         return budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
 
     async def withdraw_waiting_delegations(self) -> None:
-        """If planning is over, end the remote tasks that wait for a person."""
+        """If planning is over, cancel the tasks of delegates that wait for a person."""
         remote = self.state.get("remote")
         if remote and self.loop["outcome"] is not None:
             await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.waiting_delegations})
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """End remote tasks that wait for a person, without an answer, and remove them from the state."""
+        """Cancel tasks of delegates that wait for a person, and remove them from the state."""
         await self.deps.toolbox.withdraw(tasks)
         self.change_remote(open=dict.fromkeys(tasks))
 
@@ -245,12 +259,12 @@ class PlanUpdate:
             change[name] = None if entries is None else {**change.get(name, {}), **entries}
 
     def answer_waiting_delegations(self) -> None:
-        """Answer the delegations that wait for a person with an error."""
+        """Add an error as the result of each delegation that waits for a person."""
         self._add_results([(call, _UNANSWERED) for call in self.waiting_delegations], "error")
 
     @property
     def wave_events(self) -> list[StoredEvent]:
-        """The events since the newest plan of earlier passes, with those of this pass."""
+        """The events from the newest plan of earlier passes on, with those of this pass."""
         return [*since_plan(self.state.get("events", ())), *self.events]
 
     @property
@@ -259,7 +273,7 @@ class PlanUpdate:
         return limit_met(self.loop["step"], self.loop["turn"], self.settings)
 
     def select_waiting(self, wave: Sequence[StoredEvent]) -> Selection:
-        """Select the waiting calls that can run now; only delegations that wait for a person are running."""
+        """Return the waiting calls divided by `select`; only delegations that wait for a person are running."""
         waiting = self.loop["waiting"]
         if not is_structured(wave):
             return Selection(waiting, [], [])
@@ -269,7 +283,7 @@ class PlanUpdate:
         return select(waiting, results, failed | removed)
 
     def stop_at_limit(self) -> bool:
-        """Stop if a limit forbids another plan; False if none does."""
+        """End planning if a limit forbids another plan; return whether one does."""
         if (met := self.limit_met) is not None:
             self.stop(*met)
         elif self.loop["step"] > 0 and self.state["remaining_steps"] < self.deps.steps_for_a_wave:
@@ -279,9 +293,10 @@ class PlanUpdate:
         return True
 
     def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] | None = None) -> None:
-        """Run calls next.
+        """Make calls those that the next superstep runs, and announce them by events and progress.
 
         Args:
+            calls: The calls.
             wave: The events of their wave that the history holds already, if they have waited; None for a new wave.
         """
         self.changes["ready"] = calls
@@ -302,6 +317,7 @@ class PlanUpdate:
         self.order_results()
 
     def _add_results(self, calls: Sequence[tuple[Call, str]], status: ResultStatus) -> None:
+        """Add a result message and event with a reason for each call that has no output."""
         step = self.loop["step"]
         results = [result_without_output(call["id"], call["name"], status, text, step) for call, text in calls]
         if results:
@@ -315,16 +331,19 @@ class PlanUpdate:
     def within_limit(self, calls: list[Call]) -> list[Call]:
         """Return the first `max_calls_per_wave` calls of a reply, and skip the others."""
         most = self.settings.max_calls_per_wave
+        # A model in a loop may write thousands of calls in one reply.
         if len(calls) > most:
             reason = _TOO_MANY.format(count=len(calls), most=most)
             self.skip([(call, reason) for call in calls[most:]])
         return calls[:most]
 
     def end_without_calls(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
-        """End planning with a reply without running its calls.
+        """End planning with a reply without running its calls, each of which gets a result.
 
         Args:
-            answers: Whether its text is the answer.
+            message: The reply.
+            calls: Its calls.
+            answers: Whether the text of the reply is the answer.
         """
         outcome: LoopOutcome = {"stop_reason": "completed"}
         if answers:
@@ -345,7 +364,7 @@ class PlanUpdate:
         self.add_message(HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}"))
 
     def take(self, outcome: Outcome[T]) -> T:
-        """Take what happened in the requests of this pass; return what they gave, or raise the failure.
+        """Take over what happened in the requests of this pass; return their result, or raise their failure.
 
         Raises:
             BaseException: The failure, which is a cancellation if an abort or the deadline stopped the requests.
@@ -363,9 +382,10 @@ class PlanUpdate:
             del outcome  # as in `Outcome.result`
 
     def count_usage(self, usage: Usage, turns: int | None = None) -> None:
-        """Add usage to that of the input, and its model calls to the turns.
+        """Add usage to that of the input, and its model calls to the turns (model calls of planning).
 
         Args:
+            usage: The usage.
             turns: The turns to add; None for the model calls, which are those of a plan.
         """
         self.loop["turn"] += usage["model_calls"] if turns is None else turns
@@ -375,7 +395,7 @@ class PlanUpdate:
         self.changes["usage"] = usage
 
     def answer_directly(self) -> bool:
-        """End planning with the results of the wave if they are the answer; False otherwise.
+        """End planning with the results of the wave as the answer, if they are; return whether they are.
 
         They are the answer if every call of the wave is of a tool with `return_direct` and has succeeded.
         """
@@ -392,7 +412,8 @@ class PlanUpdate:
         """End planning at a limit or an abort.
 
         Args:
-            limit: The size of the limit; None for no limit.
+            reason: The stop reason.
+            limit: The value of the limit; None for an abort.
             cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
         """
         outcome: LoopOutcome = {"stop_reason": reason}
@@ -408,7 +429,11 @@ class PlanUpdate:
         self.conclude(outcome)
 
     def stop_at_abort_or_deadline(self, *, cut_short: bool = False) -> None:
-        """End planning because an abort or the deadline has stopped work of this pass; `cut_short` as for `stop`."""
+        """End planning because an abort or the deadline has stopped work of this pass.
+
+        Args:
+            cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
+        """
         if self.run.stop.aborted:
             self.stop("aborted", None, cut_short=cut_short)
         else:
@@ -419,7 +444,12 @@ class PlanUpdate:
         self.stop("recursion_limit", self.task.config["recursion_limit"])
 
     def fail(self, error: StoredEvent, cause: Exception) -> None:
-        """End planning because of an error, whose event is given, and which `finalize` reports."""
+        """End planning as failed; `finalize` reports the error.
+
+        Args:
+            error: The `error` event.
+            cause: The exception behind it.
+        """
         self.events.append(error)
         self.run.record_cause(cause)
         outcome: LoopOutcome = {"stop_reason": "failed"}
@@ -428,14 +458,16 @@ class PlanUpdate:
         self.conclude(outcome)
 
     def conclude(self, outcome: LoopOutcome) -> None:
-        """End planning."""
+        """End planning with an outcome; no calls run."""
+        # Calls of the wave before would otherwise run again.
         self.changes["ready"] = []
         self.loop["outcome"] = outcome
 
     def as_pairs(self) -> list[tuple[str, Any]]:
-        """The state update as key-value pairs."""
+        """Return the state update as pairs of field and value."""
         if self.settings.deadline_s is not None:
             self.loop["worked_s"] = round(self.run.stop.worked_s(self.loop.get("worked_s", 0.0)), 3)
+        # No later event of this input would report these calls.
         if self.events and self.events[-1]["type"] in ("limit", "error"):
             report_model_calls(self.loop, self.events[-1])
         return [*self.changes.items(), *self.own_writes, ("loop", self.loop), ("events", self.events)]
