@@ -57,6 +57,7 @@ async def receive_background(update: PlanUpdate) -> bool:
 async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dict[str, DelegationResult]:
     """Return call id → result of each background task that has ended or asks a person; a failing delegate gives
     `unknown`."""
+
     async def collect(id_: str, task: BackgroundTask) -> DelegationResult | None:
         delegate: Any = toolbox.delegates.get(delegation_name(task["delegate"]))
         if not isinstance(delegate, BackgroundDelegate):
