@@ -1,4 +1,4 @@
-"""The paths that CONTRIBUTING.md, the decisions and the lists of features' parts name exist, so that they follow moves."""
+"""The paths in CONTRIBUTING.md, the decisions and the lists of features' parts exist, so that they follow moves."""
 
 from __future__ import annotations
 
