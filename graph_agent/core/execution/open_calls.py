@@ -27,6 +27,11 @@ from graph_agent.core.execution.ledger import (
 )
 from graph_agent.core.runs.own_checkpoint import BY_A_PERSON, edit_ancestors, load, load_running
 from graph_agent.core.state.call_events import (
+    NEVER_STARTED,
+    NOT_STARTED,
+    READING,
+    UNDECIDED,
+    UNKNOWN_OUTCOME,
     failed_ids,
     is_structured,
     plan_ids,
@@ -185,19 +190,8 @@ def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
         return kept  # the same error becomes its result
 
 
-NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
-"""Result of a call that waited for others when its run was interrupted."""
-READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
-UNDECIDED = "Not run: the run was interrupted while this call waited for a person's approval."
-NOT_STARTED = "Not run: the run was interrupted before this call had started."
 REMOVED = "Not run: a person took this call out of the plan."
 REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
-UNKNOWN_OUTCOME = (
-    "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
-    "effect; check before repeating it."
-)
-SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN_OUTCOME})
-"""Texts of the results that the next input gives to the open calls of an unfinished one."""
 
 
 async def settle(

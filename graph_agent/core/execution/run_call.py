@@ -38,10 +38,17 @@ from graph_agent.core.execution.ledger import (
     note_refused,
     note_started,
 )
-from graph_agent.core.execution.open_calls import FIELDS, UNKNOWN_OUTCOME, current_wave, result_without_output
+from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.call_events import CallResult, announce, answer_event, fault_result, since_plan
+from graph_agent.core.state.call_events import (
+    UNKNOWN_OUTCOME,
+    CallResult,
+    announce,
+    answer_event,
+    fault_result,
+    since_plan,
+)
 from graph_agent.core.state.custom_state import CustomState
 from graph_agent.core.state.events import NOT_RUN, ResultStatus, StoredEvent, seconds_since
 from graph_agent.core.tools.client import call_client_tool

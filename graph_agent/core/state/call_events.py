@@ -19,6 +19,18 @@ from graph_agent.base.calls import call_ids, delegate_name, delegation_name, is_
 from graph_agent.base.types import Call, plan_id_of
 from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
 
+NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
+"""Result of a call that waited for others when its run was interrupted."""
+READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
+UNDECIDED = "Not run: the run was interrupted while this call waited for a person's approval."
+NOT_STARTED = "Not run: the run was interrupted before this call had started."
+UNKNOWN_OUTCOME = (
+    "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
+    "effect; check before repeating it."
+)
+SETTLED = frozenset({NEVER_STARTED, READING, UNDECIDED, NOT_STARTED, UNKNOWN_OUTCOME})
+"""Texts of the results that the next input gives to the open calls of an unfinished one."""
+
 _CALLS = ("tool_call", "delegation_request")
 """Types of the events that announce a call."""
 _ANSWERS = ("tool_result", "delegation_response")
