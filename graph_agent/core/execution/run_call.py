@@ -24,6 +24,7 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure, log_
 from graph_agent.base._internal.sync_bridge import TimeLimitError, await_within
 from graph_agent.base.calls import current_call, is_delegation
 from graph_agent.base.errors import AbandonedCallsError, GraphAgentError, InputError, ToolArgumentsError
+from graph_agent.base.sampling import current_sampler
 from graph_agent.base.types import NO_USAGE, Call, Usage
 from graph_agent.base.usage import LimitMetError, add_usage, budget_met, has_budget, usage_of
 from graph_agent.core.execution.approvals import answered_approvals, held_calls, replacement_fault
@@ -64,7 +65,6 @@ from graph_agent.core.tools.invoke import (
 from graph_agent.core.tools.output import cut_short, fault, is_argument_error, may_have_run
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.models.client import ModelClient
-from graph_agent.models.sampling import current_sampler
 
 T = TypeVar("T")
 logger = get_logger("graph_agent.execution.run_call")

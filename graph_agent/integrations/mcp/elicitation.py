@@ -29,6 +29,7 @@ from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import key_of_current_call, running_call
 from graph_agent.base.errors import DecisionError
 from graph_agent.base.inbox import StoreInbox
+from graph_agent.base.sampling import Sampler, current_sampler
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.base.usage import LimitMetError, add_usage
 from graph_agent.core.approvals.elicitation import (
@@ -55,7 +56,6 @@ from graph_agent.integrations.mcp.suspended import (
     SuspendedCall,
     answer_elsewhere,
 )
-from graph_agent.models.sampling import Sampler, current_sampler
 
 logger = get_logger("graph_agent.mcp")
 
