@@ -246,9 +246,10 @@ def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """Return a note on removed messages, at most a quarter of their length; its user role may come first.
+    """Return a user message about removed messages, at most a quarter of their length.
 
-    A model's summary among them is kept in full.
+    Its role is the user's, because providers accept that as the first message. A model's summary among them is kept in
+    full.
     """
     summarized = list[str]()
     if dropped[0][0].additional_kwargs.get(NOTE_MARK) == SUMMARY:

@@ -125,7 +125,7 @@ def _to_stored(planned: Planned) -> dict[str, Any]:
 
 
 def _from_stored(stored: dict[str, Any]) -> Planned:
-    """Return the plan of a cache entry, without usage and under no id."""
+    """Return the plan of a cache entry, marked as cached, without usage; its message has no id."""
     (message,) = messages_from_dict([stored["message"]])
     assert isinstance(message, AIMessage)
     # LangGraph assigns an id once, when the message is stored.

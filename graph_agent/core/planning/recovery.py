@@ -31,9 +31,10 @@ class ChangedRequest(NamedTuple):
 def recovered(request: NextRequest, error: Exception) -> ChangedRequest:
     """Return the request to send after a failed one, by the kind of the error.
 
-    The next fallback model follows one that stays unavailable. A request that is too long is shortened, again and again
-    while something can be left out. A provider that rejects tools is asked for calls in text. After any other error no
-    change can help.
+    The next fallback model follows one that stays unavailable, and a fallback that refuses access or is unknown. A
+    request that is too long is shortened, again and again while something can be left out. A provider that rejects
+    tools is asked for calls in text. After any other error no change can help, nor after a missing access to the first
+    model, unless its quota is used up. Of a hook's request only the model may change.
 
     Args:
         request: The request that failed.

@@ -127,7 +127,7 @@ REPLACED = "A hook or middleware replaced a text that had been streamed already;
 
 
 def ended_plan(planned: Planned, override: str | AIMessage) -> Planned:
-    """Return a plan that answers with a hook's override: no call is run."""
+    """Return a plan that answers with a hook's override, and runs no call; the answer's message has no id."""
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
     # A message that a hook returns twice, or took from the history, would replace the stored one by its id.
     message = copied(message).model_copy(update={"id": None})
