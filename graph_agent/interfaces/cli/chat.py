@@ -94,7 +94,7 @@ async def _abort(chat: Chat, _: str) -> None:
 async def _approve(chat: Chat, text: str) -> None:
     """Ask the open questions again, or approve all of them for the argument `all`.
 
-    Questions that `all` cannot approve are asked.
+    Questions that `all` cannot approve are asked. If nothing waits, or a run is under way, only that is printed.
     """
     if not chat.questions or chat.is_running:
         chat.out.print("Nothing waits for an answer.", style="dim")
@@ -303,7 +303,7 @@ class Chat:
     def show_error(self, error: Exception) -> None:
         """Print an error with secrets masked.
 
-        One without a text, such as a timeout, as a hint that the agent blocks.
+        An error without a text, such as a timeout, is printed as a hint that the agent blocks.
         """
         text = str(error) or "the agent does not react: something of it blocks"
         self.err.print(mask_named_secrets(f"error: {text}"), style="red")
@@ -311,7 +311,7 @@ class Chat:
     async def _show_last_exchange(self) -> None:
         """Print the newest input of a continued session, with its answer, as its run printed it.
 
-        Nothing for a new session.
+        Prints nothing for a new session.
         """
         events = await self.call(self.session.events())
         inputs = [at for at, event in enumerate(events) if event["type"] == "user_message"]

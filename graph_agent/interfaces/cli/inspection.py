@@ -162,7 +162,7 @@ def short_json(value: Any) -> str:
 def _content(event: Mapping[str, Any]) -> str:
     """Return the content of an event as one line, in a form that depends on its type.
 
-    Its own fields for an unknown type.
+    An event of an unknown type returns the fields that not every event has.
     """
     match event["type"]:
         case "user_message" | "steering" | "agent_response":
@@ -209,7 +209,7 @@ def _refused(event: Mapping[str, Any]) -> str:
 def _source(event: Mapping[str, Any]) -> str:
     """Return `delegate NAME: ` or `middleware NAME: ` if the event is an approval of that.
 
-    Empty for the agent itself.
+    Returns an empty text for the agent itself.
     """
     for kind in ("delegate", "middleware"):
         if kind in event:

@@ -282,7 +282,7 @@ class PromptScreen(LiveScreen):
     def _live_region(self) -> str:
         """Return the live region, at most `_ROWS` lines that each end with a line feed.
 
-        An empty line while no run is under way.
+        Returns an empty line while no run is under way.
         """
         if self._since is None:
             # The prompt keeps its height, so that the input line does not jump.

@@ -157,7 +157,7 @@ def escape_unencodable() -> None:
 def _is_one_device() -> bool:
     """Whether standard output and standard error are the same terminal, file or pipe.
 
-    False if one has no file descriptor.
+    Returns False if one has no file descriptor.
     """
     try:
         one, other = (os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr))

@@ -235,7 +235,7 @@ def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:
 def _message(message: ChatMessage) -> AnyMessage | None:
     """Return a message for the session.
 
-    None for instructions. Raises `InvalidRequestError` for an incomplete message.
+    Returns None for instructions. Raises `InvalidRequestError` for an incomplete message.
     """
     match message.role:
         case "system" | "developer":

@@ -203,7 +203,7 @@ def is_progress_message(message: Message) -> bool:
 def _about(message: Message) -> dict[str, Any]:
     """Return what our extension's metadata describe about a message, e.g. `{"type": "plan"}`.
 
-    Empty if there are none.
+    Returns an empty dict if there are none.
     """
     values = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
     return values if isinstance(values, dict) else {}

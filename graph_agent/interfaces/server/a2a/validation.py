@@ -278,7 +278,7 @@ _FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
 def _decoded(body: bytes) -> Any:
     """Parse a body as JSON.
 
-    None for invalid JSON, which the SDK refuses. Raise `JsonBoundsError` if it is not UTF-8.
+    Returns None for invalid JSON, which the SDK refuses. Raise `JsonBoundsError` if it is not UTF-8.
     """
     try:
         return json.loads(body.decode())

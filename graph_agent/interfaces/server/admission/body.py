@@ -183,7 +183,7 @@ T = TypeVar("T")
 async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that processes a request's body, and return its result.
 
-    In a thread if the body is larger than 16 KiB.
+    A body larger than 16 KiB is processed in a thread.
 
     The function must not use the event loop. Exceptions of the function are raised.
     """

@@ -162,7 +162,7 @@ class Caller:
     def thread(self, session_id: str) -> str:
         """Return the LangGraph thread of one of this caller's sessions, e.g. `alice/s1`.
 
-        Without keys, the session's id itself.
+        Without keys, it is the session's id itself.
         """
         return f"{self.name}/{session_id}" if self.name else session_id
 
@@ -217,7 +217,7 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
     """Return the caller of a request by the header `Authorization: Bearer` or `x-api-key`.
 
-    None for a missing or unknown key.
+    Returns None for a missing or unknown key.
 
     Without `keys`, every request has the caller with an empty name. Every key is compared, each in constant time, so
     that the duration reveals nothing about the keys.
@@ -236,7 +236,7 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
 def key_in(request: HTTPConnection) -> str:
     """Return the key in the headers of a request.
 
-    An empty text if there is none. A bearer token precedes `x-api-key`.
+    Returns an empty text if there is none. A bearer token precedes `x-api-key`.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")

@@ -110,7 +110,7 @@ def _is_of_another_page(request: HTTPConnection) -> bool:
 def _origin(url: str) -> tuple[str, str, int | None] | None:
     """Return scheme, host and port of a URL, e.g. `("https", "a.com", 443)`.
 
-    None if it has no host, or is malformed.
+    Returns None if it has no host, or is malformed.
     """
     try:
         parts = urlsplit(url)

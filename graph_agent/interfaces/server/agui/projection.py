@@ -195,7 +195,7 @@ class Projection:
     def part(self, part: Part) -> Iterator[core.BaseEvent]:
         """Yield the events of a part of the run, of any kind but its end.
 
-        Nothing for parts that AG-UI does not have.
+        Yields nothing for parts that AG-UI does not have.
         """
         match part:
             case AnswerText(text, message_id) if not (message_id or "").startswith(COMMENTARY):
@@ -315,7 +315,7 @@ class Projection:
     def _state_delta(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
         """Yield a JSON patch of the agent's own fields that differ from those that the client has.
 
-        Nothing if none does.
+        Yields nothing if none does.
         """
         fields, shown = self._fields(values), self._shown_fields
         added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
@@ -340,7 +340,7 @@ class Projection:
     def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:
         """Yield a piece of the answer's text, after the start of its message if a new one begins.
 
-        Nothing for an empty text.
+        Yields nothing for an empty text.
         """
         if not text:
             return
@@ -398,7 +398,7 @@ class Projection:
     def _result(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
         """Yield the events of a call's result, and the end of its step if it is the last one.
 
-        Nothing if shown by an earlier run.
+        Yields nothing for a result that an earlier run has shown.
         """
         if event["id"] in self._settled:
             return

@@ -324,7 +324,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
 async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
     """Return the run that receives a user message as decisions on calls that wait.
 
-    One that is no decision repeats the question.
+    A message that is no decision repeats the question.
 
     Raises `InvalidRequestError` if no call waits.
     """
@@ -493,7 +493,7 @@ def open_question(state: StateSnapshot) -> Interrupt | None:
 def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
     """Return the question that open interrupts ask a person, or several asked together.
 
-    An empty text without interrupts.
+    Returns an empty text without interrupts.
 
     Args:
         interrupts: The open interrupts.

@@ -362,7 +362,7 @@ class AgentTool:
     async def _ask(self, ask: AskClient, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
         """Show forms to a person and return the responses.
 
-        None if the server stops first, which cancels the request.
+        Returns no responses if the server stops first, which cancels the request.
         """
         asking = asyncio.ensure_future(ask(session_id, asked))
         closing = asyncio.create_task(self.closing.wait())

@@ -320,7 +320,7 @@ def _json(result: Any) -> dict[str, Any]:
 def _decoded(value: str | None) -> str | None:
     """Return the value of a header, decoded if it has the form `=?base64?…?=`.
 
-    None if there is none or it is malformed.
+    Returns None if there is none, or it is malformed.
     """
     if value is None or (found := _BASE64.fullmatch(value)) is None:
         return value

@@ -209,7 +209,7 @@ class ResponseDialect(ChatDialect):
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
         """Yield the agent's own calls and their results as `mcp_call` items.
 
-        Nothing for other events of the history.
+        Yields nothing for other events of the history.
         """
         match event["type"]:
             case "plan" if event["calls"]:
@@ -271,7 +271,7 @@ class ResponseDialect(ChatDialect):
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
         """Yield the part of the answer that was not streamed, or the refusal of the model as a message.
 
-        Nothing if it is empty.
+        Yields nothing if it is empty.
         """
         if self._text is None:
             rest = rest.lstrip("\n")

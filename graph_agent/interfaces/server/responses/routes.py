@@ -176,7 +176,7 @@ class ResponsesEndpoint:
     async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
         """Return the stored response to an earlier attempt, whose client has left before its end.
 
-        None if there is none.
+        Returns None if there is none.
         """
         record = await records.find(str(attempt.token))
         if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
@@ -219,7 +219,7 @@ class ResponsesEndpoint:
     async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
         """Return the stored response with a token, in the form that the request asks for.
 
-        None if it is not stored or complete.
+        Returns None if it is not stored or complete.
         """
         record = await self.background.read(records, token)
         if record is None or (record["response"]["status"] in OPEN_STATUSES and not record["response"]["background"]):
