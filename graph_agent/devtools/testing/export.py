@@ -175,7 +175,12 @@ class _TestFile:
         self._uses_any = False
 
     def text(self, graph: CompiledStateGraph[Any, Any, Any, Any] | None, agent: str | None) -> str:
-        """Return the source of the file; `graph` and `agent` are those of `to_test`."""
+        """Return the source of the file, formatted.
+
+        `graph` is the agent of the session, from which stub tools take their schemas; None to derive the schemas from
+        the calls. `agent` is the path of the agent file that the test builds, as it is written in the test; None for
+        stub tools.
+        """
         writer = ScriptWriter(self._constants, self._has_agent, self._several, self._names)
         scripts = [(each, script_of(each)) for each in self._inputs]
         script = [code for each, one in scripts for code in writer.script(each, one.items)]
