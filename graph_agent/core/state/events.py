@@ -166,7 +166,7 @@ class _Outcome(_Event):
     encoding: NotRequired[Literal["json"]]
     """Present if `content` is the JSON text of the result's value; absent if the content is the value itself."""
     value: NotRequired[Any]
-    """The result's value, if `content` does not determine it; see `value_of`."""
+    """The result's value, if `content` does not determine it; see `value_of` of `graph_agent.state.events`."""
 
 
 class ToolResultEvent(_TimedCall, _Outcome):

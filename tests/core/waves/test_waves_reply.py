@@ -12,10 +12,11 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 from pydantic import BaseModel
 
-from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.core.waves.reply import read_plan
 from graph_agent.waves import PlanError, PlanningResult
 from tests.support.wave_helpers import plan, use
+
+PLAN_TOOL = "make_plan"
 
 A = use("a", "echo", text="x")
 PLAN = {"status": "done", "tools": [A], "action": "look", "reasoning": "why", "slots": {"n": 1}}
