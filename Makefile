@@ -41,7 +41,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough restate phoenix providers real compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough documented restate phoenix providers real compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -89,9 +89,12 @@ attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disk
 attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
 	TEST_ATTACK_SCALE=10 $(RUN) $(BIN)/pytest -m attack tests/attack/test_machines.py
 
-thorough: $(VENV)/.dev  ## Run every case of which `make test` has a sample, and properties with many examples; about ten minutes.
+thorough: $(VENV)/.dev documented  ## Run every case of which `make test` has a sample, properties with many examples, and `make documented`; about twenty minutes.
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m thorough tests
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m hypothesis --hypothesis-profile=thorough tests
+
+documented: $(VENV)/.dev  ## Fail if the documentation runs too little of the code; about seven minutes. DOCUMENTED=-v lists what it misses.
+	$(RUN) $(BIN)/python -m tests.checks.documented $(DOCUMENTED)
 
 restate: $(VENV)/.dev  ## Kill workers behind a real Restate server, which npm downloads; KILLS=20 is how often.
 	TEST_RESTATE_KILLS=$(KILLS) $(RUN) $(BIN)/pytest -m restate tests/restate $(if $(ONLY),-k "$(ONLY)")

@@ -65,6 +65,8 @@ WITH_POSTGRES = [
 ]
 
 
+# OpenAI's client of WebSockets connects in a way that `websockets` deprecates from 17.1 on.
+@pytest.mark.filterwarnings(r"ignore:connect\(\) must be used as a context manager:DeprecationWarning")
 @pytest.mark.parametrize(
     "page", [page for page in WRITTEN if read_blocks(page) and page not in WITH_POSTGRES], ids=page_id
 )
