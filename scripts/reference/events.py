@@ -25,7 +25,8 @@ def page() -> str:
     return document(
         "Events",
         "A session's history is a list of events, oldest first: `await session.events()`, "
-        "`SessionMemory(graph).get_session_events(session_id)`, or `GET /memory/sessions/{session_id}/events`.",
+        "`SessionMemory(graph).get_session_events(session_id)`, or `GET /memory/sessions/{session_id}/events`. "
+        "Their types are in `graph_agent.state.events`.",
         "Every event has these fields:",
         table(_HEADER, [(code("type"), "text", "The type, a heading below."), *_fields(module[_COMMON])]),
         *(part for name in names for part in _section(module[name])),
