@@ -15,7 +15,7 @@ import pytest
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.interfaces.server import host
+from graph_agent.interfaces.server import feeds
 from graph_agent.persistence import open_saver
 from graph_agent.session.history import EventReader
 from tests.interfaces.server.hosting import answered, ask, outcome_of, running, sessions_of, spec_of
@@ -36,7 +36,7 @@ def followed(http: httpx.Client, session: str, **params: Any) -> Iterator[Iterat
 
 
 async def test_events_of_this_process_are_followed_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "LOOK_S", 3600.0)
+    monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
         received: list[str] = []
@@ -223,7 +223,7 @@ def _is_refused(http: httpx.Client) -> bool:
 
 
 async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "LOOK_S", 3600.0)
+    monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
     readings: list[str] = []
     read, read_all = EventReader.read, EventReader.read_all
 

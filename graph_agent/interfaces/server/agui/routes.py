@@ -46,7 +46,8 @@ from graph_agent.interfaces.server.chat.run_spec import (
     steering_notes,
     with_open_calls,
 )
-from graph_agent.interfaces.server.host import LOOK_S, Host
+from graph_agent.interfaces.server.feeds import LOOK_S
+from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, problem_of_failure, stopping
 from graph_agent.interfaces.server.response_models import control_errors

@@ -1,0 +1,207 @@
+"""Gives the events of sessions to followers: a session is read once per change, for any number of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph_agent.core.state.events import StoredEvent
+from graph_agent.session.history import EventReader
+
+
+class CheckpointNotifier:
+    """Wakes the followers of a saver's threads in one process; its methods belong to one event loop."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.stopped = False
+
+    def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
+        """Notify of every checkpoint that is stored through a saver; replaces the saver's `aput`."""
+        aput: Callable[..., Any] = saver.aput
+
+        async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
+            stored = await aput(config, *args, **kwargs)
+            self.notify(config["configurable"]["thread_id"])
+            return stored
+
+        # Patched, not wrapped: other code derives the location of the sessions from the saver's class.
+        saver.aput = aput_and_notify  # type: ignore[method-assign]
+
+    def notify(self, thread: str) -> None:
+        """Wake the followers of a thread; does nothing if it has none."""
+        for event in self._subscribers.get(thread, ()):
+            event.set()
+
+    def stop(self) -> None:
+        """Wake all followers for the last time; may be called from a signal handler."""
+        self.stopped = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._notify_all)
+
+    @contextmanager
+    def subscribe(self, thread: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when a checkpoint of a thread is stored or the server stops.
+
+        The subscriber clears it.
+        """
+        self._loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self._subscribers.setdefault(thread, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._subscribers[thread].discard(event)
+            if not self._subscribers[thread]:
+                del self._subscribers[thread]
+
+    @contextmanager
+    def stop_event(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when the server stops."""
+        with self.subscribe("") as event:
+            if self.stopped:
+                event.set()
+            yield event
+
+    def _notify_all(self) -> None:
+        for events in self._subscribers.values():
+            for event in events:
+                event.set()
+
+
+LOOK_S = 2.0
+"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
+_REST_S = 0.1
+"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
+
+
+class SessionFeed:
+    """The new events of one session, kept until every follower has taken them."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self.ended: str | None = None
+        """Reason for the end of the feed: `deleted` or `server_stopping`; None while it is open."""
+        self._reader = reader
+        self._events: list[StoredEvent] = []
+        self._first = 0
+        self._cursors: dict[object, int] = {}
+        self._history: asyncio.Task[list[StoredEvent]] | None = None
+        self.change = asyncio.Event()
+        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
+
+    @property
+    def pending(self) -> Sequence[StoredEvent]:
+        """The events of finished calls of a wave that still runs or waits; they have no final position."""
+        return self._reader.pending
+
+    @property
+    def position(self) -> int:
+        """Index of the newest event in its final place; -1 before the first."""
+        return self._first + len(self._events) - 1
+
+    @property
+    def followers(self) -> int:
+        """Number of followers."""
+        return len(self._cursors)
+
+    def join(self) -> object:
+        """Add a follower, and return its key for `take` and `leave`."""
+        follower = object()
+        self._cursors[follower] = self.position
+        return follower
+
+    def leave(self, follower: object) -> None:
+        """Remove a follower."""
+        self._cursors.pop(follower, None)
+        self._trim()
+
+    async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
+        """Return the events after position `after` (-1 for all), from memory or else from the database."""
+        if after + 1 < self._first:
+            # Followers that join together share one reading of the history.
+            if self._history is None or self._history.done():
+                self._history = asyncio.create_task(self._reader.read_all())
+            return (await asyncio.shield(self._history))[after + 1 :]
+        found = self._events[after + 1 - self._first :]
+        self._cursors[follower] = min(after + len(found), self.position)
+        self._trim()
+        return found
+
+    async def read(self) -> None:
+        """Read the new events and wake the followers; end the feed if the session is deleted."""
+        before = self.pending
+        new = await self._reader.read()
+        if new is None:
+            self.end("deleted")
+        elif new:
+            self._events += new
+            self.wake()
+        elif self.pending != before:
+            self.wake()
+
+    def end(self, reason: str) -> None:
+        """End the feed with a reason, and wake the followers."""
+        self.ended = reason
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the followers, and begin a new change."""
+        changed, self.change = self.change, asyncio.Event()
+        changed.set()
+
+    def _trim(self) -> None:
+        taken = min(self._cursors.values(), default=self._first - 1) + 1 - self._first
+        if taken > 0:
+            del self._events[:taken]
+            self._first += taken
+
+
+class Feeds:
+    """The feeds of one process's sessions, each kept while it has followers."""
+
+    def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
+        self._notifier = notifier
+        self._reader_of = reader_of
+        self._feeds: dict[str, tuple[SessionFeed, asyncio.Task[None]]] = {}
+
+    @asynccontextmanager
+    async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
+        """Follow a thread within the context; yields its feed and the follower's key."""
+        feed, pump = self._feeds.get(thread, (None, None))
+        if feed is None or pump is None or feed.ended is not None or pump.done():
+            feed = SessionFeed(self._reader_of(thread))
+            pump = asyncio.create_task(self._pump(thread, feed), name=f"feed of {thread}")
+            self._feeds[thread] = feed, pump
+        follower = feed.join()
+        try:
+            yield feed, follower
+            if pump.done():
+                await pump
+        finally:
+            feed.leave(follower)
+            if not feed.followers:
+                pump.cancel()
+                if self._feeds.get(thread, (None,))[0] is feed:
+                    del self._feeds[thread]
+
+    async def _pump(self, thread: str, feed: SessionFeed) -> None:
+        try:
+            with self._notifier.subscribe(thread) as changed:
+                while not self._notifier.stopped:
+                    changed.clear()
+                    await feed.read()
+                    if feed.ended is not None:
+                        return
+                    await asyncio.sleep(_REST_S)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_S):
+                            await changed.wait()
+        finally:
+            if feed.ended is None:
+                feed.end("server_stopping")
