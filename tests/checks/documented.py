@@ -80,7 +80,8 @@ def run_tests(folder: Path, arguments: Sequence[str]) -> int:
 
 def lines_run(folder: Path) -> CoverageData:
     """Return the lines that the processes ran."""
-    found = Coverage(data_file=str(folder / "combined"), config_file=str(folder / "settings"))
+    # `combine` reads the files whose names begin with that of its own.
+    found = Coverage(data_file=str(folder / "coverage"), config_file=str(folder / "settings"))
     found.combine([str(folder / "data")])
     return found.get_data()
 
