@@ -229,7 +229,8 @@ async def ask_model(update: PlanUpdate) -> PlanDecision | None:
         update.publish_events()
         return PlanDecision.ASK
     await ask_before_deadline(update)
-    while _can_be_steered(update) and await _receive(update, ["configure", "steer"]):
+    # Without an inbox no note can arrive; results of background tasks replace no reply.
+    while update.run.inbox is not None and _can_be_steered(update) and await _receive(update, ["configure", "steer"]):
         update.loop["outcome"] = None
         # Each of these plans counts towards the limits.
         if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
@@ -285,7 +286,8 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 
 async def ask_before_deadline(update: PlanUpdate) -> None:
     """Ask the model for the next wave; an abort or the deadline ends the request and planning."""
-    await update.prepare()
+    if update.deps.toolbox.needs_refresh:
+        await update.prepare()
     update.publish_events()
     update.direct_answer = None
     left_s = work_left_s(update.run, update.loop, update.settings)
