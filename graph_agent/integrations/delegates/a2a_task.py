@@ -341,7 +341,7 @@ class FollowedTask:
     async def _no_events(self) -> AsyncIterator[StreamResponse]:
         """Yield nothing: for an agent that does not stream."""
         return
-        yield
+        yield  # type: ignore[unreachable]  # a generator function contains a `yield`
 
     def _apply(self, event: StreamResponse) -> None:
         """Apply one event to the state: a task, a message, a new status, or an artifact."""
