@@ -50,19 +50,16 @@ ProgressHeader = Annotated[
 
 
 class _ChatBody(Protocol):
-    """The fields that the bodies of both chat APIs have."""
+    """The fields that the bodies of both chat APIs have; `model` is the name of the agent."""
 
     @property
-    def model(self) -> str:
-        """Name of the model, which is the agent."""
+    def model(self) -> str: ...
 
     @property
-    def messages(self) -> Sequence[Any]:
-        """The messages."""
+    def messages(self) -> Sequence[Any]: ...
 
     @property
-    def tools(self) -> Sequence[Any] | None:
-        """The caller's tools; None if there are none."""
+    def tools(self) -> Sequence[Any] | None: ...
 
 
 B = TypeVar("B", bound=_ChatBody)
