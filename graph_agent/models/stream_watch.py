@@ -16,7 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generati
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.base._compat import gate_message_stream
-from graph_agent.base._internal.text import common_length
+from graph_agent.base._internal.text import common_length, reasoning_text
 from graph_agent.models.message_gate import MessageGate, MessageStream, message_text
 from graph_agent.models.streaming import StreamTap
 
@@ -451,15 +451,6 @@ class StreamForwarder(StreamTap, ReplyForwarder):
 
 
 _REASONING_NODES = ("plan", "finalize")
-
-
-def reasoning_text(message: AIMessage) -> str:
-    """Return a message's reasoning as text; empty if it has none or the provider hides it."""
-    if isinstance(message.content, str) and not message.additional_kwargs:
-        return ""
-    return "".join(
-        str(block.get("reasoning") or "") for block in message.content_blocks if block["type"] == "reasoning"
-    )
 
 
 class ReasoningReader(AsyncCallbackHandler):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -27,7 +27,8 @@ from graph_agent.base.settings.config import checked_context, effective_config
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.runs.notes import note_message
 from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import Run, RunHandle, handle_of, with_handle
+from graph_agent.core.runs.run import Run, handle_of, with_handle
+from graph_agent.core.runs.run import RunHandle as RunHandle  # interfaces pass it to `RunDriver`
 from graph_agent.session.built_agent import builder_of, custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Cause, RunResult, open_interrupts, run_result, typed_result
@@ -35,9 +36,8 @@ from graph_agent.storage.checkpoints.format import with_own_lists
 from graph_agent.storage.locks.registry import find_run, is_idle, refuse_within
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
-    from langchain_core.callbacks import BaseCallbackHandler
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.runtime import RunControl
     from langgraph.types import StreamMode
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from graph_agent.base._internal.closing_stream import ConsumerTracker
     from graph_agent.session.deduplicator import InputDeduplicator
     from graph_agent.session.interrupts import AutoApproval, OnApproval
-    from graph_agent.session.results import Part
+    from graph_agent.session.reply_buffer import ReplyBuffer
+    from graph_agent.session.results import InputPart, Part, RunPart
     from graph_agent.session.stream_parts import StreamParts
 
 logger = logging.getLogger(__name__)
@@ -69,9 +70,30 @@ class RunOptions:
     """Decides on calls that wait for approval, in place of the driver's own callback; None for that."""
     readership: ConsumerTracker | None = None
     """State of the stream whose consumer reads every part; None if only the results are read."""
-    modes: Sequence[StreamMode] = ()
-    """LangGraph's stream modes of `RunDriver.chunks`, for a run without `readership`."""
-    callbacks: Sequence[BaseCallbackHandler] = ()
+    output: RunOutput | None = None
+    """The parts of `RunDriver.input_parts` for a run without `readership`; None for no parts."""
+    reasoning: bool = False
+    """Whether the reasoning of the agent's model is among the parts."""
+
+
+TextSource = Literal["tokens", "replies", "none"]
+"""How the text of replies comes: streamed, each reply at its end if its model is not streamed, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutput:
+    """The parts of a run for a server, which shows text in pieces and each result at once.
+
+    Its events come in the order in which calls end; only early events have their `seq` in the history.
+    """
+
+    text: TextSource = "tokens"
+    every_s: Callable[[], float] = lambda: 0.0
+    """Returns the minimum seconds between two pieces of text."""
+    values: bool = False
+    """Whether the state after each superstep is included."""
+    delegates: bool = False
+    """Whether the parts of delegates' runs are included."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,6 +120,7 @@ class RunDriver:
     """Drives the runs of one session, for every program that runs an input: `Session`, the server and its A2A tasks.
 
     `configurable` has additional keys of the runs. `approval` answers approval requests without a person.
+    `in_foreground` is whether the session ends with a run's answer, so that no delegation goes on in the background.
     """
 
     def __init__(
@@ -107,17 +130,24 @@ class RunDriver:
         *,
         configurable: Mapping[str, Any] | None = None,
         approval: AutoApproval | None = None,
+        in_foreground: bool = False,
     ) -> None:
         self.id = session_id
         """The session's id."""
         self._graph = graph
         self._approval = approval
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
+        if in_foreground:
+            self._configurable = with_handle(self._configurable, in_foreground=True)
 
     @cached_property
     def control(self) -> SessionControl:
         """The session's commands, and its queue of notes."""
         return SessionControl(self._graph, self.id)
+
+    def abort_with(self, handle: RunHandle) -> None:
+        """Let an abort of `handle` stop every run of this driver."""
+        self._configurable = with_handle(self._configurable, parent=handle)
 
     def input_id(self, given: Any, input_id: str | None) -> InputId | None:
         """Return the mark of an input, or of what identifies an answer; None without an id.
@@ -236,20 +266,18 @@ class RunDriver:
         while True:
             run, has_streamed = self.input_run(mark=mark, note=note), False
             try:
-                async with aclosing(self.chunks(run, given, options)) as chunks:
-                    async for mode, payload in chunks:
-                        for part in run.parts.take(mode, payload) if run.parts is not None else ():
-                            has_streamed = has_streamed or isinstance(part, Token)
-                            yield part
+                async with aclosing(self.input_parts(run, given, options)) as parts:
+                    async for part in parts:
+                        has_streamed = has_streamed or isinstance(part, Token)
+                        yield cast("RunPart", part)
             except SessionBusyError:
                 if note is None:
                     raise
                 return  # the run that has the session takes the follow-up, which this one has not begun
             result = await self.result(run, options.context)
             if options.readership is not None:
-                assert run.parts is not None
-                for part in stored_parts(run.state, self.id) if run.replayed and run.state else run.parts.rest():
-                    yield part
+                for stored in stored_parts(run.state, self.id) if run.replayed and run.state else ():
+                    yield cast("RunPart", stored)
                 if mark is not None and not (run.replayed or has_streamed) and result.answer:
                     yield Token(result.answer)  # streamed by the run that is resumed
             mark, asked = None, [] if run.aborted else result.interrupts
@@ -264,7 +292,7 @@ class RunDriver:
     def input_run(
         self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None
     ) -> InputRun:
-        """Return the run of an input, for `chunks`.
+        """Return the run of an input, for `input_parts`.
 
         `handle`, of which `after` is set, has a `mark` and `note` of its own; None for one that an abort of the
         surrounding run reaches. `note` is the follow-up that the input is.
@@ -279,29 +307,39 @@ class RunDriver:
             handle.after = partial(self._read_end, run)
         return run
 
-    async def chunks(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[tuple[str, Any]]:
-        """Run an input to its end, and yield the chunks of LangGraph's stream; set the fields of `run`.
+    async def input_parts(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[InputPart]:
+        """Run one input to its end, and yield its parts, without `Done` and follow-ups; set the fields of `run`.
 
-        An input with an id that another program runs is waited for. One that has its result is not run. Of a graph
-        without a checkpointer, only the stream knows the end. Errors as of `parts`.
+        An input with an id that another program runs is waited for. One that has its result is not run, and has no
+        parts here. Of a graph without a checkpointer, only the stream knows the end. Errors as of `parts`.
         """
-        modes, mark = options.modes, run.handle.mark
+        mark, output = run.handle.mark, options.output
         stores, values = self._graph.checkpointer is not None, dict[str, Any]()
         configurable = with_handle(self._configurable, parent=run.handle, hides_nodes=not stores)
         if options.readership is not None:
             configurable = with_handle(configurable, readership=options.readership, is_watched=True)
+        elif output is not None and output.delegates:
+            configurable = with_handle(configurable, is_watched=True)
         configurable[STRICT_RESUME] = True
         if run.handle.continues_at is not None:
             configurable["checkpoint_id"] = run.handle.continues_at
         config: RunnableConfig = {"configurable": configurable}
-        if options.callbacks:
-            config["callbacks"] = [*options.callbacks]
+        modes, replies = self._sources(run, options)
+        if replies is not None and options.reasoning:
+            from graph_agent.models.stream_watch import ReasoningReader
+
+            config["callbacks"] = [ReasoningReader(replies.add_reasoning)]
         while True:
             try:
-                if options.readership is not None:
-                    from graph_agent.session.stream_parts import MODES, parts_of_run
+                if modes:
+                    # Imported here: a run that only has a result needs none.
+                    from graph_agent.session.stream_parts import StreamParts, parts_of_run
 
-                    modes, run.parts = MODES, await parts_of_run(self._graph, self.id, given, mark)
+                    run.parts = (
+                        await parts_of_run(self._graph, self.id, given, mark, replies)
+                        if output is None
+                        else StreamParts(self.id, replies=replies, in_order=False)
+                    )
                 with run.handle.attached():
                     stream = self._graph.astream(
                         given,
@@ -314,10 +352,14 @@ class RunDriver:
                         async for chunk in chunks:
                             if not stores and chunk[0] == "values":
                                 values = cast("dict[str, Any]", chunk[1])
-                            if stores or chunk[0] in modes:
-                                yield chunk
+                            if run.parts is not None and (stores or chunk[0] in modes):
+                                for part in run.parts.take(*chunk):
+                                    yield part
                 if not stores:
                     run.state = _end_of(values, config)
+                if run.parts is not None:
+                    for part in run.parts.rest():
+                        yield part
                 return
             except InputStoredError as stored:
                 run.state, run.replayed = stored.state, True
@@ -329,6 +371,29 @@ class RunDriver:
             except SessionBusyError:
                 if mark is None or not await self._wait_for(mark):
                     raise
+
+    def _sources(self, run: InputRun, options: RunOptions) -> tuple[Sequence[StreamMode], ReplyBuffer | None]:
+        """Return what the parts of a run are made from: LangGraph's stream modes, and the buffer of its replies' text.
+
+        The text of replies is read into the buffer. Both are empty without a consumer of parts. There is no buffer for
+        graphs of other packages, whose text LangGraph streams.
+        """
+        output = options.output
+        if output is None and options.readership is None:
+            return (), None
+        if output is None and builder_of(self._graph) is None:
+            return ("messages", "custom", "updates"), None
+        # Imported here: a run that only has a result needs neither.
+        from graph_agent.models.stream_watch import ReplyForwarder, StreamForwarder
+        from graph_agent.session.reply_buffer import ReplyBuffer
+
+        text, every_s = ("tokens", None) if output is None else (output.text, output.every_s)
+        replies = ReplyBuffer(every_s)
+        if text != "none":
+            run.handle.forwarder = partial(StreamForwarder if text == "tokens" else ReplyForwarder, replies.add_text)
+        run.handle.reports_early_events = True
+        has_values = output is not None and output.values
+        return ("custom", "updates", "values") if has_values else ("custom", "updates"), replies
 
     async def _wait_for(self, mark: InputId) -> bool:
         """Wait for the end of an input's run in any process; return False when the session runs another input.

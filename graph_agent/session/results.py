@@ -56,6 +56,7 @@ __all__ = [
     "Part",
     "PlanText",
     "Progress",
+    "Reasoning",
     "RunCall",
     "RunPart",
     "RunResult",
@@ -454,6 +455,16 @@ class Token:
     """Whether it reports a failure in place of the answer or of its rest."""
     message_id: str = field(default="", compare=False)
     """Id of the message; pieces of one message have the same id."""
+    is_from_model: bool = field(default=True, repr=False, compare=False)
+    """Whether the text is that of a reply; False for text that the run adds below it, such as why it was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A piece of the reasoning of the agent's model, in a stream with `reasoning=True`."""
+
+    text: str
+    type: Literal["reasoning"] = "reasoning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +526,10 @@ class EventAdded:
 
     event: Event
     type: Literal["event"] = "event"
+    message_id: str = field(default="", repr=False, compare=False)
+    """Id of the model's message with the calls of a plan; empty for other events, and for a plan without calls."""
+    is_early: bool = field(default=False, repr=False, compare=False)
+    """Whether the event is not stored yet, because its superstep waits for a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,6 +546,14 @@ class DelegatePart:
 
 
 @dataclass(frozen=True, slots=True)
+class StateValues:
+    """The values of the agent's output channels after a superstep, in a run whose `RunOutput` includes them."""
+
+    values: Mapping[str, Any]
+    type: Literal["state"] = "state"
+
+
+@dataclass(frozen=True, slots=True)
 class Done(Generic[ResponseT]):
     """The end of an input; the last part of every stream, and of each follow-up in it."""
 
@@ -538,8 +561,12 @@ class Done(Generic[ResponseT]):
     type: Literal["done"] = "done"
 
 
-RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
+RunPart: TypeAlias = (
+    Token | Reasoning | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
+)
 """A part of a run in progress."""
+InputPart: TypeAlias = RunPart | StateValues
+"""A part of `RunDriver.input_parts`."""
 if TYPE_CHECKING:
     from graph_agent.core.state.model_requests import ModelRequest
 

@@ -216,6 +216,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         state: Mapping[str, Any] | None = None,
         input_id: str | None = None,
         on_approval: OnApproval | None = None,
+        reasoning: bool = False,
     ) -> AsyncGenerator[Part[ResponseT]]:
         """Run one input to its end and yield the parts of the run as they occur; `Done` is last.
 
@@ -239,6 +240,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             input_id: Same as for `run`. The parts of a stored result are its events, and its answer as one `Token`. The
                 parts of a resumed input begin where it is resumed.
             on_approval: Same as for `run`. The stream goes on after its decisions, without a `Done` between.
+            reasoning: Whether the reasoning of the agent's model is among the parts, as `Reasoning`. Default False.
 
         Raises:
             InputError: Same as for `run`.
@@ -248,7 +250,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self._check_stored(on_approval)
         graph_input = self._with_state(given, state)
         mark, readership = self.driver.input_id(graph_input, input_id), ConsumerTracker()
-        options = RunOptions(context, control, on_approval, readership)
+        options = RunOptions(context, control, on_approval, readership, reasoning=reasoning)
         return ClosingStream(self.driver.parts(graph_input, options, mark), readership)
 
     @with_parameters_of(stream)
@@ -272,12 +274,13 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         control: RunControl | None = None,
         input_id: str | None = None,
         on_approval: OnApproval | None = None,
+        reasoning: bool = False,
     ) -> AsyncGenerator[Part[ResponseT]]:
-        """Behaves like `resume`, but yields the parts of the run."""
+        """Behaves like `resume`, but yields the parts of the run; `reasoning` as for `stream`."""
         self._check_stored(on_approval)
         mark, readership = self.driver.answer_id(answer, input_id), ConsumerTracker()
         given = partial(self.driver.answer, answer, decided_by, mark)
-        options = RunOptions(context, control, on_approval, readership)
+        options = RunOptions(context, control, on_approval, readership, reasoning=reasoning)
         return ClosingStream(self.driver.parts(given, options, mark), readership)
 
     async def run_follow_ups(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -23,15 +24,19 @@ from graph_agent.core.state.lengths import lengths_of
 from graph_agent.core.state.messages import failure_of
 from graph_agent.models.message_gate import message_text
 from graph_agent.session.history import pending_events
+from graph_agent.session.reply_buffer import NewText, ReplyBuffer
 from graph_agent.session.results import (
     CallState,
     Custom,
     DelegatePart,
     DelegateProgress,
     EventAdded,
+    InputPart,
     PlanText,
     Progress,
+    Reasoning,
     RunPart,
+    StateValues,
     Token,
     input_at,
     run_result,
@@ -49,7 +54,11 @@ _ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decisio
 
 
 async def parts_of_run(
-    graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str, given: Any, mark: InputId | None
+    graph: CompiledStateGraph[Any, Any, Any, Any],
+    session_id: str,
+    given: Any,
+    mark: InputId | None,
+    replies: ReplyBuffer | None,
 ) -> StreamParts:
     """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}
@@ -57,7 +66,7 @@ async def parts_of_run(
     metadata: Mapping[str, Any] = newest.metadata if newest is not None else {}
     resumes = not isinstance(given, dict) or (mark is not None and input_id_in(metadata) == mark)
     if not resumes and (count := lengths_of(metadata).get("events")) is not None:
-        return StreamParts(session_id, count)  # without reading the history
+        return StreamParts(session_id, count, replies=replies)  # without reading the history
     values = (await graph.aget_state(config)).values
     # A run writes the events of calls that had finished again, in their final places.
     written = pending_events(newest) if newest is not None else []
@@ -65,10 +74,10 @@ async def parts_of_run(
     events = events[: len(events) - len(written)]
     answered = recorded_ids(events)
     running = [call["id"] for call in values.get("ready", ()) if resumes and call["id"] not in answered]
-    return StreamParts(session_id, len(events), running)
+    return StreamParts(session_id, len(events), running, replies=replies)
 
 
-def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[RunPart]:
+def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[InputPart]:
     """Yield the parts of an input that has its result, from its last state: its events, and the answer as one piece."""
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
@@ -85,10 +94,30 @@ class StreamParts:
 
     `running` are ids of the calls that it continues, in call order. Of an agent of this package, the answer comes from
     certain nodes.
+
+    Args:
+        replies: The text of its replies; None if LangGraph's message stream has it.
+        in_order: Whether events come in the order of the history. Otherwise the result of a call does not wait for
+            those of the calls before it, and only early events have their `seq`.
     """
 
-    def __init__(self, session_id: str, seq: int = 0, running: Sequence[str] = (), *, is_agent: bool = True) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        seq: int = 0,
+        running: Sequence[str] = (),
+        *,
+        is_agent: bool = True,
+        replies: ReplyBuffer | None = None,
+        in_order: bool = True,
+    ) -> None:
         self._session_id = session_id
+        self._replies = replies
+        self._in_order = in_order
+        self._answer: AIMessage | None = None
+        """The answer in the newest update of the state; None if it has none."""
+        self._is_replaced = False
+        """Whether middleware or a hook has replaced the newest message that was streamed."""
         self._order = _HistoryOrder(seq, running)
         self._is_agent = is_agent
         self._streamed: dict[str, list[str]] = {}
@@ -98,19 +127,34 @@ class StreamParts:
         self._reported: set[str] = set()
         """Ids of the calls whose end was reported before their event had its place."""
 
-    def take(self, mode: str, payload: Any) -> Iterable[RunPart]:
-        """Return the parts of one chunk; a mode that is not in `MODES` yields none."""
+    def take(self, mode: str, payload: Any) -> Iterable[InputPart]:
+        """Return the parts of one chunk, after the text of replies before it; an unknown mode yields none."""
+        if self._replies is not None and (texts := self._replies.take_before(mode, payload)):
+            return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
+        return self._of_chunk(mode, payload)
+
+    def unread(self) -> Iterator[InputPart]:
+        """Return the parts of the text of replies that `take` has not returned."""
+        return self._of_replies(self._replies.take() if self._replies is not None else ())
+
+    def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[InputPart]:
+        for text in texts:
+            yield from self._token(text) if isinstance(text, Token) else (text,)
+
+    def _of_chunk(self, mode: str, payload: Any) -> Iterable[InputPart]:
         if mode == "messages":
             return self._tokens(*payload)
-        if mode == "custom" and isinstance(payload, EarlyEvents):
-            early, self._early = self._early, len(payload.events)
-            return self._added([*payload.events[early:]])
         if mode == "custom":
-            return [_custom(payload)]
+            if isinstance(payload, EarlyEvents):
+                return self._early_events(payload)
+            return () if isinstance(payload, NewText) else [_custom(payload)]
+        if mode == "values" and not self._in_order:
+            return [StateValues(payload)]
         return self._events(payload) if mode == "updates" else ()
 
-    def rest(self) -> Iterator[RunPart]:
+    def rest(self) -> Iterator[InputPart]:
         """Return the parts of finished calls that come after a call that has not finished; call it after the run."""
+        yield from self.unread()
         yield from self._placed(self._order.rest())
 
     def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[RunPart]:
@@ -119,51 +163,78 @@ class StreamParts:
         if not answers or not isinstance(message, (AIMessageChunk, AIMessage)) or not (text := message_text(message)):
             return ()
         token = Token(text, reports_failure=failure_of(message) is not None, message_id=message.id or "")
-        if not self._is_agent:
-            return (token,)
+        return self._token(token) if self._is_agent else (token,)
+
+    def _token(self, token: Token) -> Sequence[RunPart]:
         if (pieces := self._streamed.get(token.message_id)) is not None:
-            pieces.append(text)
+            pieces.append(token.text)
             return (token,)
         # Another message begins, so that the one before is not the answer.
         parts = (*self._commentary(), token)
-        self._streamed[token.message_id] = [text]
+        self._streamed[token.message_id] = [token.text]
         return parts
 
     def _commentary(self, plan: str = "") -> list[RunPart]:
         """Return the part that marks the newest message as commentary, as the text of a plan if there is one."""
         message_id, pieces = self._streamed.popitem() if self._streamed else ("", [])
+        self._is_replaced = False
         if not pieces or plan.startswith(streamed := "".join(pieces)):
             return [PlanText(plan, message_id=message_id)] if plan else []
         return [PlanText(streamed, message_id=message_id), *([PlanText(plan)] if plan else [])]
 
     def _rest_of_answer(self, answer: str) -> Iterator[RunPart]:
-        """Yield the end of the answer that its tokens do not have, such as the reason why it was stopped."""
+        """Yield the end of the answer that its tokens do not have, such as the reason why it was stopped.
+
+        An answer that was not streamed is yielded as a whole.
+        """
+        stored = self._answer if self._replies is not None else None
+        fails, id_ = stored is not None and failure_of(stored) is not None, (stored and stored.id) or ""
+        if stored is not None and (self._is_replaced or id_ not in self._streamed):
+            # The id of the replaced text belongs to another message of the stream.
+            id_ = str(uuid4()) if self._is_replaced else id_
+            yield from self._token(Token(answer, "token", fails, id_, is_from_model=False))
+            return
         for message_id, pieces in list(self._streamed.items())[-1:]:
             if answer.startswith(streamed := "".join(pieces)) and answer != streamed:
                 pieces.append(rest := answer.removeprefix(streamed))
-                yield Token(rest, message_id=message_id)
+                yield Token(rest, "token", fails, message_id, is_from_model=False)
 
     def _events(self, update: Mapping[str, Any]) -> Iterable[RunPart]:
-        changes = [change.get("events") or () for change in changes_in(update)]
-        events = [event for added in changes for event in added if is_event(event)]
+        changes = [*changes_in(update)]
+        events = [event for change in changes for event in change.get("events") or () if is_event(event)]
         early, self._early = self._early, 0
-        return self._added(events[early:])
+        replies = [message for change in changes for message in _replies_in(change.get("messages"))]
+        self._answer = next((reply for reply in reversed(replies) if not reply.tool_calls), None)
+        planned = next((reply.id for reply in reversed(replies) if reply.tool_calls), None)
+        return self._added(events[early:], planned or "")
 
-    def _added(self, events: list[StoredEvent]) -> Iterator[RunPart]:
-        placed = self._order.add(events)
-        for event in events:
+    def _early_events(self, early: EarlyEvents) -> Iterator[RunPart]:
+        before, self._early = self._early, len(early.events)
+        if not self._in_order:
+            self._order.seq = early.seq + before
+        return self._added([*early.events[before:]], is_early=True)
+
+    def _added(self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False) -> Iterator[RunPart]:
+        placed = self._order.add(events) if self._in_order else self._order.number(events)
+        for event in events if self._in_order else ():
             if event["type"] in _RESULTS and not any(event is one for _, one in placed):
                 # The event waits for those of the calls before it; a reader learns at once that the call has ended.
                 self._reported.add(event["id"])
                 yield _call_state(event)
-        yield from self._placed(placed)
+        yield from self._placed(placed, message_id, is_early=is_early)
 
-    def _placed(self, events: Iterable[tuple[int, StoredEvent]]) -> Iterator[RunPart]:
+    def _placed(
+        self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
+    ) -> Iterator[RunPart]:
         for seq, event in events:
-            if event["type"] == "agent_response":
+            if event["type"] == "warning" and (text := event.get("commentary")):
+                self._is_replaced = any("".join(pieces) == text for pieces in [*self._streamed.values()][-1:])
+            elif event["type"] == "agent_response":
                 yield from self._rest_of_answer(text_of(event["content"]))
-            yield EventAdded(cast("Event", {**event, "seq": seq, "session_id": self._session_id}))
-            if event["type"] == "plan" and event["calls"]:
+            has_calls = event["type"] == "plan" and bool(event["calls"])
+            stored = cast("Event", {**event, "seq": seq, "session_id": self._session_id})
+            yield EventAdded(stored, message_id=message_id if has_calls else "", is_early=is_early)
+            if has_calls:
                 yield from self._commentary(event["reasoning"])
             elif event["type"] not in _RESULTS:
                 yield from _parts_of(event)
@@ -171,6 +242,12 @@ class StreamParts:
                 self._reported.discard(event["id"])
             else:
                 yield _call_state(event)
+
+
+def _replies_in(written: Any) -> list[AIMessage]:
+    """Return the model's messages in what a node wrote to the history."""
+    messages = written if isinstance(written, list) else [written]
+    return [message for message in messages if isinstance(message, AIMessage)]
 
 
 def _call_state(result: StoredEvent) -> CallState:
@@ -181,7 +258,8 @@ class _HistoryOrder:
     """Sorts events into the order of the history: a wave's results in call order, whichever finished first."""
 
     def __init__(self, seq: int, running: Sequence[str] = ()) -> None:
-        self._seq = seq
+        self.seq = seq
+        """Index of the next event."""
         self._open: list[str] = [*running]
         self._early: dict[str, list[StoredEvent]] = {}
 
@@ -201,16 +279,17 @@ class _HistoryOrder:
         for event in events:
             if event["type"] in _CALLS:
                 self._open.append(event["id"])
-        return self._numbered(placed)
+        return self.number(placed)
 
     def rest(self) -> list[tuple[int, StoredEvent]]:
         """Return the events that wait for those of an unfinished call, each with its index."""
         placed = [event for id_ in self._open for event in self._early.pop(id_, [])]
-        return self._numbered(placed)
+        return self.number(placed)
 
-    def _numbered(self, placed: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        first = self._seq
-        self._seq += len(placed)
+    def number(self, placed: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Return events, each with the next index."""
+        first = self.seq
+        self.seq += len(placed)
         return list(enumerate(placed, first))
 
 

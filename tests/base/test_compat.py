@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,7 @@ from langgraph.cache.sqlite import SqliteCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
 from langgraph.errors import UnknownInterruptError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
@@ -46,6 +48,7 @@ from graph_agent.base._compat import (
     close_sqlite_cache,
     config_parameter,
     count_resume_values,
+    custom_writer,
     dual_runnable,
     gate_message_stream,
     in_namespace,
@@ -406,6 +409,25 @@ async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
         [((), "messages", text, "node", True) for text in ("One", " two.", "")],
         ["One", " two.", ""],
     )
+
+
+async def test_a_node_writes_to_its_custom_stream_without_waking_the_loop() -> None:
+    loop, woken = asyncio.get_running_loop(), list[Any]()
+
+    async def node(state: State) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", lambda *call, **_: woken.append(call))
+            custom_writer(loop)("first")
+        get_stream_writer()("second")
+        return {"seen": True}
+
+    graph = StateGraph(State)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+
+    written = [entry async for entry in graph.compile().astream({"word": "hi"}, stream_mode=["custom"])]
+
+    assert (written, woken) == ([("custom", "first"), ("custom", "second")], [])
 
 
 def test_types_of_content_blocks_are_found_once() -> None:

@@ -149,6 +149,7 @@ def test_the_parts_are_a_closed_union_discriminated_by_type() -> None:
 
     assert [part.__dataclass_fields__["type"].default for part in get_args(Part)] == [
         "token",
+        "reasoning",
         "plan_text",
         "call",
         "progress",

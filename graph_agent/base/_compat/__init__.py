@@ -29,6 +29,7 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from langgraph._internal._constants import NULL_TASK_ID
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.config import get_stream_writer
 from langgraph.graph import StateGraph
 from langgraph.graph._branch import BranchSpec
 from langgraph.graph.message import _messages_delta_reducer
@@ -372,6 +373,26 @@ def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) ->
         return None
     put: Callable[[Any], None] = stream.args[0]
     return put
+
+
+def custom_writer(loop: asyncio.AbstractEventLoop) -> Callable[[Any], None]:
+    """Return the function that writes an object to the custom stream of the root graph's running node.
+
+    `get_stream_writer` also wakes the loop through a socket for each entry, which only another thread needs. It is
+    returned if its queue is not found.
+    """
+    write = get_stream_writer()
+    names = getattr(getattr(write, "__code__", None), "co_freevars", ())
+    found: dict[str, Any] = dict(zip(names, getattr(write, "__closure__", None) or (), strict=False))
+    if not {"aioloop", "stream"} <= found.keys() or found["aioloop"].cell_contents is not loop:
+        return write
+    put = found["stream"].cell_contents.put_nowait
+
+    def write_in_loop(entry: Any) -> None:
+        # Not at once: entries of the other writer are put in the next pass of the loop, too.
+        loop.call_soon(put, ((), "custom", entry))
+
+    return write_in_loop
 
 
 def cache_block_types() -> None:

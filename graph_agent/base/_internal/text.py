@@ -7,9 +7,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graph_agent.base.errors import InputError
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage
 
 # A lone surrogate has no UTF-8 form; PostgreSQL and some providers refuse NUL.
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
@@ -119,6 +122,15 @@ def text_of(content: Any) -> str:
         return content
     blocks = content if isinstance(content, list) else []
     return "".join(block if isinstance(block, str) else str(block.get("text", "")) for block in blocks)
+
+
+def reasoning_text(message: AIMessage) -> str:
+    """Return the text of a message's reasoning; empty if there is none, or if the provider shows none."""
+    if isinstance(message.content, str) and not message.additional_kwargs:
+        return ""
+    return "".join(
+        str(block.get("reasoning") or "") for block in message.content_blocks if block["type"] == "reasoning"
+    )
 
 
 def _describe(value: Any) -> str:

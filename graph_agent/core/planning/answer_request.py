@@ -42,7 +42,7 @@ async def ask_for_answer(
         tail: Messages after the one that asks for the answer, such as an invalid reply and its error.
         quiet: Keep the reply's tokens out of the message stream.
         schema: JSON schema of the answer; None for free text. Its tokens are streamed if the provider enforces the
-            schema and there is no reader, because a reader cannot take back an answer that is repaired.
+            schema.
         without_tools: Offer no tools, and write the calls of the history as text: for a model that calls a tool in
             place of its answer, because it ignores the tool choice.
 
@@ -53,11 +53,10 @@ async def ask_for_answer(
 
     async def ask(request: NextRequest, stream: StreamWatch) -> AIMessage:
         deps, settings, client, mode = request.deps, request.settings, request.deps.client, request.mode
-        whole = quiet or (schema is not None and request.forwarder is not None)
         if without_tools and mode == "native":
             client, mode = client.with_overrides((), {}), "text"
         messages = request.answer_messages(tail)
-        reply = await client.ask("answer", messages, settings, mode=mode, quiet=whole, schema=schema, watch=stream)
+        reply = await client.ask("answer", messages, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
         markup = schema is None and seeks_markup(request)
         reply, invented = ended_prose(reply, turns=request.mode != "native", markup=markup)
         exchange.warn_of_invention(invented)
@@ -100,7 +99,7 @@ async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMes
         return request.deps.client.answering(request.answer_messages(), request.settings, mode=request.mode)
 
     request = exchange.begin_request(request)
-    exchange.stream = StreamWatch(_visibility(request, sentence))
+    exchange.stream = request.new_watch(_visibility(request, sentence))
     with exchange.metered("answer"), alternative(fallback=request.has_fallback, ends=request.ends):
         message, failure = await request.deps.client.answer_after(
             sentence,
@@ -121,7 +120,7 @@ async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMes
     body = message.text.removeprefix(sentence).strip()
     below = message.model_copy(update={"content": body})
     answer, stream = answer_in(below, request.deps, request.mode, request.history), exchange.stream
-    await stream.finish(message.text, message.text if answer == body else None)
+    await stream.finish(message.text, message.text if answer == body else None, message.id)
     whole = message.text if body else sentence
     shown = whole if answer == body else "\n\n".join(filter(None, [sentence, answer]))
     refusal = refusal_text(below, visible=True) if failure is None else REFUSED

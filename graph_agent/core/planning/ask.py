@@ -140,7 +140,7 @@ async def _ask_for_calls(
     deps, settings, mode, schema = request.deps, request.settings, request.mode, _schema_of_plan(request)
     answers = deps.may_answer_while_planning(settings)
     # A structured response may need a repair, unless the provider enforces the schema; a reader cannot take it back.
-    is_checked = deps.response is not None and (schema is None or request.forwarder is not None)
+    is_checked = deps.response is not None and schema is None
     stream.is_quiet = quiet = quiet or is_checked or not answers or deps.withholds(settings)
     messages = request.messages(tail)
 

@@ -178,8 +178,7 @@ class Exchange:
         with self.metered(purpose):
             while True:
                 request = self.begin_request(request)
-                forwarder = request.forwarder
-                self.stream = StreamWatch(visibility) if forwarder is None else forwarder(visibility)
+                self.stream = request.new_watch(visibility)
                 try:
                     with alternative(fallback=request.has_fallback and recover is None, ends=request.ends):
                         return await ask(request, self.stream)

@@ -27,7 +27,7 @@ from graph_agent.core.tools.truncation import with_cuts
 from graph_agent.models.client import Mode
 from graph_agent.models.pool import BoundModel
 from graph_agent.models.sanitize import SafeMessages, sanitized
-from graph_agent.models.stream_watch import Forwarder
+from graph_agent.models.stream_watch import Forwarder, StreamWatch
 from graph_agent.models.wire.traits import traits_of
 
 
@@ -66,8 +66,8 @@ class NextRequest:
     """The id by which the session's planner is chosen; empty for a run that stores nothing."""
     session_id: str = ""
     """The id that hooks receive; empty for a run without a session."""
-    forwarder: Forwarder | None = None
-    """Builds the watch that forwards one reply to a reader; None for no reader."""
+    new_watch: Forwarder = StreamWatch
+    """Builds the watch of one reply, which forwards its text if the run has a reader."""
     ends: float | None = None
     """Deadline of the input, as `time.monotonic()`; None without one."""
     summary: str | None = None
@@ -143,7 +143,7 @@ class NextRequest:
             earlier=run.shared("earlier calls", EarlierCalls),
             thread_id=task.config["configurable"].get("thread_id", ""),
             session_id=run.identity.session_id,
-            forwarder=run.parent.forwarder if isinstance(run.parent, RunHandle) else None,
+            new_watch=(run.parent.forwarder if isinstance(run.parent, RunHandle) else None) or StreamWatch,
             ends=ends,
         )
 

@@ -208,11 +208,10 @@ class PlanUpdate:
         """Send the events of the pass so far to the readers of the run, before a model call delays their storing."""
         if not self.events:
             return
-        handle = self.run.parent
-        if isinstance(handle, RunHandle) and handle.begun is not None:
-            handle.begun(len(self.state.get("events", ())), [*self.events])
-        if handle_of(self.task.config["configurable"]).is_watched:
-            self.task.runtime.stream_writer(EarlyEvents([*self.events]))
+        parent = self.run.parent
+        reports = isinstance(parent, RunHandle) and parent.reports_early_events
+        if reports or handle_of(self.task.config["configurable"]).is_watched:
+            self.task.runtime.stream_writer(EarlyEvents(len(self.state.get("events", ())), [*self.events]))
 
     def stop_at_abort_or_budget(self) -> bool:
         """End planning at an abort or an exhausted budget, with results for the waiting calls; return whether it

@@ -134,6 +134,8 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
 class EarlyEvents:
     """The first events of a superstep, sent on the custom stream while a model is asked, before they are stored."""
 
+    seq: int
+    """Index of the first of them in the session's history."""
     events: Sequence[StoredEvent]
 
 
@@ -516,9 +518,8 @@ class RunHandle(RunStop):
     before: Callable[[], Awaitable[None]] | None = None
     """Awaited when the run holds its session's lock, before it begins; an exception ends the run with that
     exception."""
-    begun: Callable[[int, Sequence[StoredEvent]], None] | None = None
-    """Called before a model is asked for a plan, with the index of the superstep's first event and its events so far,
-    which are not stored yet; None if no reader needs them."""
+    reports_early_events: bool = False
+    """Whether the run's custom stream has `EarlyEvents`."""
     forwarder: Forwarder | None = None
     """Creates the object that forwards a model's reply to a reader outside the graph's stream; None without one."""
     after: Callable[[Run], Awaitable[None]] | None = None

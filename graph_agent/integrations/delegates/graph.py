@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -51,7 +51,7 @@ from graph_agent.core.state.events import StoredEvent, as_value, is_approval
 from graph_agent.core.tools.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
 from graph_agent.models.finish import answer_cut_off, cause_of
 from graph_agent.session.compiled import CompiledAgentGraph
-from graph_agent.session.results import DelegatePart, open_interrupts, since_last_input
+from graph_agent.session.results import DelegatePart, RunPart, open_interrupts, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
 from graph_agent.storage.locks.registry import is_idle
@@ -338,7 +338,7 @@ class _RunOutput:
         """
         if self.watch is not None:
             for part in self._parts.take(mode, payload):
-                self.watch(DelegatePart(self._id, self._target, part))
+                self.watch(DelegatePart(self._id, self._target, cast(RunPart, part)))
         if mode == "values":
             self.state = payload
         if mode != "updates":

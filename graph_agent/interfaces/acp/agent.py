@@ -20,7 +20,6 @@ from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import standing_approval
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.interfaces.acp import conversion
-from graph_agent.models.stream_watch import ReasoningReader
 from graph_agent.session.activity import running_check
 from graph_agent.session.history import summarize_sessions
 from graph_agent.session.results import Done, EventAdded, Part, RunResult, is_refusal, since_last_input
@@ -214,16 +213,12 @@ class EditorSession:
     """
 
     def __init__(self, graph: CompiledAgentGraph, session_id: str, client: Client, user: str) -> None:
-        async def think(text: str) -> None:
-            """Send a piece of the model's reasoning."""
-            await self.send([conversion.thought(text)])
-
         self.id = session_id
         self.modes = schema.SessionModeState(available_modes=_MODES, current_mode_id=ASK)
         self.projection = conversion.AcpProjection(graph.builder.writes)
         self.announcing: asyncio.Task[None] | None = None
         """Sends the commands of a new session; None before."""
-        self._session = Session(graph.with_config(callbacks=[ReasoningReader(think)]), session_id)
+        self._session = Session(graph, session_id)
         self._client = client
         self._user = user
         self._prompt: object | None = None
@@ -284,11 +279,12 @@ class EditorSession:
             if waiting:
                 count = len(await self._session.events())
             else:
-                parts = self._session.stream_resume()
+                parts = self._session.stream_resume(reasoning=True)
         elif waiting and not any(map(conversion.is_permission, waiting)):
-            parts = self._session.stream_resume(conversion.answer_of(waiting, message.text), decided_by=self._user)
+            answer = conversion.answer_of(waiting, message.text)
+            parts = self._session.stream_resume(answer, decided_by=self._user, reasoning=True)
         else:
-            parts, is_new = self._session.stream([message]), True
+            parts, is_new = self._session.stream([message], reasoning=True), True
         while True:
             if parts is not None:
                 result = await self._consume(parts, is_new=is_new)
@@ -296,7 +292,7 @@ class EditorSession:
             if waiting and not self._cancelled and any(map(conversion.is_permission, waiting)):
                 answers = await self._ask(waiting)
                 if answers is not None:
-                    parts = self._session.stream_resume(answers)
+                    parts = self._session.stream_resume(answers, reasoning=True)
                     continue
             if self._cancelled:
                 await self._settle(count)

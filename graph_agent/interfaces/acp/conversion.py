@@ -21,7 +21,7 @@ from graph_agent.core.state.call_events import call_name, call_of
 from graph_agent.core.state.events import SUCCESSES, Event, StoredEvent
 from graph_agent.session.history import shortened_line
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.results import CallState, DelegateProgress, EventAdded, RunPart, Token
+from graph_agent.session.results import CallState, DelegateProgress, EventAdded, Reasoning, RunPart, Token
 
 AcpUpdate: TypeAlias = (
     schema.UserMessageChunk
@@ -67,6 +67,8 @@ class AcpProjection:
                     self._message_id, self._sent = id_, ""
                 self._sent += text
                 yield agent_message(text, id_)
+            case Reasoning(text):
+                yield thought(text)
             case CallState(id_, status=status) if status != "started":
                 yield from self._end(self.name(id_), status)
             case DelegateProgress(id_, text=text):

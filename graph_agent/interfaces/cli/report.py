@@ -207,7 +207,8 @@ def part_object(part: results.Part) -> dict[str, Any]:
 
     The part of a delegate contains that delegate's own part under `part`.
     """
-    own = {each.name: getattr(part, each.name) for each in fields(part) if each.name != "type"}
+    # Fields without a `repr` are for servers in this package.
+    own = {each.name: getattr(part, each.name) for each in fields(part) if each.repr and each.name != "type"}
     if isinstance(part, results.DelegatePart):
         own["part"] = part_object(part.part)
     return {"type": part.type, **_plain(own)}

@@ -24,7 +24,6 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.responses import JSONResponse
 
-from graph_agent.base._compat import changes_in
 from graph_agent.base._internal.failure_log import is_out_of_space, log_failure
 from graph_agent.base._internal.signals import Drainable
 from graph_agent.base.types import OK
@@ -146,15 +145,13 @@ class Metrics:
             multiprocess_mode="livesum",
         )
 
-    def count(self, update: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count the events that one task of a run wrote, from one item of LangGraph's `updates` stream.
+    def count(self, event: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
+        """Count an event of a run.
 
         `open_calls` has the start times of the run's calls without a result; it is updated in place.
         """
-        for change in changes_in(update):
-            for entry in change.get("events", []):
-                with self._counting():
-                    self._event(entry, open_calls)
+        with self._counting():
+            self._event(event, open_calls)
 
     def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
         """Count one event of a session's history."""

@@ -82,9 +82,14 @@ class EventOrder:
         self._early: list[StoredEvent] = []
         """The events after it that were sent before they were stored."""
 
+    @property
+    def next_index(self) -> int:
+        """Index of the first event that was not sent, stored or early."""
+        return self.after + 1 + len(self._early)
+
     def early(self, seq: int, events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
         """Return those of the first events of a superstep that were not sent; the first one has the index `seq`."""
-        first = self.after + 1 + len(self._early)
+        first = self.next_index
         new = [(index, event) for index, event in enumerate(events, seq) if index >= first]
         self._early += [event for _, event in new]
         return new
@@ -238,7 +243,7 @@ class Sessions:
                         for each in frames(order.stored(left[:before])):
                             yield each
                         left = left[before:]
-                        if order.after + 1 < parts[0]["seq"]:
+                        if order.next_index < parts[0]["seq"]:
                             parts, held = [], parts  # the feed lacks the end of the input before
                         else:
                             for each in frames(order.early(parts[0]["seq"], parts[0]["events"])):

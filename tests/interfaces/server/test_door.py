@@ -125,7 +125,7 @@ def test_no_callers_request_alone_makes_the_model_count_as_down(kind: str, count
     event: dict[str, Any] = {"type": "error", "kind": kind, "ts": "2026-01-01T00:00:00+00:00"}
     metrics = Metrics()
 
-    metrics.count({"plan": {"events": [event]}}, {})
+    metrics.count(event, {})
 
     assert (metrics.last_model_error is not None) == counts
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.interfaces.server.chat.run import AnswerText, RunEnded, ServerRun
+from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
+from graph_agent.session.results import Token
 from tests.interfaces.server.hosting import ask, running, spec_of
 from tests.support.agents import asks, echo
 
@@ -43,7 +44,7 @@ async def test_a_run_that_fails_is_answered_by_its_problem_alone(on_failure: Any
         run = ServerRun(runs.host, await spec_of(runs.host, ask()), runs.metrics, streams=streams)
         texts, part = [], await run.part(30)
         while not isinstance(part, RunEnded):
-            texts += [part.text] if isinstance(part, AnswerText) else []
+            texts += [part.text] if isinstance(part, Token) else []
             part = await run.part(30)
         await run.close()
 
@@ -67,7 +68,7 @@ async def test_an_answer_after_a_limit_has_no_words_of_the_provider(streams: boo
         run = ServerRun(runs.host, await spec_of(runs.host, ask()), runs.metrics, streams=streams)
         texts: list[str] = []
         while not isinstance(part := await run.part(), RunEnded):
-            texts += [part.text] if isinstance(part, AnswerText) else []
+            texts += [part.text] if isinstance(part, Token) else []
 
     assert (part.outcome.problem, "(HTTP 529);" in part.outcome.text) == (None, True)
     assert "overloaded" not in "".join([part.outcome.text, *texts])

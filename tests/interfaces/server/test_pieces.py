@@ -12,8 +12,9 @@ from langgraph.config import get_stream_writer
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.interfaces.server.chat.handler import between_pieces_s
-from graph_agent.interfaces.server.chat.run import ProgressUpdate, RunEnded, ServerRun
+from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
 from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.session.results import Progress
 from tests.interfaces.server.hosting import ask, running, spec_of
 from tests.support.agents import asks
 
@@ -42,8 +43,7 @@ async def test_data_of_a_tool_that_resembles_progress_is_not_sent() -> None:
         spec = await spec_of(runs.host, ask(HumanMessage("go")))
         parts = [part async for part in _parts(ServerRun(runs.host, spec, Metrics(), streams=True))]
 
-    progress = {"type": "progress", "step": 1, "action": "tool_call", "target": "imitates"}
-    assert [part.progress for part in parts if isinstance(part, ProgressUpdate)] == [progress]
+    assert [part for part in parts if isinstance(part, Progress)] == [Progress(1, "tool_call", "imitates")]
 
 
 async def _parts(run: ServerRun) -> AsyncIterator[Any]:

@@ -16,8 +16,9 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from graph_agent import create_graph_agent
 from graph_agent.interfaces.server.a2a.streams import MOST_WAITING_BYTES, bounded_stream
-from graph_agent.interfaces.server.chat.run import AnswerText, RunEnded, ServerRun
+from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
 from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.session.results import Token
 from tests.interfaces.server.hosting import ask, running, spec_of
 
 PIECE = "x" * 50_000
@@ -48,7 +49,7 @@ async def test_a_run_waits_for_a_client_that_does_not_read(session: str | None) 
         ended_before = run.ended
         texts: list[int] = []
         while not isinstance(part := await run.part(), RunEnded):
-            texts += [len(part.text)] if isinstance(part, AnswerText) else []
+            texts += [len(part.text)] if isinstance(part, Token) else []
 
     assert (ended_before, waiting < 700_000, sum(texts)) == (False, True, PIECES * len(PIECE))
 

@@ -42,7 +42,6 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.approvals.requests import request_of
-from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, part_data, read_budget, text_of_parts
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
 from graph_agent.interfaces.server.a2a.store import ENDED_STATES, SessionIdOf, TaskRun, heartbeats, session_id_of
@@ -50,6 +49,7 @@ from graph_agent.interfaces.server.a2a.updates import TaskReporter, question_ids
 from graph_agent.interfaces.server.a2a.validation import request_credentials
 from graph_agent.interfaces.server.settings import A2A_DEFAULTS
 from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.driver import RunHandle
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import Done, RunResult
 from graph_agent.session.session import Session
@@ -378,8 +378,9 @@ class GraphExecutor(AgentExecutor):
         _, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
-        configurable = with_handle(read_budget(metadata), AgentHandle(parent=scope))
-        return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
+        session = Session(self._graph, self._session_ids(user, context_id), configurable=read_budget(metadata))
+        session.driver.abort_with(scope)
+        return session
 
     async def _run(
         self, session: Session, run: TaskRun, request: RequestContext, reporter: TaskReporter, waiting: Task | None

@@ -38,10 +38,10 @@ from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.database_urls import file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
-from graph_agent.core.runs.run import RunHandle
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, is_progress_message
 from graph_agent.session.activity import running_check
 from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.driver import RunHandle
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

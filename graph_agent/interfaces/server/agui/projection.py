@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ag_ui import core
 from langchain_core.messages import AIMessage
@@ -33,19 +33,19 @@ from graph_agent.interfaces.server.agui.messages import (
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import (
     COMMENTARY,
-    AnswerText,
-    CallEvents,
     MessageBreak,
     Part,
-    ProgressUpdate,
-    ReasoningPiece,
-    StateValues,
+    progress_fields,
 )
 from graph_agent.interfaces.server.chat.run_spec import is_client_call
 from graph_agent.interfaces.server.host import LivePart
 from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.session.results import (
     DelegatePart,
+    EventAdded,
+    Progress,
+    Reasoning,
+    StateValues,
     Token,
     open_interrupts,
     planned_calls,
@@ -198,20 +198,19 @@ class Projection:
         Yields nothing for parts that AG-UI does not have.
         """
         match part:
-            case AnswerText(text, message_id) if not (message_id or "").startswith(COMMENTARY):
+            case Token(text, message_id=message_id) if not message_id.startswith(COMMENTARY):
                 yield from self._delta(text, message_id)
             case MessageBreak():
                 yield from self._close_text()
-            case ReasoningPiece(text):
+            case Reasoning(text):
                 yield from self._reason(text)
-            case CallEvents(events, message_id):
+            case EventAdded(event, message_id=message_id):
                 self._parent = message_id or self._parent
-                for event in events:
-                    yield from self._call_event(event)
+                yield from self._call_event(cast("StoredEvent", event))
             case StateValues(values):
                 yield from self._state_delta(values)
-            case ProgressUpdate(progress):
-                yield core.CustomEvent(name="progress", value=progress)
+            case Progress():
+                yield core.CustomEvent(name="progress", value=progress_fields(part))
             case DelegatePart(id_, part=Token(text, message_id=message_id)):
                 yield from self._delegate_text(self._names.of(id_), text, message_id)
             case _:
@@ -345,7 +344,7 @@ class Projection:
         if not text:
             return
         yield from self._close_reasoning()
-        if self._text is None or (message_id is not None and message_id != self._text):
+        if self._text is None or (message_id and message_id != self._text):
             yield from self._close_text()
             self._texts += 1
             self._text = message_id or f"{self._ids.run_id}-text-{self._texts}"

@@ -22,7 +22,6 @@ from graph_agent.base.errors import InputError
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import InputId, check_input_id, digest_of
 from graph_agent.base.types import NO_USAGE, SessionStatus
-from graph_agent.core.runs.run import RunHandle
 from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.agui.messages import (
@@ -55,6 +54,7 @@ from graph_agent.interfaces.server.sse import EventStream, comment, frame
 from graph_agent.session.built_agent import custom_state_of
 from graph_agent.session.control import SessionControl
 from graph_agent.session.deduplicator import InputDeduplicator
+from graph_agent.session.driver import RunHandle
 from graph_agent.session.history import stored_event_count
 from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts

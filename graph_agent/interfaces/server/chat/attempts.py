@@ -25,7 +25,6 @@ from starlette.requests import Request
 from graph_agent.base._internal.polling import polling
 from graph_agent.base.errors import SessionBusyError
 from graph_agent.base.input_ids import InputId, digest_of, input_id_in
-from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.interfaces.server.admission.body import run_in_thread
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, as_shown, pending_names, resolve_run
@@ -142,7 +141,7 @@ class Attempt:
         """
         thread = self.caller.pending_thread(name)
         spec = as_shown(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
-        newest = await load(self.host.saver, spec.config)
+        newest = await self.host.saver.aget_tuple(spec.config)
         if newest is None or input_id_in(newest.metadata) != self.mark:
             return None
         spec.scope.mark = self.mark

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import anyio
 from langchain_core.messages import AnyMessage
@@ -28,15 +28,11 @@ from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.chat.attempts import Attempt, attempt_of, before_failure
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import (
-    AnswerText,
-    CallEvents,
     MessageBreak,
     Part,
-    ProgressUpdate,
-    ReasoningPiece,
     RunEnded,
     ServerRun,
-    StateValues,
+    progress_fields,
 )
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
@@ -44,7 +40,7 @@ from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.monitoring import Metrics
 from graph_agent.interfaces.server.problems import ProblemError, stopping
 from graph_agent.interfaces.server.sse import EventStream, WholeAnswer, comment, progress_comment, unless_disconnected
-from graph_agent.session.results import DelegatePart
+from graph_agent.session.results import DelegatePart, EventAdded, Progress, Reasoning, StateValues, Token
 
 logger = logging.getLogger("graph_agent.server.chat.handler")
 
@@ -484,8 +480,8 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
                 if outcome.rest:
                     "".join(dialect.rest_frames(outcome, outcome.rest))
                 return outcome, progress
-            case ProgressUpdate(update):
-                progress.append(update)
+            case Progress() as update:
+                progress.append(progress_fields(update))
             case None | StateValues() | DelegatePart():
                 pass
             case part:
@@ -493,19 +489,17 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
                 "".join(_frames_of_part(part, dialect))
 
 
-def _frames_of_part(
-    part: AnswerText | MessageBreak | ReasoningPiece | CallEvents, dialect: ChatDialect
-) -> Iterable[str]:
+def _frames_of_part(part: Token | MessageBreak | Reasoning | EventAdded, dialect: ChatDialect) -> Iterable[str]:
     """Return the frames of a part of the answer."""
     match part:
-        case AnswerText(piece):
+        case Token(piece):
             return dialect.text_frames(piece)
         case MessageBreak():
             return dialect.break_frames()
-        case ReasoningPiece(piece):
+        case Reasoning(piece):
             return dialect.reasoning_frames(piece)
-        case CallEvents(events):
-            return (each for event in events for each in dialect.event_frames(event))
+        case EventAdded(event):
+            return dialect.event_frames(cast("StoredEvent", event))
 
 
 async def frames_of(
@@ -542,10 +536,10 @@ async def frames_of(
                         raise outcome.problem
                     rest = dialect.rest_frames(outcome, outcome.rest) if outcome.rest else ()
                     text = "".join([*rest, *dialect.end_frames(outcome)])
-                case ProgressUpdate(progress) if request.progress_as_field:
-                    text = "".join(dialect.progress_frames(progress))
-                case ProgressUpdate(progress):
-                    text = progress_comment(progress)
+                case Progress() if request.progress_as_field:
+                    text = "".join(dialect.progress_frames(progress_fields(part)))
+                case Progress():
+                    text = progress_comment(progress_fields(part))
                 case _:
                     text = "".join(_frames_of_part(part, dialect))
             # One write per part, with the start frames in the first: every write is a packet.

@@ -65,7 +65,7 @@ class ChatOutcome:
     nothing."""
 
 
-def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, str]) -> ChatOutcome:
+def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -> ChatOutcome:
     """Return the outcome of a run from its last state.
 
     Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
@@ -86,7 +86,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str | None, 
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)
     elif text and reply is not None:
-        begun = sent.get(reply.id, "")
+        begun = sent.get(reply.id or "", "")
     # A run that waits has no answer, so the question is the text.
     text = text or question
     rest, continues = text.removeprefix(begun), bool(begun) and text.startswith(begun)

@@ -6,27 +6,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from langchain_core.messages import AIMessage
 from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
-from graph_agent.base._compat import changes_in
-from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S, TextCoalescer
+from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent.base._internal.failure_log import log_failure
 from graph_agent.base.errors import InputConflictError, InputSupersededError, SessionBusyError, UserError
 from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.input_messages import new_user_messages
 from graph_agent.base.types import NO_USAGE
-from graph_agent.core.runs.own_checkpoint import load
-from graph_agent.core.runs.run import AgentHandle, with_handle
-from graph_agent.core.state.call_events import is_progress
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.interfaces.server.chat.run_spec import RunSpec
@@ -41,9 +35,16 @@ from graph_agent.interfaces.server.problems import (
     stopping,
     superseded,
 )
-from graph_agent.models.stream_watch import ReasoningReader, ReplyForwarder, StreamForwarder
-from graph_agent.session.driver import RunDriver, RunOptions
-from graph_agent.session.results import DelegatePart
+from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSource
+from graph_agent.session.results import (
+    DelegatePart,
+    EventAdded,
+    InputPart,
+    Progress,
+    Reasoning,
+    StateValues,
+    Token,
+)
 
 logger = logging.getLogger("graph_agent.server.chat.run")
 
@@ -57,47 +58,8 @@ _MOST_WAITING_CHARS = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerText:
-    """A piece of the answer."""
-
-    text: str
-    message_id: str | None = None
-    """Id of its message in the session; None if it is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningPiece:
-    """A piece of the model's reasoning."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class MessageBreak:
     """The end of one of the answer's messages; text of another one follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallEvents:
-    """New events of the session's history, in order: plans with calls, and their calls if the run shows them."""
-
-    events: list[StoredEvent]
-    message_id: str | None = None
-    """Id of the message with the calls of the plan among them; None without a plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressUpdate:
-    """Progress of the run: `{"type": "progress", "step", "action", "target"}`."""
-
-    progress: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StateValues:
-    """The values of the agent's output channels after a superstep."""
-
-    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +69,12 @@ class RunEnded:
     outcome: ChatOutcome
 
 
-Part: TypeAlias = (
-    AnswerText | ReasoningPiece | MessageBreak | CallEvents | ProgressUpdate | StateValues | DelegatePart | RunEnded
-)
+Part: TypeAlias = Token | Reasoning | MessageBreak | EventAdded | Progress | StateValues | DelegatePart | RunEnded
+"""A part of a run's output: a part of the session's stream, the end of a message, or the end of the run.
+
+Each `Token` is a piece of the answer. Each `EventAdded` is a plan with calls or, if the run shows its calls, any plan,
+or the start or the result of a call.
+"""
 
 
 class _WaitingParts(asyncio.Queue[Part | BaseException]):
@@ -140,10 +105,10 @@ class _WaitingParts(asyncio.Queue[Part | BaseException]):
 def _chars_of(part: Part | BaseException) -> int:
     """Return the characters of a part's texts."""
     match part:
-        case AnswerText() | ReasoningPiece():
+        case Token() | Reasoning():
             return len(part.text)
-        case CallEvents():
-            return sum(len(text) for event in part.events if isinstance(text := event.get("content"), str))
+        case EventAdded(event):
+            return len(text) if isinstance(text := event.get("content"), str) else 0
         case DelegatePart():
             return len(text) if isinstance(text := getattr(part.part, "text", None), str) else 0
         case _:
@@ -175,8 +140,7 @@ class ServerRun:
         on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
         self.spec = spec
-        handle = AgentHandle(is_watched=spec.shows_delegates, in_foreground=not spec.session_id)
-        self.driver = RunDriver(spec.graph, spec.thread, configurable=with_handle({}, handle))
+        self.driver = RunDriver(spec.graph, spec.thread, in_foreground=not spec.session_id)
         self.input = self.driver.input_run(spec.scope)
         self.following: asyncio.Task[None] | None = None
         """Task that runs the follow-ups after this run; None if there is none."""
@@ -187,17 +151,15 @@ class ServerRun:
         self._on_end = on_end
         self._begun = asyncio.Event()
         self._before = spec.scope.before
-        spec.scope.before, spec.scope.begun = self._begin, self._show_early
+        spec.scope.before = self._begin
         self._host = host
         self._metrics = metrics
         # A follower of a live run sees its answer as it is produced.
         self._streams = streams or host.live.is_read(spec.thread)
         self._live = contextlib.ExitStack()
         self._publish: Callable[[LivePart], None] = lambda part: None
-        self._sent: dict[str | None, list[str]] = {}
+        self._sent: dict[str, list[str]] = {}
         """Message id → the text of the message that was emitted, in pieces."""
-        self._message_id: str | None = None
-        """Id of the newest of these messages; None before the first."""
         self._emitted_plan = False
         """Whether text was emitted since the newest plan."""
         self._unsent = ""
@@ -207,7 +169,7 @@ class ServerRun:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts = _WaitingParts(_MOST_WAITING)
-        self._pieces = TextCoalescer(self._put_text, between_pieces_s)
+        self._between_pieces_s = between_pieces_s
         self._closed = False
         self.ended = False
         """Whether the run has ended; its last part may still be queued."""
@@ -260,14 +222,10 @@ class ServerRun:
         if self.spec.session_id is not None:
             self._publish = self._live.enter_context(self._host.live.run(self.spec.thread, _question(self.spec)))
         if (mark := self.spec.scope.mark) is not None:
-            newest = await load(self._host.saver, {"configurable": {"thread_id": self.spec.thread}})
+            newest = await self._host.saver.aget_tuple({"configurable": {"thread_id": self.spec.thread}})
             if newest is not None and input_id_in(newest.metadata) == mark:
                 await self._emit_commentary(await self.spec.graph.aget_state(self.spec.config))
         self._begun.set()
-
-    def _show_early(self, seq: int, events: Sequence[StoredEvent]) -> None:
-        """Publish the first events of a superstep that are not stored yet; `seq` is the index of the first."""
-        self._publish({"type": EARLY, "seq": seq, "events": events})
 
     def drain(self) -> None:
         """Let the run stop at its next superstep boundary, from which its session can be resumed; returns at once."""
@@ -337,28 +295,16 @@ class ServerRun:
         if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
             log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
+        # A run that was stopped in the middle of a reply leaves text that nothing has taken.
+        for part in self.input.parts.unread() if self.input.parts is not None else ():
+            await self._translate(part)
         self.ended = True
         self._live.close()
         if self._on_end is not None and self.input.state is not None and not self.input.aborted:
             self._on_end(self)
-        await self._emit(last)
+        await self._put(last)
         # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
-        self.spec.scope.before = self.spec.scope.begun = self.spec.scope.forwarder = None
-        self._pieces.close()
-
-    async def _emit(self, part: Part | BaseException) -> None:
-        """Emit a part after the text before it, and publish it for those who follow the session."""
-        await self._pieces.flush()
-        if isinstance(part, MessageBreak):
-            self._publish({"type": "break"})
-        elif isinstance(part, ProgressUpdate):
-            self._publish(part.progress)
-        await self._put(part)
-
-    async def _put_text(self, text: str) -> None:
-        """Emit a piece of text, and publish it."""
-        self._publish({"type": "text", "text": text})
-        await self._put(AnswerText(text, self._message_id))
+        self.spec.scope.before = self.spec.scope.forwarder = self.input.parts = None
 
     async def _put(self, part: Part | BaseException) -> None:
         """Queue a part, and wait while the queue is full; drops it once the run is closed."""
@@ -370,9 +316,6 @@ class ServerRun:
         spec = self.spec
         if spec.token is not None and not (spec.is_attempt and not spec.is_resume):
             await self._host.suspend(spec.thread)
-        if not spec.is_structured:
-            # A structured answer may take several attempts; only the last one is sent, as a whole.
-            spec.scope.forwarder = partial(StreamForwarder if self._streams else ReplyForwarder, self._on_text)
         await self._consume_stream()
         state = self.input.state
         assert state is not None, "a run that reaches its end reads its state"
@@ -383,7 +326,7 @@ class ServerRun:
             await self._send_plan()
         outcome = read_outcome(spec, state, {id_: "".join(pieces) for id_, pieces in self._sent.items()})
         if outcome.rest and self._sent and not outcome.continues:
-            await self._emit(MessageBreak())
+            await self._end_message()
         if not self.input.replayed:
             self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
         return outcome
@@ -396,7 +339,7 @@ class ServerRun:
         is_begun = not (is_input or new_user_messages(state.values.get("messages", []), _input_of(state.values) or ""))
         if not self._sent and is_begun:
             for number, text in enumerate(commentary_of(self.spec, state, before)):
-                await self._on_text(text, f"{COMMENTARY}{number}")
+                await self._on_text(Token(text, message_id=f"{COMMENTARY}{number}"))
         return before
 
     async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
@@ -406,7 +349,7 @@ class ServerRun:
             return {}
         is_new = state.metadata.get("source") == "input"
         while config is not None and not is_new:
-            earlier = await load(self._host.saver, config)
+            earlier = await self._host.saver.aget_tuple(config)
             if earlier is None:
                 return {}
             if input_id_in(earlier.metadata) != mark:
@@ -419,53 +362,70 @@ class ServerRun:
     async def _consume_stream(self) -> None:
         """Execute the graph, and emit plans, calls, progress, reasoning and state from its stream."""
         spec = self.spec
-        shows_reasoning = spec.shows_reasoning and not spec.is_structured
-        reader = ReasoningReader(lambda text: self._emit(ReasoningPiece(text)))
-        options = RunOptions(
-            # Failures are reported by the outcome.
-            {**spec.context, "on_failure": "answer"},
-            self._control,
-            modes=("custom", "updates", *(("values",) if spec.shows_state else ())),
-            callbacks=[reader] if shows_reasoning else [],
+        # A structured answer may take several attempts; only the last one is sent, as a whole.
+        text: TextSource = "none" if spec.is_structured else "tokens" if self._streams else "replies"
+        output = RunOutput(
+            text,
+            self._between_pieces_s,
+            values=spec.shows_state,
+            delegates=spec.shows_delegates,
         )
-        async with contextlib.aclosing(self.driver.chunks(self.input, spec.graph_input, options)) as chunks:
-            async for mode, payload in chunks:
-                if mode == "updates":
-                    self._metrics.count(payload, self._open_calls)
-                    if events := _call_events(payload):
-                        for event in events:
-                            if event["type"] in RESULTS:
-                                self._publish(call_end(event))
-                        await self._emit_calls(events, _planned_message(payload))
-                elif mode == "values":
-                    await self._emit(StateValues(payload))
-                elif isinstance(payload, DelegatePart):
-                    await self._emit(payload)
-                elif is_progress(payload):
-                    await self._emit(ProgressUpdate(payload))
+        # Failures are reported by the outcome.
+        context = {**spec.context, "on_failure": "answer"}
+        reasoning = spec.shows_reasoning and not spec.is_structured
+        options = RunOptions(context, self._control, output=output, reasoning=reasoning)
+        async with contextlib.aclosing(self.driver.input_parts(self.input, spec.graph_input, options)) as parts:
+            async for part in parts:
+                await self._translate(part)
 
-    async def _on_text(self, text: str, message_id: str | None) -> None:
-        """Emit a piece of text of the message with this id, after the end of the message before."""
+    async def _translate(self, part: InputPart) -> None:
+        match part:
+            case Token(is_from_model=True):
+                await self._on_text(part)
+            case EventAdded():
+                await self._on_event(part)
+            case Progress():
+                self._publish(progress_fields(part))
+                await self._put(part)
+            case Reasoning() | StateValues() | DelegatePart():
+                await self._put(part)
+            case _:
+                pass
+
+    async def _on_text(self, piece: Token) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.
-        if self._sent and message_id not in self._sent:
-            await self._emit(MessageBreak())
-        self._message_id = message_id
-        self._sent.setdefault(message_id, []).append(text)
+        if self._sent and piece.message_id not in self._sent:
+            await self._end_message()
+        self._sent.setdefault(piece.message_id, []).append(piece.text)
         self._emitted_plan = True
-        await self._pieces.add(text)
+        self._publish({"type": "text", "text": piece.text})
+        await self._put(piece)
 
-    async def _emit_calls(self, events: list[StoredEvent], message_id: str | None) -> None:
-        """Emit plans with calls, and events about calls if they are shown, after plan text that was not streamed."""
-        self._plan_id = message_id or self._plan_id
-        plans = [event for event in events if event["type"] == "plan"]
-        with_calls = [plan for plan in plans if plan["calls"]]
-        for plan in with_calls:
-            self._unsent = "" if self._emitted_plan or self.spec.is_structured else plan["reasoning"]
+    async def _end_message(self) -> None:
+        self._publish({"type": "break"})
+        await self._put(MessageBreak())
+
+    async def _on_event(self, part: EventAdded) -> None:
+        """Emit a plan with calls, after its text if no model streamed it, and an event about a call if it is shown."""
+        event = cast("StoredEvent", part.event)
+        self._metrics.count(event, self._open_calls)
+        if part.is_early:
+            # The history does not store these two fields.
+            stored = {name: value for name, value in event.items() if name not in ("seq", "session_id")}
+            self._publish({"type": EARLY, "seq": part.event["seq"], "events": [stored]})
+        if event["type"] in RESULTS:
+            self._publish(call_end(event))
+        if event["type"] not in _CALL_EVENTS:
+            return
+        self._plan_id = part.message_id or self._plan_id
+        is_plan, has_calls = event["type"] == "plan", bool(event.get("calls"))
+        if is_plan and has_calls:
+            self._unsent = "" if self._emitted_plan or self.spec.is_structured else event["reasoning"]
             if self.spec.shows_calls:
                 await self._send_plan()
-        if shown := events if self.spec.shows_calls else with_calls:
-            await self._emit(CallEvents(shown, message_id))
-        if plans:
+        if self.spec.shows_calls or (is_plan and has_calls):
+            await self._put(part)
+        if is_plan:
             self._emitted_plan = False
 
     async def _send_plan(self) -> None:
@@ -473,7 +433,7 @@ class ServerRun:
         if self._unsent:
             # A message that was streamed already has its text from the model.
             known = self._plan_id if self._plan_id not in self._sent else None
-            await self._on_text(self._unsent, known or f"plan {len(self._sent)}")
+            await self._on_text(Token(self._unsent, message_id=known or f"plan {len(self._sent)}"))
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
@@ -503,22 +463,9 @@ def _question(spec: RunSpec) -> Any:
     return messages[-1].content if messages else None
 
 
-def _call_events(updates: Mapping[str, Any]) -> list[StoredEvent]:
-    """Return the events of one item of LangGraph's `updates` stream that are about plans and calls."""
-    events: list[StoredEvent] = []
-    for change in changes_in(updates):
-        events += change.get("events", ())
-    return [event for event in events if event["type"] in _CALL_EVENTS]
-
-
-def _planned_message(updates: Mapping[str, Any]) -> str | None:
-    """Return the id of the message with calls in one item of LangGraph's `updates` stream; None without one."""
-    for change in changes_in(updates):
-        written = change.get("messages")
-        for message in reversed(written) if isinstance(written, list) else ():
-            if isinstance(message, AIMessage) and message.tool_calls:
-                return message.id
-    return None
+def progress_fields(progress: Progress) -> dict[str, Any]:
+    """Return progress as clients receive it: `{"type": "progress", "step", "action", "target"}`."""
+    return {"type": progress.type, "step": progress.step, "action": progress.action, "target": progress.target}
 
 
 def _input_of(values: Mapping[str, Any]) -> str | None:

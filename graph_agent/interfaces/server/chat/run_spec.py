@@ -21,7 +21,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
-from graph_agent.base._compat import STRICT_RESUME
 from graph_agent.base._internal.text import as_text, printable_lines
 from graph_agent.base.errors import InputError
 from graph_agent.base.inbox import ControlMessage
@@ -30,7 +29,6 @@ from graph_agent.base.types import CLIENT_CALL, NO_USAGE, ClientResult, Usage
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
 from graph_agent.core.approvals.requests import approval_requests, calls_of_request, is_single_call, request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
-from graph_agent.core.runs.run import AgentHandle, RunHandle, with_handle
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.history import continued_input
 from graph_agent.interfaces.server.chat.schemas import (
@@ -44,7 +42,7 @@ from graph_agent.interfaces.server.host import Host, thread_token
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.deduplicator import InputDeduplicator
-from graph_agent.session.driver import follow_up_input
+from graph_agent.session.driver import RunHandle, follow_up_input
 from graph_agent.session.interrupts import checked_answers, joint_question
 from graph_agent.session.results import open_interrupts, since_last_input, waiting_for
 
@@ -94,9 +92,8 @@ class RunSpec:
 
     @property
     def config(self) -> Any:
-        """The run's LangGraph config."""
-        at = {"thread_id": self.thread, STRICT_RESUME: True}
-        return {"configurable": with_handle(at, AgentHandle(parent=self.scope))}
+        """The config of the thread, to read its state."""
+        return {"configurable": {"thread_id": self.thread}}
 
     @property
     def question_token(self) -> str | None:

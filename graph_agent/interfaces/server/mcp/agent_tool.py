@@ -35,7 +35,7 @@ from graph_agent.integrations.mcp.tools import KEY_IN_META
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
-from graph_agent.interfaces.server.chat.run import ProgressUpdate, RunEnded
+from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import (
     RunSpec,
     answers_to_approvals,
@@ -49,7 +49,7 @@ from graph_agent.interfaces.server.problems import ProblemError, describe_faults
 from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
-from graph_agent.session.results import open_interrupts, run_result, waiting_for
+from graph_agent.session.results import Progress, open_interrupts, run_result, waiting_for
 
 Form = dict[str, Any]
 """`{"message", "requestedSchema"}` of an `elicitation/create` request."""
@@ -388,9 +388,8 @@ class AgentTool:
             async with self._runs.run(spec, streams=False, resources=resources) as run:
                 try:
                     while not isinstance(part := await run.part(), RunEnded):
-                        if isinstance(part, ProgressUpdate):
-                            number, action, target = (part.progress[name] for name in ("step", "action", "target"))
-                            await call.report(next(call.steps), f"step {number}: {action} {target}")
+                        if isinstance(part, Progress):
+                            await call.report(next(call.steps), f"step {part.step}: {part.action} {part.target}")
                 except asyncio.CancelledError:
                     if call.aborts and not self.closing.is_set():
                         spec.scope.abort()

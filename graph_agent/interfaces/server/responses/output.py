@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from graph_agent.base._internal.text import visible, visible_json
+from graph_agent.base._internal.text import reasoning_text, visible, visible_json
 from graph_agent.core.state.call_events import call_name
 from graph_agent.core.state.events import SUCCESSES, StoredEvent
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
@@ -19,7 +19,6 @@ from graph_agent.interfaces.server.problems import ProblemError, openai_error
 from graph_agent.interfaces.server.responses.records import ItemKind, approval_id, item_id, response_id
 from graph_agent.interfaces.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
 from graph_agent.interfaces.server.sse import frame, progress_comment
-from graph_agent.models.stream_watch import reasoning_text
 
 
 def new_response(body: CreateResponse, token: str) -> dict[str, Any]:

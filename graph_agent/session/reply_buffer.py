@@ -1,0 +1,117 @@
+"""Holds the text of replies between the model request that streams it and the consumer of a run's parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
+
+from graph_agent.base._compat import custom_writer
+from graph_agent.session.results import Reasoning, Token
+
+MOST_UNREAD = 65_536
+"""Characters at which a reply waits for its consumer."""
+
+
+class NewText:
+    """An object on the custom stream that reports text in the run's `ReplyBuffer`; it holds no text itself."""
+
+    __slots__ = ()
+
+
+_NEW_TEXT = NewText()
+_REASONING = "\0reasoning"
+
+
+class ReplyBuffer:
+    """Text and reasoning of replies that the consumer of a run's parts has not taken.
+
+    The text does not pass LangGraph's stream, where each entry costs several times as much as a token. One entry, a
+    `NewText`, wakes the consumer for any number of tokens.
+
+    Args:
+        every_s: Returns the minimum seconds between two entries for one message; text in between is joined. None to
+            write an entry at once, and to join nothing.
+    """
+
+    def __init__(self, every_s: Callable[[], float] | None = None) -> None:
+        self._every_s = every_s
+        self._pieces: list[tuple[str | None, str]] = []
+        """Message id and text; the id of reasoning is `_REASONING`, an unknown one is None."""
+        self._unread = 0
+        """Characters of the pieces."""
+        self._newest: str | None = ""
+        """Message id of the newest piece."""
+        self._due = 0.0
+        """Time before which no entry is written for more text of the same message."""
+        self._writer: Callable[[NewText], None] | None = None
+        """Writes an entry to the run's custom stream; None before the first text."""
+        self._is_written = False
+        """Whether the stream has an entry that the consumer has not received."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Writes the next entry; None if there is no text, or it is written already."""
+        self._taken = asyncio.Event()
+        """Set when the consumer takes the text; cleared by a node that waits for it."""
+
+    async def add_text(self, text: str, message_id: str | None) -> None:
+        """Add a piece of a reply's text; wait while the buffer is full. Call it in the task of a node."""
+        is_new, self._newest = message_id != self._newest, message_id
+        self._pieces.append((message_id, text))
+        self._unread += len(text)
+        # The common case, for which this method is as short as it is: the text is announced already.
+        is_announced = self._is_written or (self._timer is not None and not is_new)
+        if is_announced and self._unread < MOST_UNREAD:
+            return
+        if not self._is_written:
+            self._announce(is_new=is_new)
+        while self._unread >= MOST_UNREAD:
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def add_reasoning(self, text: str) -> None:
+        """Add a piece of a reply's reasoning, as `add_text`."""
+        await self.add_text(text, _REASONING)
+
+    def _announce(self, *, is_new: bool) -> None:
+        """Write the entry for unread text now, or set the timer for it."""
+        loop = asyncio.get_running_loop()
+        self._writer = self._writer or custom_writer(loop)
+        # The first text of a message has its place after the entries before it, such as the events that it answers.
+        if is_new or self._unread >= MOST_UNREAD or loop.time() >= self._due:
+            self._write()
+        elif self._timer is None:
+            self._timer = loop.call_at(self._due, self._write)
+
+    def _write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_written = True
+        assert self._writer is not None, "set with the first piece"
+        self._writer(_NEW_TEXT)
+
+    def take_before(self, mode: str, payload: object) -> list[Token | Reasoning]:
+        """Return the unread text that comes before the parts of a chunk of LangGraph's stream."""
+        if isinstance(payload, NewText):
+            self._is_written = False
+        # Text with an entry of its own comes with that, as the chunk may be older. A node that has ended has no more.
+        return [] if self._is_written and mode == "custom" else self.take()
+
+    def take(self) -> list[Token | Reasoning]:
+        """Return the unread text in order; adjacent pieces of one message are joined if there is an interval."""
+        if not self._pieces:
+            return []
+        pieces, self._pieces, self._unread = self._pieces, [], 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._taken.set()
+        if self._every_s is not None:
+            self._due = asyncio.get_running_loop().time() + self._every_s()
+            groups = groupby(pieces, itemgetter(0))
+            pieces = [(message_id, "".join([text for _, text in group])) for message_id, group in groups]
+        return [
+            Reasoning(text) if message_id is _REASONING else Token(text, message_id=message_id or "")
+            for message_id, text in pieces
+        ]

@@ -1,0 +1,111 @@
+"""Streams whose parts are not consumed: a reply waits when enough of its text is unread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import Session, SessionStatus, create_graph_agent
+from graph_agent.session.results import Done, Reasoning, Token
+
+MOST_UNREAD = 65_536
+MOST_HELD = 2 * MOST_UNREAD
+"""Characters at most: the stream may have taken a full buffer and not yielded all of it."""
+PIECE = "x" * 1_000
+PIECES = 500
+
+
+class Writer(GenericFakeChatModel):
+    """Streams half a million characters, as text or as reasoning before a short answer."""
+
+    written: list[int]
+    """Characters of each piece so far."""
+    reasons: bool = False
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **options: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for _ in range(PIECES):
+            self.written.append(len(PIECE))
+            content: Any = [{"type": "reasoning", "reasoning": PIECE}] if self.reasons else PIECE
+            yield ChatGenerationChunk(message=AIMessageChunk(content=content))
+            await asyncio.sleep(0)
+        if self.reasons:
+            yield ChatGenerationChunk(message=AIMessageChunk(content="Done."))
+
+
+def session(*, reasons: bool = False) -> tuple[Session, list[int]]:
+    model = Writer(messages=iter(()), written=[], reasons=reasons)
+    return Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s1"), model.written
+
+
+async def let_the_model_write() -> None:
+    """Run the event loop more often than the model needs for all of its pieces."""
+    for _ in range(20 * PIECES):
+        await asyncio.sleep(0)
+
+
+async def test_a_reply_waits_while_its_text_is_unread() -> None:
+    talk, written = session()
+    parts = talk.stream("go")
+    texts = [await anext(part.text async for part in parts if isinstance(part, Token))]
+    await let_the_model_write()
+    unread = sum(written) - sum(map(len, texts))
+
+    texts += [part.text async for part in parts if isinstance(part, Token)]
+
+    assert MOST_UNREAD <= unread < MOST_HELD
+    assert "".join(texts) == PIECES * PIECE
+
+
+async def test_a_reply_waits_while_its_reasoning_is_unread() -> None:
+    talk, written = session(reasons=True)
+    parts = talk.stream("go", reasoning=True)
+    thoughts = [await anext(part.text async for part in parts if isinstance(part, Reasoning))]
+    await let_the_model_write()
+    unread = sum(written) - sum(map(len, thoughts))
+
+    rest = [part async for part in parts if isinstance(part, Reasoning | Token)]
+
+    assert MOST_UNREAD <= unread < MOST_HELD
+    assert "".join([*thoughts, *(part.text for part in rest)]) == PIECES * PIECE + "Done."
+    assert [type(part) for part in rest[-2:]] == [Reasoning, Token]
+
+
+async def test_a_reply_that_waits_ends_with_its_stream() -> None:
+    talk, written = session()
+    parts = talk.stream("go")
+    await anext(part async for part in parts if isinstance(part, Token))
+    await let_the_model_write()
+
+    await parts.aclose()
+    before = sum(written)
+    await let_the_model_write()
+
+    assert (sum(written), before < PIECES * len(PIECE)) == (before, True)
+
+
+async def test_an_abort_stops_a_reply_that_waits() -> None:
+    talk, _ = session()
+    parts = talk.stream("go")
+    await anext(part async for part in parts if isinstance(part, Token))
+    await let_the_model_write()
+
+    await talk.abort()
+    ends = [part.result.status async for part in parts if isinstance(part, Done)]
+
+    assert ends == [SessionStatus.ABORTED]
+
+
+async def test_reasoning_is_among_the_parts_only_on_request() -> None:
+    talk, _ = session(reasons=True)
+
+    seen = {type(part) async for part in talk.stream("go")}
+
+    assert (Token in seen, Reasoning in seen) == (True, False)
