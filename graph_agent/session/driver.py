@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from graph_agent.session.deduplicator import InputDeduplicator
     from graph_agent.session.interrupts import AutoApproval, OnApproval
     from graph_agent.session.reply_buffer import ReplyBuffer
-    from graph_agent.session.results import InputPart, Part, RunPart
+    from graph_agent.session.results import Part, RunPart, ServedPart
     from graph_agent.session.stream_parts import StreamParts
 
 logger = logging.getLogger(__name__)
@@ -307,7 +307,7 @@ class RunDriver:
             handle.after = partial(self._read_end, run)
         return run
 
-    async def input_parts(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[InputPart]:
+    async def input_parts(self, run: InputRun, given: Any, options: RunOptions) -> AsyncGenerator[ServedPart]:
         """Run one input to its end, and yield its parts, without `Done` and follow-ups; set the fields of `run`.
 
         An input with an id that another program runs is waited for. One that has its result is not run, and has no

@@ -565,7 +565,7 @@ RunPart: TypeAlias = (
     Token | Reasoning | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
 )
 """A part of a run in progress."""
-InputPart: TypeAlias = RunPart | StateValues
+ServedPart: TypeAlias = RunPart | StateValues
 """A part of `RunDriver.input_parts`."""
 if TYPE_CHECKING:
     from graph_agent.core.state.model_requests import ModelRequest

@@ -31,11 +31,11 @@ from graph_agent.session.results import (
     DelegatePart,
     DelegateProgress,
     EventAdded,
-    InputPart,
     PlanText,
     Progress,
     Reasoning,
     RunPart,
+    ServedPart,
     StateValues,
     Token,
     input_at,
@@ -77,7 +77,7 @@ async def parts_of_run(
     return StreamParts(session_id, len(events), running, replies=replies)
 
 
-def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[InputPart]:
+def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
     """Yield the parts of an input that has its result, from its last state: its events, and the answer as one piece."""
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
@@ -127,21 +127,21 @@ class StreamParts:
         self._reported: set[str] = set()
         """Ids of the calls whose end was reported before their event had its place."""
 
-    def take(self, mode: str, payload: Any) -> Iterable[InputPart]:
+    def take(self, mode: str, payload: Any) -> Iterable[ServedPart]:
         """Return the parts of one chunk, after the text of replies before it; an unknown mode yields none."""
         if self._replies is not None and (texts := self._replies.take_before(mode, payload)):
             return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
         return self._of_chunk(mode, payload)
 
-    def unread(self) -> Iterator[InputPart]:
+    def unread(self) -> Iterator[ServedPart]:
         """Return the parts of the text of replies that `take` has not returned."""
         return self._of_replies(self._replies.take() if self._replies is not None else ())
 
-    def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[InputPart]:
+    def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[ServedPart]:
         for text in texts:
             yield from self._token(text) if isinstance(text, Token) else (text,)
 
-    def _of_chunk(self, mode: str, payload: Any) -> Iterable[InputPart]:
+    def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
         if mode == "messages":
             return self._tokens(*payload)
         if mode == "custom":
@@ -152,7 +152,7 @@ class StreamParts:
             return [StateValues(payload)]
         return self._events(payload) if mode == "updates" else ()
 
-    def rest(self) -> Iterator[InputPart]:
+    def rest(self) -> Iterator[ServedPart]:
         """Return the parts of finished calls that come after a call that has not finished; call it after the run."""
         yield from self.unread()
         yield from self._placed(self._order.rest())

@@ -38,6 +38,7 @@ ONE_MEANING = frozenset({"logger", "main", "router"})
 """Names that mean the same in each module that defines them: its logger, its entry point, its routes."""
 PUBLIC_TWICE = {
     "prune": "the command of `graph-agent`, and `graph_agent.persistence.prune`",
+    "Reasoning": "a part of `Session.stream`, and the component of that name in the Responses API's schema",
     "replay": "the command of `graph-agent`, and `graph_agent.testing.replay`",
     "serve": "the command, `graph_agent.server.serve.serve`, and `graph_agent.engines.restate_worker.serve`",
     "steer": "the command of `graph-agent`, and `graph_agent.testing.steer`",

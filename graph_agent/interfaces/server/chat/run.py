@@ -39,9 +39,9 @@ from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSou
 from graph_agent.session.results import (
     DelegatePart,
     EventAdded,
-    InputPart,
     Progress,
     Reasoning,
+    ServedPart,
     StateValues,
     Token,
 )
@@ -378,7 +378,7 @@ class ServerRun:
             async for part in parts:
                 await self._translate(part)
 
-    async def _translate(self, part: InputPart) -> None:
+    async def _translate(self, part: ServedPart) -> None:
         match part:
             case Token(is_from_model=True):
                 await self._on_text(part)
