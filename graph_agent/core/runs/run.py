@@ -516,8 +516,7 @@ class RunHandle(RunStop):
     brought: tuple[ControlMessage, ...] = ()
     """Notes to add to the session's inbox once the run holds the session's lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
-    """Awaited when the run holds its session's lock, before it begins; an exception ends the run with that
-    exception."""
+    """Awaited when the run holds its session's lock, before it begins; an exception ends the run, which raises it."""
     reports_early_events: bool = False
     """Whether the run's custom stream has `EarlyEvents`."""
     forwarder: Forwarder | None = None
