@@ -241,5 +241,5 @@ def test_fields_of_the_configuration_have_their_docstrings_as_descriptions() -> 
 
     assert [name for name, schema in properties.items() if not schema.get("description")] == []
     assert properties["tool_timeout_s"]["description"] == (
-        "Seconds one call may run, counted from its start; None for no limit."
+        "Seconds that one attempt of a call may run, counted from its start; None for no limit."
     )

@@ -1,6 +1,15 @@
 """Processes results and questions of background delegations: tasks of delegates that go on while the agent continues.
 
 Makes the tool by which the model waits for them, too.
+
+Parts of background tasks in other files:
+
+- `nodes/plan.py`: the rule `receive_notes`, which receives results between two steps
+- `core/tools/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
+- `core/execution/delegate_call.py`: the part at a call, which starts a task
+- `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
+- `core/state/events.py`: `BackgroundResultEvent`
+- `integrations/delegates/graph.py`: runs the task of a compiled graph
 """
 
 from __future__ import annotations

@@ -3,6 +3,16 @@
 Compaction removes old messages, calls always with their results, and adds one note that summarizes them. The system
 prompt and the newest input stay. If that is not enough, tool results are cut. Only requests are shortened; the stored
 history keeps everything. Tokens are estimates.
+
+Parts of compaction in other files:
+
+- `core/planning/summary.py`: `renew_summary`, the summary that a model writes before the context window is full
+- `core/planning/kept_results.py`: the results that stay in shortened requests
+- `core/planning/recovery.py`: `shorten`, after an error that a request is too long
+- `core/planning/next_request.py`: `compacted_view` and `summarized_view`, the part at a request
+- `core/state/schema.py`: the keys `summary`, `kept_from` and `truncations` of the loop
+- `core/state/events.py`: `SummaryEvent`
+- `core/hooks/history_compression.py`: a hook that shortens requests by a function of the program
 """
 
 from __future__ import annotations

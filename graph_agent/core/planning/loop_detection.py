@@ -1,6 +1,14 @@
 """Detects repeated calls, at a cost that does not grow with the history, and responds to them.
 
 A fingerprint is a text that is equal for calls of equal name and arguments.
+
+Parts of loop detection in other files:
+
+- `nodes/plan.py`: the rule `stop_at_repetition`; `mark_withheld`, for calls of withheld tools
+- `core/planning/next_request.py`: offers a model no tool that is `withheld`
+- `core/state/schema.py`: the keys `loops`, `withheld` and `unchanging` of the loop
+- `core/state/events.py`: `LoopDetectedEvent`
+- `core/hooks/loop_hooks.py`: counts the calls of replies that a hook replaced
 """
 
 from __future__ import annotations
