@@ -1,4 +1,9 @@
-"""Drives the runs of one session: each input with an id runs once, and the queued follow-ups run after it."""
+"""Drives the runs of one session: each input with an id runs once, and the queued follow-ups run after it.
+
+An input is one message of a user with everything up to its answer; its sender may give it an id, so that a repetition
+runs it only once. Its mark is that id with a digest of the content. A follow-up is an input that was queued while
+another one ran, as a note in the session's inbox.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +68,7 @@ class RunOptions:
     """Options of the run of an input, and of the follow-ups after it."""
 
     context: Any = None
-    """Overrides and credentials."""
+    """The context of the runs: overrides of the configuration, and credentials."""
     control: RunControl | None = None
     """Lets the runs be stopped at their next superstep boundary."""
     on_approval: OnApproval | None = None
@@ -101,7 +106,7 @@ class InputRun:
     """The run of one input. The graph reports its end while no other run of the session can begin."""
 
     handle: RunHandle
-    """Handle of the run, with its input id; aborting it stops this run only."""
+    """Handle of the run, which joins it to what surrounds it; aborting it stops this run only."""
     state: StateSnapshot | None = None
     """State of the session at the end of the input; None before, and for a stopped run.
 
@@ -133,7 +138,7 @@ class RunDriver:
         in_foreground: bool = False,
     ) -> None:
         self.id = session_id
-        """The session's id."""
+        """The id of the session."""
         self._graph = graph
         self._approval = approval
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
@@ -142,7 +147,7 @@ class RunDriver:
 
     @cached_property
     def control(self) -> SessionControl:
-        """The session's commands, and its queue of notes."""
+        """Sends commands to the session, and reads its queue of notes."""
         return SessionControl(self._graph, self.id)
 
     def abort_with(self, handle: RunHandle) -> None:
@@ -150,9 +155,9 @@ class RunDriver:
         self._configurable = with_handle(self._configurable, parent=handle)
 
     def input_id(self, given: Any, input_id: str | None) -> InputId | None:
-        """Return the mark of an input, or of what identifies an answer; None without an id.
+        """Return the mark of an input: its id with a digest of `given`; None without an id.
 
-        Raises `InputError` when the id is not valid, or the graph does not store ids.
+        Raises `InputError` when the id is not valid, or the graph is of another package and does not store ids.
         """
         if input_id is None:
             return None
@@ -250,9 +255,18 @@ class RunDriver:
 
         A run is resumed as long as its approvals need no person. A follow-up whose parts are not consumed stays queued.
 
-        `given` may be a function that returns the graph's input when the first part is requested. Without the option
-        `readership`, the only parts are `Done`. `note` is the follow-up that the input is. Raises `InputError` if the
-        answer names an interrupt that is not open, `SessionBusyError` if another input of the session is running.
+        Args:
+            given: The graph's input, or a function that returns it when the first part is requested.
+            options: Options of all these runs. Without `readership`, the only parts are `Done`.
+            mark: The id and digest of the input; None without an id.
+            note: The follow-up that the input is; None for any other input. If another run takes it up first, there are
+                no parts.
+
+        Raises:
+            InputError: If the answer names an interrupt that is not open.
+            InputConflictError: If the id belongs to a different input.
+            SessionBusyError: If another input of the session is running.
+            RunFailedError: If the input failed, and `on_failure="raise"` is set.
         """
         # Imported here: a program that only starts needs neither.
         from graph_agent.session.results import Done, Token
@@ -292,10 +306,13 @@ class RunDriver:
     def input_run(
         self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None
     ) -> InputRun:
-        """Return the run of an input, for `input_parts`.
+        """Return the run of an input, for `input_parts`; nothing is started.
 
-        `handle`, of which `after` is set, has a `mark` and `note` of its own; None for one that an abort of the
-        surrounding run reaches. `note` is the follow-up that the input is.
+        Args:
+            handle: The handle of the run, with its own mark and note, whose `after` is set; None for a new one, which
+                an abort of the surrounding run reaches.
+            mark: The id and digest of the input; None without an id.
+            note: The follow-up that the input is; None for any other input.
         """
         if handle is None:
             surrounding = handle_of(self._configurable).parent or handle_of(ensure_config()["configurable"]).run
@@ -311,7 +328,18 @@ class RunDriver:
         """Run one input to its end, and yield its parts, without `Done` and follow-ups; set the fields of `run`.
 
         An input with an id that another program runs is waited for. One that has its result is not run, and has no
-        parts here. Of a graph without a checkpointer, only the stream knows the end. Errors as of `parts`.
+        parts here.
+
+        Args:
+            run: The run, from `input_run`.
+            given: The graph's input.
+            options: Which parts are yielded, and the options of the run.
+
+        Raises:
+            InputError: If the answer names an interrupt that is not open.
+            InputConflictError: If the id belongs to a different input.
+            SessionBusyError: If another input of the session is running.
+            RunFailedError: If the input failed, and `on_failure="raise"` is set.
         """
         mark, output = run.handle.mark, options.output
         stores, values = self._graph.checkpointer is not None, dict[str, Any]()
@@ -474,7 +502,10 @@ class RunDriver:
 
 
 def _end_of(values: dict[str, Any], config: RunnableConfig) -> StateSnapshot:
-    """Return the state at the end of a run that stores nothing, from its last chunk of the mode `values`."""
+    """Return the state at the end of a run that stores nothing, from its last chunk of the mode `values`.
+
+    `values` loses its interrupts.
+    """
     interrupts = tuple(values.pop(INTERRUPT, ()))
     tasks = (PregelTask("", "", (), interrupts=interrupts),) if interrupts else ()
     return StateSnapshot(values, (), config, None, None, None, tasks, interrupts)

@@ -21,7 +21,9 @@ class NewText:
 
 
 _NEW_TEXT = NewText()
+"""The only object of its class that is written."""
 _REASONING = "\0reasoning"
+"""Id that stands for reasoning among message ids."""
 
 
 class ReplyBuffer:
@@ -55,7 +57,11 @@ class ReplyBuffer:
         """Set when the consumer takes the text; cleared by a node that waits for it."""
 
     async def add_text(self, text: str, message_id: str | None) -> None:
-        """Add a piece of a reply's text; wait while the buffer is full. Call it in the task of a node."""
+        """Add a piece of a reply's text, and wake the consumer; call it in the task of a node.
+
+        Waits while the buffer has `MOST_UNREAD` characters or more. `message_id` is the id of the reply; None if
+        unknown.
+        """
         is_new, self._newest = message_id != self._newest, message_id
         self._pieces.append((message_id, text))
         self._unread += len(text)
@@ -70,7 +76,7 @@ class ReplyBuffer:
             await self._taken.wait()
 
     async def add_reasoning(self, text: str) -> None:
-        """Add a piece of a reply's reasoning, as `add_text`."""
+        """Add a piece of a reply's reasoning, and wake the consumer; waits while the buffer is full."""
         await self.add_text(text, _REASONING)
 
     def _announce(self, *, is_new: bool) -> None:
@@ -84,6 +90,7 @@ class ReplyBuffer:
             self._timer = loop.call_at(self._due, self._write)
 
     def _write(self) -> None:
+        """Write the entry to the run's custom stream now, and stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

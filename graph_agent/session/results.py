@@ -472,6 +472,7 @@ class PlanText:
     """Text that is not the answer: that of a plan with calls, or an answer that the run has replaced."""
 
     text: str
+    """The text."""
     type: Literal["plan_text"] = "plan_text"
     message_id: str = field(default="", compare=False)
     """Id of the message whose streamed tokens turned out to be commentary; empty if no token was streamed."""
@@ -482,6 +483,7 @@ class CallState:
     """A call is about to run, or has its result; a call known not to run has its result only."""
 
     id: str
+    """Id of the call."""
     name: str
     status: ResultStatus | Literal["started"]
     """`started`, or how the call ended."""
@@ -525,6 +527,7 @@ class EventAdded:
     """An event was added to the history."""
 
     event: Event
+    """The event, with its index in the history (`seq`)."""
     type: Literal["event"] = "event"
     message_id: str = field(default="", repr=False, compare=False)
     """Id of the model's message with the calls of a plan; empty for other events, and for a plan without calls."""

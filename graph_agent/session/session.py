@@ -139,7 +139,7 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             The result of this input; `follow_ups` has the results of the follow-ups. A follow-up that raises is logged.
 
         Raises:
-            InputError: When it is empty, or `state` does not fit the agent's own fields.
+            InputError: When the input is empty, or `state` does not fit the agent's own fields.
             InputConflictError: When `input_id` belongs to an input with other messages or other `state`.
             InputSupersededError: When `input_id` belongs to an input that a later one replaced before its end.
             SessionBusyError: When the session is running.
@@ -236,14 +236,20 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run and its follow-ups.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
-            state: Same as for `run`.
-            input_id: Same as for `run`. The parts of a stored result are its events, and its answer as one `Token`. The
-                parts of a resumed input begin where it is resumed.
-            on_approval: Same as for `run`. The stream goes on after its decisions, without a `Done` between.
+            state: Values of own state fields (see `state_schema`), which this input sets; None to set none.
+            input_id: The input's id, unique in the session: 1 to 255 printable characters; None if there is none. The
+                same id again runs the input only once: the parts of a stored result are its events, and its answer as
+                one `Token`; the parts of an input that is resumed begin where it is resumed.
+            on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
+                `on_approval`; None for that. The stream goes on after its decisions, without a `Done` between.
             reasoning: Whether the reasoning of the agent's model is among the parts, as `Reasoning`. Default False.
 
         Raises:
-            InputError: Same as for `run`.
+            InputError: When the input is empty, or `state` does not fit the agent's own fields.
+            InputConflictError: When `input_id` belongs to an input with other messages or other `state`; raised by the
+                first part.
+            InputSupersededError: When `input_id` belongs to an input that a later one replaced before its end; raised
+                by the first part.
             SessionBusyError: When the session is running; raised by the first part.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
@@ -276,7 +282,26 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         on_approval: OnApproval | None = None,
         reasoning: bool = False,
     ) -> AsyncGenerator[Part[ResponseT]]:
-        """Behaves like `resume`, but yields the parts of the run; `reasoning` as for `stream`."""
+        """Resume the session with an answer to its open interrupt, or after a crash, and yield the parts of the run.
+
+        The parts are those of `stream`, from where the input is resumed.
+
+        Args:
+            answer: The person's answer; a mapping of interrupt id → answer if there are several. None after a crash.
+            context: Overrides and credentials for this run and its follow-ups.
+            decided_by: Name of the person who decided on calls, for the history; None for `user`.
+            control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
+            input_id: The answer's own id, unique in the session; None if there is none. The same id again is used once.
+            on_approval: Decides on the calls of this run and its follow-ups, in place of the session's own
+                `on_approval`; None for that.
+            reasoning: Whether the reasoning of the agent's model is among the parts, as `Reasoning`. Default False.
+
+        Raises:
+            InputError: When there is nothing to resume, or the answer does not fit; raised by the first part. The
+                session then waits as before.
+            SessionBusyError: When the session is running; raised by the first part.
+            RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
+        """
         self._check_stored(on_approval)
         mark, readership = self.driver.answer_id(answer, input_id), ConsumerTracker()
         given = partial(self.driver.answer, answer, decided_by, mark)

@@ -1,4 +1,8 @@
-"""Converts LangGraph's stream chunks to the parts of a session's or a delegate's run."""
+"""Converts LangGraph's stream chunks to the parts of a session's or a delegate's run.
+
+A chunk is a stream mode with its payload. A part is an object that a consumer receives, such as `Token` or
+`EventAdded`. Commentary is text that a model writes before it calls tools.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +47,11 @@ from graph_agent.session.results import (
 )
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
-"""The stream modes that parts are made from."""
+"""The stream modes from which parts are made."""
 
 _DELEGATE_PROGRESS = {"type", "step", "id", "target", "content"}
 _ANSWERING = ("finalize", "plan", "model")
+"""Nodes of an agent whose text may be the answer."""
 _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 _ENDS = (*_RESULTS, "delegation_progress", "approval_request", "approval_decision")
@@ -60,7 +65,16 @@ async def parts_of_run(
     mark: InputId | None,
     replies: ReplyBuffer | None,
 ) -> StreamParts:
-    """Return the converter of a run's chunks; a run that resumes continues the calls without a result."""
+    """Return the converter of a run's chunks, which begins where the session's history ends.
+
+    Args:
+        graph: The compiled graph, whose newest checkpoint is read.
+        session_id: The session.
+        given: The graph's input: a state update, or something else to resume.
+        mark: The id of the input; None without one. If the newest checkpoint has it, the run resumes that input, and
+            continues its calls without a result.
+        replies: The text of the run's replies; None if LangGraph's message stream has it.
+    """
     config: RunnableConfig = {"configurable": {"thread_id": session_id}}
     newest = await load(graph.checkpointer, config) if isinstance(graph.checkpointer, BaseCheckpointSaver) else None
     metadata: Mapping[str, Any] = newest.metadata if newest is not None else {}
@@ -78,7 +92,9 @@ async def parts_of_run(
 
 
 def stored_parts(state: StateSnapshot, session_id: str) -> Iterator[ServedPart]:
-    """Yield the parts of an input that has its result, from its last state: its events, and the answer as one piece."""
+    """Yield the parts of an input that has its result, from its last state: its events, and the answer as one
+    `Token`.
+    """
     events: Sequence[Any] = state.values.get("events", [])
     begin = input_at(events)
     parts = StreamParts(session_id, begin)
@@ -128,7 +144,7 @@ class StreamParts:
         """Ids of the calls whose end was reported before their event had its place."""
 
     def take(self, mode: str, payload: Any) -> Iterable[ServedPart]:
-        """Return the parts of one chunk, after the text of replies before it; an unknown mode yields none."""
+        """Return the parts of one chunk, after the text of replies before it; empty for an unknown mode."""
         if self._replies is not None and (texts := self._replies.take_before(mode, payload)):
             return [*self._of_replies(texts), *self._of_chunk(mode, payload)]
         return self._of_chunk(mode, payload)
@@ -138,10 +154,12 @@ class StreamParts:
         return self._of_replies(self._replies.take() if self._replies is not None else ())
 
     def _of_replies(self, texts: Iterable[Token | Reasoning]) -> Iterator[ServedPart]:
+        """Yield the parts of pieces of text and reasoning."""
         for text in texts:
             yield from self._token(text) if isinstance(text, Token) else (text,)
 
     def _of_chunk(self, mode: str, payload: Any) -> Iterable[ServedPart]:
+        """Return the parts of one chunk itself."""
         if mode == "messages":
             return self._tokens(*payload)
         if mode == "custom":
@@ -153,11 +171,16 @@ class StreamParts:
         return self._events(payload) if mode == "updates" else ()
 
     def rest(self) -> Iterator[ServedPart]:
-        """Return the parts of finished calls that come after a call that has not finished; call it after the run."""
+        """Yield what is left after the run: unread text, and the events of finished calls that wait for an unfinished
+        one.
+        """
         yield from self.unread()
         yield from self._placed(self._order.rest())
 
     def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[RunPart]:
+        """Return the parts of a message chunk: its text, if it may be the answer; empty for other nodes and
+        messages.
+        """
         answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
         # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
         if not answers or not isinstance(message, (AIMessageChunk, AIMessage)) or not (text := message_text(message)):
@@ -166,6 +189,7 @@ class StreamParts:
         return self._token(token) if self._is_agent else (token,)
 
     def _token(self, token: Token) -> Sequence[RunPart]:
+        """Return a token; if it begins a message, first the part that marks the message before as commentary."""
         if (pieces := self._streamed.get(token.message_id)) is not None:
             pieces.append(token.text)
             return (token,)
@@ -200,6 +224,7 @@ class StreamParts:
                 yield Token(rest, "token", fails, message_id, is_from_model=False)
 
     def _events(self, update: Mapping[str, Any]) -> Iterable[RunPart]:
+        """Return the parts of the events in the updates of nodes, without those that were early."""
         changes = [*changes_in(update)]
         events = [event for change in changes for event in change.get("events") or () if is_event(event)]
         early, self._early = self._early, 0
@@ -209,12 +234,14 @@ class StreamParts:
         return self._added(events[early:], planned or "")
 
     def _early_events(self, early: EarlyEvents) -> Iterator[RunPart]:
+        """Return the parts of events that are reported before their superstep ends."""
         before, self._early = self._early, len(early.events)
         if not self._in_order:
             self._order.seq = early.seq + before
         return self._added([*early.events[before:]], is_early=True)
 
     def _added(self, events: list[StoredEvent], message_id: str = "", *, is_early: bool = False) -> Iterator[RunPart]:
+        """Yield the parts of new events: those whose place in the history is final, and the ends of calls at once."""
         placed = self._order.add(events) if self._in_order else self._order.number(events)
         for event in events if self._in_order else ():
             if event["type"] in _RESULTS and not any(event is one for _, one in placed):
@@ -226,6 +253,7 @@ class StreamParts:
     def _placed(
         self, events: Iterable[tuple[int, StoredEvent]], message_id: str = "", *, is_early: bool = False
     ) -> Iterator[RunPart]:
+        """Yield the parts of events whose index is final: the event itself, and the state of its call."""
         for seq, event in events:
             if event["type"] == "warning" and (text := event.get("commentary")):
                 self._is_replaced = any("".join(pieces) == text for pieces in [*self._streamed.values()][-1:])
@@ -251,11 +279,16 @@ def _replies_in(written: Any) -> list[AIMessage]:
 
 
 def _call_state(result: StoredEvent) -> CallState:
+    """Return the part for the end of a call, from the event of its result."""
     return CallState(result["id"], call_name(result) or "", result["status"])
 
 
 class _HistoryOrder:
-    """Sorts events into the order of the history: a wave's results in call order, whichever finished first."""
+    """Sorts events into the order of the history: the results of one plan's calls in call order, whichever finished
+    first.
+
+    `seq` is the index of the first event, `running` are the ids of open calls, in call order.
+    """
 
     def __init__(self, seq: int, running: Sequence[str] = ()) -> None:
         self.seq = seq
@@ -319,6 +352,7 @@ def is_event(value: Any) -> bool:
 
 
 def _parts_of(event: StoredEvent) -> list[RunPart]:
+    """Return the part for a call that is about to run; empty for other events, and for a call that is refused."""
     match event["type"]:
         case "tool_call" | "delegation_request" if "refused" in event:
             return []
