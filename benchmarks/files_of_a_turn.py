@@ -48,7 +48,7 @@ CEILINGS = {
     "POST /v1/chat/completions": Counts(84, 647, 652),
     "POST /v1/responses": Counts(104, 794, 1044),
 }
-"""Figures at most, by way into the agent. Those of Responses vary by a few with the moment at which a record is stored."""
+"""Figures at most, by way into the agent; those of Responses vary with the moment at which a record is stored."""
 
 
 @tool
