@@ -13,6 +13,7 @@ from graph_agent.base._internal.lazy import lazy_names
 if TYPE_CHECKING:
     from graph_agent.base.calls import idempotency_key
     from graph_agent.base.settings.config import AgentContext, LoopConfig
+    from graph_agent.base.settings.context_fields import ContextFields
     from graph_agent.base.types import SessionStatus
     from graph_agent.core.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.integrations.delegates.a2a_delegate import A2ADelegate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "A2ADelegate",
     "AgentContext",
+    "ContextFields",
     "GraphDelegate",
     "LoopConfig",
     "LoopHook",
@@ -54,6 +56,7 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.session.results": "RunResult",
         "graph_agent.session.session": "Session",
         "graph_agent.base.settings.config": "AgentContext LoopConfig",
+        "graph_agent.base.settings.context_fields": "ContextFields",
         "graph_agent.base.types": "SessionStatus",
     },
 )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graph_agent.interfaces.server.admission.gate import read_keys
-from graph_agent.server import ServerSettings, create_app, of_served
+from graph_agent.server import ServerSettings, create_app, of_served, read_keys
 from graph_agent.spec.served import served
 
 make_graph = served(Path(__file__).with_name("agent.yaml"))
