@@ -21,8 +21,12 @@ from graph_agent.core.tools.truncation import truncate_output
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
     """Run one tool call and return the update with its result; an error of the tool is a result, too.
 
+    A call that has a result, was removed, waits for a decision, or may have run before is not run, and its update says
+    so.
+
     Returns:
-        An update with the result's message and event, as a list of pairs (see `plan_node`).
+        An update as a list of pairs (see `plan_node`): the result's message and event, the mark of the finished wave,
+        the tool's own writes, usage of the agent's model, and messages and handoff for the end of the wave.
 
     Raises:
         GraphInterrupt: The tool or middleware asks a person and has no answer yet.

@@ -96,6 +96,15 @@ class DelegateSpec(BaseModel):
         return self._graph(self.graph, folder) if self.graph is not None else self._remote()
 
     def _graph(self, name: str, folder: Path) -> Delegate:
+        """Return a delegate that runs a compiled graph in this process.
+
+        Args:
+            name: Dotted name of the graph, or of a factory, which is called without arguments.
+            folder: The agent file's folder, which is searched first for modules.
+
+        Raises:
+            ConfigError: The name cannot be resolved, the factory fails, or it returns no compiled graph.
+        """
         factory = load_attribute(name, folder)
         graph = factory if hasattr(factory, "ainvoke") else make(name, factory, "a compiled graph")
         if not hasattr(graph, "ainvoke"):

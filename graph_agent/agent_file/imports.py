@@ -203,14 +203,17 @@ class MiddlewareSpec(HookSpec):
 
 
 def load_hook(spec: HookSpec, folder: Path) -> Any:
-    """Create the hook or middleware of an agent file.
+    """Return the hook or middleware of an agent file.
+
+    A class or factory is called with the arguments; an object is returned unchanged and takes no arguments. An argument
+    `{use: NAME}` is imported, as is a text for a parameter that accepts a callable and no text.
 
     Args:
-        spec: Its name and arguments.
+        spec: Name and arguments.
         folder: The agent file's folder, which is searched first for modules.
 
     Raises:
-        ConfigError: The name cannot be resolved, or the arguments do not fit.
+        ConfigError: A name cannot be resolved, an object has arguments, or the arguments do not fit.
     """
     named = load_attribute(spec.use, folder)
     is_hook = hasattr(named, "should_run") and not isinstance(named, type)

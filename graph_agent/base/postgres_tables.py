@@ -48,9 +48,10 @@ _PAUSE_S = 0.05
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """Return the options of a connection, except those that the URL sets.
+    """Return the options of a connection: autocommit, preparation at the first use, and time limits and keepalives.
 
-    Raises `psycopg.ProgrammingError` if the URL is not in libpq's syntax.
+    Time limits and keepalives that the URL sets are left out. Raises `psycopg.ProgrammingError` if the URL is not in
+    libpq's syntax.
     """
     chosen = conninfo_to_dict(url)
     limits = {name: value for name, value in _LIMITS.items() if name not in chosen}

@@ -433,7 +433,12 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price:
-    """Return the price of a model from a table that is not empty; `cost_of` describes how it is found."""
+    """Return the price of the longest name in a table that is a prefix of a model's name; the highest price if none is.
+
+    Args:
+        model: Name of the model; may be empty.
+        prices: Model name → price; not empty.
+    """
     prefixes = [name for name in prices if model.startswith(name)]
     if prefixes:
         return prices[max(prefixes, key=len)]

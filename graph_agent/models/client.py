@@ -385,6 +385,22 @@ class ModelClient:
         decoder: AnswerDecoder | None,
         joins_pauses: bool,
     ) -> AIMessage:
+        """Send a rendered request until the reply is whole, and return the reply in the agent's own terms.
+
+        The reply is sanitized and has the name of its source, its usage (estimated if not reported), and calls with the
+        tools' own names and argument names. Sets `watch.sent`. The parameters not listed are those of
+        `ask_until_whole`.
+
+        Args:
+            bound: The model with its options.
+            rendered: The messages in the form of the endpoint.
+            settings: The retries and time limits.
+            rules: Not used (remove it).
+            quiet: Keep the reply's tokens out of the message stream.
+
+        Raises:
+            Exception: The provider's error.
+        """
         reply = await ask_until_whole(
             bound.runnable,
             rendered,

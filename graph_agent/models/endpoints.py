@@ -106,6 +106,7 @@ class ModelEndpoint(BaseModel):
 
 
 def _check_address(url: str) -> None:
+    """Raise `ValueError` if an address is not HTTP or HTTPS with a host, or has a user name or a password in it."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(f"{url!r} is no http or https address; write for example 'http://localhost:8080/v1'")

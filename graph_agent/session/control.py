@@ -218,7 +218,11 @@ class SessionControl(SessionCommands):
         return bool((await self.graph.ainvoke(None, config)).get("status") == SessionStatus.ABORTED)
 
     async def has_input(self, input_id: str) -> bool:
-        """Whether an input is that of the session's run, or else of its newest checkpoint."""
+        """Whether an input is that of the session's run in this process, or without such a run, of its newest
+        checkpoint.
+
+        A run in another process is seen through its checkpoints only.
+        """
         if (run := await find_run(self.saver, self.id)) is not None:
             return run.identity.mark is not None and run.identity.mark.id == input_id
         return bool(((await self.graph.aget_state(self._thread)).metadata or {}).get(INPUT_ID) == input_id)

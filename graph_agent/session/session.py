@@ -410,7 +410,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return await self._memory.get_session_status(self.id)
 
     async def interrupts(self) -> list[Interrupt]:
-        """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
+        """Return the open interrupts, which `resume` answers, without those of finished calls; empty if the session
+        does not wait. Raises `ConfigError` for an agent without a checkpointer.
+        """
         self._check_stored()
         return open_interrupts(await self.driver.state())
 

@@ -70,7 +70,10 @@ def _sessions(request: pytest.FixtureRequest, *, records: bool) -> Iterator[Any]
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Explain the comparison of a `RecordedRun`'s calls or results with expected ones."""
+    """Explain the comparison `RUN.calls == EXPECTED` or `RUN.results == EXPECTED` of a `RecordedRun`, as lines.
+
+    None if the operator is not `==`, or the left side is neither.
+    """
     explain = getattr(left, "explain_difference", None)
     if op != "==" or explain is None:
         return None

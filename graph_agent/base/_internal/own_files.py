@@ -85,7 +85,9 @@ def files_below(root: str) -> list[str]:
 
 
 def is_of_database(path: str) -> bool:
-    """Whether a path returned by `files_below` is a database, or a file that SQLite or the locks have next to one."""
+    """Whether a path returned by `files_below` is one that `record_database` recorded: a database, or a file that
+    SQLite or the locks create next to one. Other files are not of a database, whatever their suffix.
+    """
     return _recorded().get(path) == _DATABASE
 
 

@@ -135,7 +135,7 @@ def _holds_secrets(annotation: Any) -> bool:
 def describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Add the docstrings of a model's fields to its JSON schema, in place; a function for `json_schema_extra`.
 
-    Fields have no description if the source of their class is missing.
+    An existing description is kept. Fields of a class without source, or of a nested class, get none.
     """
     properties = schema.get("properties", {})
     for name, text in field_docs(model).items():

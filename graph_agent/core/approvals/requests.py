@@ -118,7 +118,10 @@ def approval_requests(interrupts: Sequence[Interrupt]) -> dict[str, Mapping[str,
 
 
 def is_single_call(value: Any) -> bool:
-    """Whether the value of an interrupt is one call, as LangChain's middleware asks in its mode `per_call`."""
+    """Whether the value of an interrupt is one call, as LangChain's middleware asks in its mode `per_call`.
+
+    Such a value has the type `tool_approval`, a `name`, a `tool_call_id`, and a mapping of `args`.
+    """
     return (
         isinstance(value, Mapping)
         and value.get("type") == "tool_approval"

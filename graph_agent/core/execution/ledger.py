@@ -347,7 +347,15 @@ def _undecided(writes: Sequence[PendingWrite]) -> frozenset[str]:
 
 
 def _possibly_started(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
-    """Return the ids of the only calls that may have started without a note; None if any call may have."""
+    """Return the ids of the only calls that may have started without a note of the start; None if any call may have.
+
+    None unless a person edited or copied the checkpoint. Otherwise the calls that the oldest edited checkpoint
+    dispatches; none if a person went back in time to it, because every later run is a resume, which stores notes.
+
+    Args:
+        stopped: The checkpoint at which the last run stopped.
+        before: The checkpoints that it was edited or copied from, newest first.
+    """
     origin = before[-1] if before else stopped
     if origin.metadata.get("source") in BY_A_PERSON:
         # Every run from here is a resume, and stores notes of the calls it starts.

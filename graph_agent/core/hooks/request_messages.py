@@ -41,10 +41,13 @@ class CarriedMessages:
     def after_rerun(self, patched: Sequence[AnyMessage], keep: Sequence[AnyMessage]) -> list[RequestOnlyMessages]:
         """Return the carried messages of the input after a rerun, ordered by position in the history.
 
+        A message gets a new id if it has none, or one of the plan's first request.
+
         Args:
             patched: The messages of the rerun. Their additions to the plan's first request replace those of the plan's
                 earlier reruns.
-            keep: Further messages to carry, which stay for the plan's later reruns, too.
+            keep: Further messages to carry, which stay for the plan's later reruns, too. They stand at the end of the
+                history; those equal to an addition are left out.
         """
         self._kept += keep
         found = additions(self._request, patched)

@@ -375,7 +375,10 @@ class _WrappedClient(ModelClient):
         return stream.settle(await self._middleware.ask(self.model, request, self.schemas, send, stream))
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
-        """Return an answer that no model produced as the middleware rewrites it, without calls."""
+        """Return an answer that no model produced after the middleware that rewrites replies; its calls are removed.
+
+        Without such middleware only the calls are removed. No request is sent.
+        """
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:

@@ -154,13 +154,15 @@ def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
     """Return the messages without those before a cut, except for the system prompt and the newest input.
 
+    The messages that steered the newest input stay with it, as do inputs that an earlier compaction kept.
+
     Args:
         messages: A request, or a history, which may grow after the cut.
-        kept_from: Id of the first message after the cut.
+        kept_from: Id of the first message after the cut; not that of a tool result, which stays with its call.
 
     Returns:
-        The system prompt, one note, the newest input, and all messages from the cut on; the messages unchanged if no
-        message has that id or only an earlier note stands before it.
+        The system prompt, one note, the kept inputs, and all messages from the cut on; the messages unchanged if no
+        message has that id or only earlier notes stand before it.
     """
     head, groups = _split(messages)
     first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)

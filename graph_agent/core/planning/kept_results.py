@@ -14,8 +14,9 @@ _MOST_CHARS = 40_000
 
 
 def kept_as(message: AnyMessage) -> str | None:
-    """Return the mark of a tool result that must stay in requests, such as `skill pdf-forms`; None for other
-    messages."""
+    """Return the mark of a tool result that must stay in requests, such as `skill pdf-forms`; None for other messages
+    and for failed results.
+    """
     if message.type != "tool" or message.status == "error" or not isinstance(message.artifact, dict):
         return None
     return message.artifact.get(KEPT_AS)

@@ -338,8 +338,11 @@ _HANDED_OFF = "Not run: another call handed the conversation off to the parent g
 
 
 def apply_after_wave(update: PlanUpdate) -> None:
-    """Add the messages that middleware and calls of the finished wave left for the history; end planning at their
-    handoffs."""
+    """Add the messages that middleware and calls of the finished wave left for the history.
+
+    Messages of middleware wait until no call of the wave waits and planning has not ended. A handoff, which is a call's
+    command to the parent graph, skips the waiting calls and ends planning.
+    """
     if not update.loop["waiting"] and update.loop["outcome"] is None:
         for message in update.loop.pop("extras", {}).get("messages", []):
             update.add_message(message)

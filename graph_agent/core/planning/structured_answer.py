@@ -51,10 +51,12 @@ async def ask_for_structure(
 ) -> StructuredAnswer | None:
     """Ask for an answer that fits a schema, and send an invalid one back up to `REPAIRS` times with its error.
 
-    The first reply is streamed if the provider enforces the schema (see `ask_for_answer`); repairs are not.
+    The first reply is streamed if the provider enforces the schema (see `ask_for_answer`); repairs are not. A reply
+    that is cut off counts as invalid, unless it is JSON. Not repaired is an answer for which the `handle_errors` of the
+    strategy gives no message, or whose check is too slow. After an empty reply, no tools are offered.
 
     Args:
-        exchange: The requests of the pass.
+        exchange: The requests of the pass. Gets a warning if a repair replaces a streamed reply.
         response: The schema.
         quiet: Keep the first reply out of the message stream, too.
         was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
@@ -66,6 +68,7 @@ async def ask_for_structure(
 
     Raises:
         RefusedError: The model or its provider refused; the error's message is the answer.
+        ConfigError: The `handle_errors` function failed.
         Exception: The error of the last provider.
     """
     tail, fault, reply = list[AnyMessage](), "", AIMessage("")

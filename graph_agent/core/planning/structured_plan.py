@@ -135,14 +135,16 @@ def _answer_in(plan: PlanningResult) -> str:
 def _planned(
     reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
 ) -> Planned:
-    """Build the result of a valid plan.
+    """Build the result of a valid plan; its message has the answer, or without one the reasoning, as text.
+
+    Planning ends after a plan of status `done`, without calls, or of the planner `dag`.
 
     Args:
         reply: The reply that holds the plan.
         plan: The parsed plan.
-        calls: Its calls, each after those it needs.
+        calls: The plan's calls, each after those it needs.
         usage: Usage of all requests for the plan.
-        planner: The session's planner; with `dag`, the calls of the first plan are the last ones.
+        planner: The session's planner.
         answer: The answer of a plan without calls; empty without one.
     """
     last = plan.status == "done" or planner == "dag" or not calls

@@ -120,11 +120,12 @@ async def renew_summary(exchange: Exchange, stored: Sequence[StoredEvent], new: 
 def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversation: Sequence[AnyMessage]) -> int:
     """Return the index of the first message to keep; 0 for no cut.
 
-    It is a stored message: a message that a hook carries is not in the requests of the next input, which would then
-    hold the whole conversation.
+    It is the first stored message from the cut on that is no tool result; if there is none, the last such message
+    before the cut. A message that a hook carries is not in the requests of the next input, which would then hold the
+    whole conversation.
 
     Args:
-        request: The messages of the request.
+        request: The messages of the request; one has the id `kept_from`.
         kept_from: Id of the first message to keep, stored or carried; None for no cut.
         conversation: The stored messages.
     """

@@ -141,7 +141,11 @@ class ExpectedAnswer(_Part):
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, pattern: str | None) -> str | None:
-        """Raise `ValueError` if the pattern is invalid or too large."""
+        """Raise `ValueError` if the pattern is invalid, too large, or has the flag x.
+
+        Nesting that is too deep raises `RecursionError`, a repeat count that is too large `OverflowError`. The pattern
+        is not compiled.
+        """
         if pattern is not None:
             check_pattern(pattern)
         return pattern

@@ -131,7 +131,10 @@ def check_matchers(expected: Any) -> None:
 
 
 def _matcher_in(expected: Any) -> tuple[str, Any] | None:
-    """Return kind and value of a matcher, such as `("$contains", "Bergen")`; None if the value is not a matcher."""
+    """Return kind and value of a matcher, such as `("$contains", "Bergen")`; None if the value is not a matcher.
+
+    A matcher is a mapping of one key that begins with `$`; whether its kind exists is not checked.
+    """
     if not isinstance(expected, Mapping) or len(expected) != 1:
         return None
     ((kind, given),) = expected.items()

@@ -250,7 +250,7 @@ def describe_card(card: AgentCard) -> str:
 
 
 def _line(text: str, max_chars: int) -> str:
-    """Return a text in one line of at most `max_chars` characters."""
+    """Return a text in one line, cut to `max_chars` characters; a cut text also ends with `…`."""
     return excerpt(" ".join(text.split()), max_chars)
 
 

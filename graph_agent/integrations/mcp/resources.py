@@ -93,7 +93,13 @@ async def _request(server: McpServer, name: str, work: _Work, arguments: dict[st
 
 
 async def _list_resources(session: ClientSession, arguments: dict[str, Any]) -> str:
-    """Return the resources and resource templates of a server, one JSON object a line."""
+    """Return the resources and resource templates of a server, one JSON object a line; no templates if it has no such
+    list.
+
+    Args:
+        session: The session with the server.
+        arguments: Not used; for the signature of the offered tools.
+    """
     listed: list[Any] = [each async for page in read_pages(session.list_resources) for each in page.resources]
     try:
         pages = read_pages(session.list_resource_templates)

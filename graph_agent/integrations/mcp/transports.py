@@ -96,7 +96,11 @@ async def open_transport(
 
 @asynccontextmanager
 async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """Start a server's process, connect to it, and end it on exit; raise `NotStartedError` if that fails."""
+    """Start a server's process, connect to it, and end it on exit; raise `NotStartedError` if that fails.
+
+    The commands `python` and `python3` run this process's interpreter. The process receives the variables in `env` and
+    basics such as PATH, and nothing else of the environment, so that no secret leaks.
+    """
     options: Any = config.options
     command = options["command"]
     parameters = StdioServerParameters(

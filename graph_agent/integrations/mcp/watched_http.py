@@ -247,7 +247,14 @@ class WatchedClient:
             return httpx.Response(204, request=request)
 
     def _lost(self, request: httpx.Request, request_id: RequestId | None, loss: Loss) -> httpx.Response:
-        """Report a lost request, and return an empty response with status 202."""
+        """Report a lost request, and return an empty response with status 202, so that the transport neither raises nor
+        waits.
+
+        Args:
+            request: The request.
+            request_id: Id of its MCP request; None for a message without one, whose loss is only logged.
+            loss: How it was lost.
+        """
         if request_id is None:
             logger.debug("A message to an MCP server was lost: %s", loss.reason)
         else:

@@ -365,7 +365,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the first 800 characters of a text, with each white space as a single blank."""
+    """Return the first 800 characters of a text, with each run of white space as one blank, and none at the ends."""
     return " ".join(text[: 10 * WIDTH].split())
 
 

@@ -160,7 +160,9 @@ class ServerSettings(CheckedModel):
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable of a field of `ServerSettings`, e.g. `GRAPH_AGENT_DRAIN_S`."""
+    """Return the environment variable of a field of `ServerSettings`, e.g. `GRAPH_AGENT_DRAIN_S`; for `keys`,
+    `GRAPH_AGENT_API_KEYS`.
+    """
     return KEYS_VARIABLE if field == "keys" else f"GRAPH_AGENT_{field.upper()}"
 
 

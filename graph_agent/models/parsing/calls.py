@@ -308,6 +308,12 @@ class Scanner:
             self.cuts[self._cuts_before_fence :] = [Cut(fence.start, end, prose)]
 
     def _bracket(self, start: int) -> int:
+        """Read the value at an opening bracket, record its calls or its damage, and return where the scan goes on.
+
+        The value is JSON or a Pythonic list of calls.
+
+        Calls count in a block of calls, in an envelope, or if the value stands alone; other values are skipped as text.
+        """
         page, fence = self._page, self._fence
         trusted = fence is not None and fence.is_call
         if PYTHONIC_LIST.match(self._text, start):

@@ -20,6 +20,9 @@ class _Adapter:
     """Overrides a method of `ChatAnthropic`; it precedes that class in the bases of an adapted class."""
 
     def _make_message_chunk_from_anthropic_event(self, event: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Return what LangChain makes of an event of a stream, with the usage of `message_start` if LangChain left it
+        out.
+        """
         chunk, block = super()._make_message_chunk_from_anthropic_event(event, **kwargs)  # type: ignore[misc]  # of ChatAnthropic
         if chunk is not None and event.type == "message_start" and chunk.usage_metadata is None:
             chunk.usage_metadata = _usage_of(getattr(event.message, "usage", None))

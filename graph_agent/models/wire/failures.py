@@ -30,10 +30,11 @@ class ReplyFailureError(Exception):
 
 
 def failure_in(reply: Any) -> ReplyFailureError | None:
-    """Return the error in a reply, or in a chunk of one; None if there is none.
+    """Return the error in a reply, or in a chunk of one; None if there is none. Does not raise it.
 
-    Known forms are `{"error": …}` with an object or a text, a list of one such object, `{"object": "error", …}`,
-    `{"type": "error", …}`, `{"detail": …}` without choices, MiniMax's `base_resp`, and OpenRouter's error in a choice.
+    Known forms are `{"error": …}` with an object or a text, `{"object": "error", …}`, `{"type": "error", …}`,
+    `{"status": "error", …}`, MiniMax's `base_resp`, OpenRouter's error in a choice, and `{"detail": …}` or
+    `{"message": …}` with an HTTP status from 400 to 599 but no `choices`; also a list of one such object.
 
     Args:
         reply: The decoded JSON, of any type.

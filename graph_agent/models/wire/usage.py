@@ -27,6 +27,9 @@ def reports_differences(model: object) -> bool:
 
 @lru_cache(maxsize=128)
 def _reports_differences(cls: type) -> bool:
+    """Whether the chunks of a model class report only their own usage; decided by the package of the class or its
+    bases.
+    """
     modules = [each.__module__ for each in cls.__mro__]
     own = [module for module in modules if module.startswith(_REPORT_DIFFERENCES)]
     return bool(own) and not own[0].startswith(_REPORT_TOTALS)

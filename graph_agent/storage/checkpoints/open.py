@@ -40,8 +40,8 @@ def strict_serializer() -> StrictSerializer:
 async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     """Open a saver by its URL, and close it on exit.
 
-    Its reads are checked (see `guard_reads`). A missing SQLite file is created now and its tables at the first use; the
-    tables in PostgreSQL are created now.
+    Reads from a database are checked (see `guard_reads`). An SQLite file is recorded as one that tools must not change;
+    a missing one is created now and its tables at the first use. The tables in PostgreSQL are created now.
 
     Args:
         url: `sqlite:///FILE`, relative to `folder` or absolute; `postgresql://…` in libpq's syntax (needs the extra
@@ -49,8 +49,8 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
         folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
-        ConfigError: If the URL is of another kind, or the database cannot be opened.
-        ImportError: If the extra `postgres` is needed and not installed.
+        ConfigError: The URL is of another kind, or the database cannot be opened.
+        ImportError: The extra `postgres` is needed and not installed.
     """
     if url == MEMORY:
         from langgraph.checkpoint.memory import InMemorySaver

@@ -100,6 +100,9 @@ class SharedLimits(RequestLimits):
         per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Open the database of the workers, so that an unusable folder is logged at the start; the parameters are those
+        of the class. An unusable database raises nothing: limits then count in this process alone.
+        """
         super().__init__(concurrent, per_minute, clock)
         self._folder = folder
         self._kind = kind

@@ -171,8 +171,10 @@ class Attempt:
     async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
         """Wait until no equal request runs, exclude others until `aclose`, and read the record of an earlier attempt.
 
+        Sets `token` and `session` from the record, unless there is none or it has expired.
+
         Args:
-            check: Awaited after the wait; an exception ends the attempt.
+            check: Awaited after the wait; an exception ends the attempt, as does one of the database.
             is_draining: Whether the server stops, which raises `ProblemError` during the wait.
         """
 

@@ -282,7 +282,12 @@ class Key:
     def session_of(self, request: ChatRequest, token: str) -> str:
         """Return the id of the session for a request.
 
-        That of a new chain is made of the key, so that repetitions have the same.
+        A request without a session, or with the one made of `token`, begins a chain; the id is then made of the key, so
+        that repetitions have the same. Any other request keeps its session.
+
+        Args:
+            request: The request, resolved.
+            token: Token of the response that the request begins.
         """
         is_new = request.session_id in (None, response_id(token))
         return response_id(self._token) if is_new else str(request.session_id)

@@ -115,7 +115,9 @@ class ResponsesSocket:
         return message
 
     async def _stop(self) -> None:
-        """Wait until the server stops, and end the queue of messages."""
+        """Wait until the server stops; then end the queue of messages, and have the connection closed with code
+        1012.
+        """
         await self._stopping.wait()
         self._close = (_SERVICE_RESTART, "The server is stopping.")
         self._messages.put_nowait(None)
