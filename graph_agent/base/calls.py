@@ -145,9 +145,10 @@ def canonical_calls(calls: list[Call]) -> list[ToolCall]:
 
 
 def checked_call(id_: str, name: str, arguments: Any) -> Call:
-    """Build a call with its arguments converted to plain JSON; a call whose arguments cannot be used has `fault` set.
+    """Build a call with its arguments converted to plain JSON; their type is not checked.
 
-    The name and id are sanitized; an empty name becomes `UNNAMED`.
+    The name and id are sanitized; an empty name becomes `UNNAMED`. If the arguments have a number that is not finite,
+    or are nested too deeply, `fault` has the reason and `arguments` is empty.
     """
     read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:

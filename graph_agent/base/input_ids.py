@@ -106,6 +106,11 @@ def digest_of(given: Any) -> str:
 
 
 def _comparable(value: Any) -> Any:
+    """Return an input as plain JSON that is equal for equal inputs; tuples become lists.
+
+    Of a message only type, content, name and tool calls count, and no field that is empty: its id and metadata differ
+    in a repetition.
+    """
     if isinstance(value, BaseMessage):
         fields = ("type", "content", "name", "tool_calls", "tool_call_id")
         return {name: _comparable(found) for name in fields if (found := getattr(value, name, None))}

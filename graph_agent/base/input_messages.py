@@ -18,6 +18,9 @@ _MARKS = {CONTEXT_MARK, STEERING_MARK}
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
     """Return the user input at the end of a history, oldest first, that no run has processed; empty if there is none.
 
+    The end begins after the last reply, tool result, or processed message; messages of the framework in it are left
+    out.
+
     Args:
         messages: The history.
         last_input_id: Id of the newest message that was processed; empty if none was.

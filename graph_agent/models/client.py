@@ -221,7 +221,6 @@ class ModelClient:
                     bound,
                     rendered,
                     settings,
-                    attempt.rules,
                     quiet=silent,
                     watch=watch,
                     decoder=decoder,
@@ -378,7 +377,6 @@ class ModelClient:
         bound: Binding,
         rendered: Sequence[BaseMessage],
         settings: LoopConfig,
-        rules: WireRules,
         *,
         quiet: bool,
         watch: StreamWatch | None,
@@ -395,7 +393,6 @@ class ModelClient:
             bound: The model with its options.
             rendered: The messages in the form of the endpoint.
             settings: The retries and time limits.
-            rules: Not used (remove it).
             quiet: Keep the reply's tokens out of the message stream.
 
         Raises:

@@ -64,7 +64,10 @@ class MessageGate:
             self._deliver(*self._waiting.popleft())
 
     def drop(self) -> None:
-        """Drop all waiting entries and reset the gate for another reply."""
+        """Drop all waiting entries and reset the gate for another reply.
+
+        Removes from `seen` the ids of the messages of which no entry was sent yet.
+        """
         for entry, _ in self._waiting:
             if (id_ := _id_of(entry)) is not None and id_ not in self._sent_ids:
                 self._seen.discard(id_)

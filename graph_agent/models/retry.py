@@ -388,7 +388,9 @@ class _Attempt(TokenTimeout):
     def read(self, reply: AIMessage) -> AIMessage:
         """Return the complete reply with exactly the calls that were sent, or with all of them as invalid calls.
 
-        A reply whose stream ended inside a call, or may have, is marked in its metadata; see `mark_incomplete`.
+        They are invalid if the fragments of streamed calls cannot be assigned with certainty. Calls with blank
+        arguments become valid ones. A reply whose stream ended inside a call, or may have, is marked in its metadata;
+        see `mark_incomplete`.
         """
         readers = dict.fromkeys([self._reader, *self._readers.values()])
         arguments = [raw for reader in readers for raw in reader.calls.arguments]

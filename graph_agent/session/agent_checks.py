@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def check_further_tools(graph: CompiledAgentGraph, names: Iterable[str]) -> None:
-    """Raise `ConfigError` if the names of further tools collide with each other or with those of the agent's tools."""
+    """Raise `ConfigError` if the names of further tools cannot be given to a model together with the agent's tools.
+
+    A name must not be empty, nor equal another one, also not in the form that providers accept.
+    """
     ToolAliases([*graph.builder.deps.toolbox.names, *names])
 
 

@@ -396,11 +396,22 @@ async def lock_for_removal(saver: BaseCheckpointSaver[Any], session_id: str) -> 
 
 
 async def remove_sessions(url: str, session_ids: Iterable[str]) -> AsyncGenerator[str]:
-    """Delete sessions and those of their background tasks, and yield the id of each that existed, after its removal.
+    """Delete sessions and those of their background tasks.
 
-    Each is deleted in one transaction: its checkpoints, the records of its calls in them, and its unread notes. `url`
-    is the database, `sqlite:///FILE` or `postgresql://…`. Raises `SessionBusyError` if a run of one is in progress, and
-    `ConfigError` if the database cannot be opened; the earlier ones stay deleted.
+    Each is deleted in one transaction: its checkpoints, the records of its calls in them, and its unread notes. If one
+    fails, the earlier ones stay deleted.
+
+    Args:
+        url: The database, `sqlite:///FILE` or `postgresql://…`.
+        session_ids: The sessions.
+
+    Yields:
+        The id of each given session that existed, after its removal; not those of background tasks.
+
+    Raises:
+        SessionBusyError: A run of one is in progress.
+        InputError: An id has a lone surrogate.
+        ConfigError: The database cannot be opened.
     """
     async with _open(url) as (tables, saver):
         for id_ in map(check_session_id, session_ids):

@@ -250,8 +250,9 @@ def _key(request: Mapping[str, Any], call: HeldCall) -> tuple[str, str]:
 
 
 async def _decision(decide: OnApproval, call: HeldCall) -> Any:
-    """Return the decision of a callback on a call, with its name; `InputError` if it returns neither a bool nor a
-    decision.
+    """Return the decision of a callback on a call as a dict; `decided_by` is `on_approval` unless the callback sets it.
+
+    A bool stands for approving or rejecting. Raises `InputError` if the callback returns neither a bool nor a mapping.
     """
     given = decide(call)
     if inspect.isawaitable(given):

@@ -22,7 +22,10 @@ class ConsumerTracker:
         """The event loop that reads an asynchronous stream; None for a blocking one."""
 
     def begin(self, stream: ClosingStream[Any] | ClosingIterator[Any]) -> None:
-        """Record that `stream` is being read, in the running event loop if it is asynchronous."""
+        """Record that `stream` has a reader now, in the running event loop if it is asynchronous.
+
+        Clears `is_left`. The stream is referenced weakly, so that the tracker does not keep it alive.
+        """
         self.is_left = False
         self._stream = weakref.ref(stream)
         self._loop = asyncio.get_running_loop() if isinstance(stream, ClosingStream) else None

@@ -26,12 +26,16 @@ _RESERVED = frozenset(
 
 
 def check_headers(headers: Mapping[str, str], *, has_keys: bool = False, session_header: str = "") -> None:
-    """Check the headers that are configured to hold credentials; raise `ConfigError` if one is invalid or reserved.
+    """Check the headers that are configured to hold credentials, and the session's header.
 
     Args:
         headers: Credential → header.
         has_keys: Whether the server has API keys, whose headers tools must not receive.
         session_header: The configured name of the header with the session's id; empty for the default.
+
+    Raises:
+        ConfigError: A header is not a valid name, has a fixed meaning, such as `content-type` or `x-session-id`, or
+            holds the session's id or, with `has_keys`, an API key.
     """
     if session_header.lower() in (_RESERVED | KEY_HEADERS) - {"x-session-id"}:
         raise ConfigError(f"session_header: the header {session_header!r} means something else; write e.g. X-Chat-Id.")

@@ -202,6 +202,11 @@ def _meta_schema() -> Any:
 
 @functools.cache
 def _bounded(validator: Any) -> Any:
+    """Return a subclass of a validator class of `jsonschema` that stops at the time limit in `_until`.
+
+    Each keyword raises `SlowSchemaError` after the limit. `pattern`, `patternProperties`, `additionalProperties` and
+    `uniqueItems` are the implementations of this module, because the library's may take unbounded time.
+    """
     ours: dict[str, _Keyword] = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,

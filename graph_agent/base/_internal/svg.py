@@ -86,7 +86,10 @@ def graph_svg(nodes: Mapping[str, str], edges: Sequence[Edge], title: str = "Gra
 
 
 def _layers(nodes: Mapping[str, str], edges: Sequence[Edge]) -> list[list[str]]:
-    """Return the node ids by their distance from the first node; unreachable ones are in the last layer."""
+    """Return the node ids by their distance from the first node, in the order of `nodes`.
+
+    Unreachable ones are in the layer of the farthest reachable ones.
+    """
     first = next(iter(nodes))
     distance = {first: 0}
     pending = [first]

@@ -301,8 +301,11 @@ async def run_delegate(
 def _share(task: Task, attempts: Usage) -> RemainingBudget:
     """Return one delegation's share of the remaining budget; it is equal for all delegations of the wave.
 
+    Tokens and cost are divided, time is not, as delegations run in parallel. Without a budget the share has no limits.
+
     Args:
-        attempts: Usage of the earlier attempts of this delegation.
+        task: One delegation of the wave.
+        attempts: Usage of the earlier attempts of this delegation, which counts as used.
     """
     if not has_budget(task.settings):
         return RemainingBudget()

@@ -57,9 +57,10 @@ class HistoryCompression(LoopHook):
         self._cache: dict[bytes, str] = {}
 
     async def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
-        """Return message id → compressed text of each long result, compressed concurrently or taken from the cache.
+        """Return message id → compressed text of each long result, except for the newest `keep_newest`.
 
-        Raises what `compress` raises, and `TypeError` if it returns no text.
+        Results without an id are left out. The others are compressed concurrently, or taken from the cache, which is by
+        content. Raises what `compress` raises, and `TypeError` if it returns no text.
         """
         old = results[: len(results) - self._keep_newest]
         long = [result for result in old if len(result.text) > self._over_chars and result.id]

@@ -82,7 +82,11 @@ async def _collect(toolbox: Toolbox, tasks: Mapping[str, BackgroundTask]) -> dic
 
 
 def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: DelegationResult) -> None:
-    """Add the event and the notice of a background task's result or question, and count its usage."""
+    """Add the event and the notice of a background task's result or question, and count its usage.
+
+    The text in the notice is truncated, and fenced if untrusted; the event has the whole. The task's entry in the state
+    is replaced, or removed at its end. Turns are not counted.
+    """
     name, step = task["delegate"], update.loop["step"]
     call: Call = {"id": id_, "name": delegation_name(name), "arguments": {}}
     # `read_result` would find the result of the call itself, which reports the start.

@@ -208,8 +208,11 @@ class Exchange:
                     raise failure
 
     def begin_request(self, request: NextRequest) -> NextRequest:
-        """Make a request the newest one, and return it, shortened if the model has refused one of its length in this
-        input."""
+        """Make a request the newest one, and return it.
+
+        It is shortened if the model has refused one of its length in this input; this holds for the later requests of
+        the pass and is warned of. A hook's request is not shortened.
+        """
         if request.of_hook is None and "too_long" in request.loop.get("recovery", {}):
             request = self.adopt(fitted(request))
         self.sent = request

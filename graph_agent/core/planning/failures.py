@@ -44,9 +44,10 @@ def error_event(step: int, kind: str, message: str, *, advises: bool = False, hi
     Args:
         step: Number of the plan.
         kind: Category of the error.
-        message: What failed, for the user.
-        advises: Whether the message ends in advice for the developer, after its last semicolon.
-        hint: Advice for the developer; empty for that of the message or of the kind.
+        message: What failed, for the user; kept whole in the event.
+        advises: Whether the part of the message after its last semicolon is advice for the developer; if there is one,
+            it becomes the event's hint in place of `hint`.
+        hint: Advice for the developer; empty for that of the kind.
     """
     what, separator, advice = clean(message).rpartition("; ")
     hint = hint or _HINTS.get(kind, "The log has the details.")

@@ -107,7 +107,12 @@ def _warn_of_withheld_choice(exchange: Exchange) -> None:
 
 
 async def _first_plan(exchange: Exchange) -> Planned:
-    """Ask for the next wave, without loop hooks; again in text if the model's server ignores native tools."""
+    """Ask for the next wave, without loop hooks; again in text if the model's server ignores native tools.
+
+    It asks in text from the beginning if this process knows that the server drops tools. It asks again only once per
+    input and before any work; later, markup of a call is cut from the reply instead. A native call is recorded for the
+    model, so that its replies are not doubted again.
+    """
     request = exchange.request
     if request.agent.models.drops_tools.get(request.model.name):
         apply_known_drop(exchange)

@@ -233,8 +233,9 @@ def _comparable(content: Any) -> Any:
 def stop_repetition(update: PlanUpdate) -> bool:
     """Find a loop at the end of the input's calls and respond to it; return whether that ended planning.
 
-    The first time, the model gets a notice; then the tools are withheld until the next input; then planning ends. Equal
-    results of different calls are only recorded.
+    While the calls have equal results, too, the model gets a notice; then the tools are withheld until the next input;
+    then planning ends. Calls that repeat with other results bring only one notice. Equal results of different calls are
+    only recorded. With `loop_detection` off, withheld tools are given back.
     """
     settings, waves = update.settings, update.loop["waves"]
     if not settings.loop_detection:

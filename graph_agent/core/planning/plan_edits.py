@@ -112,10 +112,14 @@ async def start_calls(
 
 
 async def start_waiting_calls(update: PlanUpdate) -> bool:
-    """Run the waiting calls of the wave that are ready, and ask what its delegations ask; return whether there are any.
+    """Run the waiting calls of the wave that are ready, and ask what its delegations ask.
 
     Calls that can never run get a result with the reason, as do calls that an edit has made need each other. If the
     recursion limit allows no further wave, all get one, and planning ends.
+
+    Returns:
+        False if neither a call is ready nor a delegation asks, so that `plan` goes on; otherwise True, also at the
+        recursion limit.
     """
     wave = update.wave_events
     calls, chosen = update.loop["waiting"], update.select_waiting(wave)

@@ -86,9 +86,11 @@ def _is_marked(message: AnyMessage) -> bool:
 
 
 def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
-    """Return the form in which the model receives a user's steering, a failed input, or a reply that was cut off.
+    """Return the form in which the model receives a message.
 
-    Any other message is returned unchanged.
+    A user's steering is put into the template `steering`. The report of a failed input becomes a short note after the
+    part of the answer that was streamed. A reply that was cut off loses its calls without a name, and their results
+    become notices of the framework. Any other message is returned unchanged.
     """
     if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs:
         return with_message_text(message, prompts.render("steering", content=message.text))

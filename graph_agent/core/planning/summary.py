@@ -271,5 +271,7 @@ def _lines(message: AnyMessage) -> str:
 
 
 def _short(text: str, chars: int) -> str:
-    """Return a text truncated to `chars` characters."""
+    """Return a text truncated to `chars` characters: the beginning and end stay, with a line in between that is not
+    counted.
+    """
     return truncate(text, max_chars=chars, max_lines=_MOST_LINES).text

@@ -107,7 +107,10 @@ def _is_made_from(found: CheckpointTuple, original: CheckpointTuple) -> bool:
 
 
 def _have_one_original(copy: CheckpointTuple, other: CheckpointTuple) -> bool:
-    """Whether two checkpoints look like copies of the same one. The forks of two replays look the same."""
+    """Whether two checkpoints look like copies of the same one: forks with equal parent, step and channel versions.
+
+    The forks of two replays look the same.
+    """
     return (
         copy.metadata.get("source") == other.metadata.get("source") == "fork"
         and copy.checkpoint["channel_versions"] == other.checkpoint["channel_versions"]

@@ -560,7 +560,8 @@ def is_approval(entry: Mapping[str, Any]) -> bool:
 def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approval_decision"]) -> bool:
     """Whether an event is of this type, and the approval is for a call of the agent itself, asked by its own policy.
 
-    Calls of delegates have ids of their own, which may equal those of the agent's calls.
+    It is not one of a delegate or of middleware, which the event names. Calls of delegates have ids of their own, which
+    may equal those of the agent's calls.
     """
     return entry["type"] == type_ and not any(field in entry for field in _SOURCES)
 

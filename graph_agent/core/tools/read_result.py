@@ -132,5 +132,8 @@ async def _read_result(
     ] = MOST_RESULT_CHARS,
     events: _Events = None,
 ) -> str:
-    """Return a part of an earlier output: the code of the tool."""
+    """Return a part of an earlier output, after a line with its range: the code of the tool.
+
+    Raises `ToolException` if no call with the id has a result, or `offset` is past the end.
+    """
     return read_part(events or [], id, offset, min(length, MOST_RESULT_CHARS))

@@ -307,7 +307,7 @@ _SAMPLES = "a0A-_ .!é\n"
 def _member(members: list[Any]) -> str:
     """Return a character that a set of a parsed pattern contains, by the first member of the set.
 
-    For a negated set it is a sample character that the set does not exclude.
+    For a negated set it is the first sample character that the set does not exclude, or `~` if it excludes all of them.
     """
     operation, given = members[0]
     match str(operation):

@@ -94,10 +94,13 @@ class RecordedTest:
             return cast("Agent", given())
 
     def close(self, *, passed: bool) -> None:
-        """End the test: store the recorded sessions if it `passed`, and compare the replayed ones with their
-        recordings.
+        """End the test: store its recorded sessions if it `passed`; compare the replayed ones with their recordings.
 
-        Raises `AssertionError` with the first difference and the command that records the test again.
+        A recording is not changed by a failed test. Replays are compared in either case.
+
+        Raises:
+            AssertionError: A replay differs from its recording; the message has the first difference and the command
+                that records the test again.
         """
         for file, (graph, tape) in self._open.items():
             found = graph.get_state({"configurable": {"thread_id": file.stem}}).values

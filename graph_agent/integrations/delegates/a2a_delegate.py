@@ -86,7 +86,10 @@ class A2ADelegate:
         return await self._agent.collect(task)
 
     async def wait(self, task: BackgroundTask) -> None:
-        """Wait until a task in the background ends, or asks a new question."""
+        """Wait until a background task ends, asks a new question, or is unknown to the agent.
+
+        While the agent cannot be reached, which is logged, the task is read again after 2 s. Only cancellation raises.
+        """
         await self._agent.wait(task)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:

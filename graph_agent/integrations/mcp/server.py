@@ -121,23 +121,28 @@ class McpServer:
     async def _send(
         self, send: Callable[[ServerConnection], Awaitable[T]], name: str, *, repeatable: bool, reads: bool = False
     ) -> T:
-        """Send with `send` over a usable session, and once more over a new one if that is safe after a loss.
+        """Send with `send` over a usable session; after a loss, once more over a new session if that is safe.
+
+        It is safe if the request certainly had no effect, or may be sent twice. A request that was lost alone, in a
+        session that still works, is not sent again, as it would be refused again.
 
         Args:
             send: Sends over a connection.
             name: Name of the tool, for errors.
             repeatable: Whether it may be sent twice.
-            reads: Whether it certainly changes nothing, so that a loss has no unknown effect.
+            reads: Whether it certainly changes nothing, so that a loss has no unknown effect. Does not allow a
+                repetition.
 
         Raises:
-            McpCallError: The server will not answer, or cannot be reached.
+            McpCallError: The request was lost and not sent again, was lost twice, or the server cannot be reached;
+                `may_have_run` states whether it may have had an effect.
         """
         first_loss: Loss | None = None
         while True:
             try:
                 connection = await self._usable_connection()
             except McpServerError as error:
-                ran = first_loss is not None and first_loss.may_have_run
+                ran = first_loss is not None and first_loss.may_have_run and not reads
                 raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
             try:
                 return await send(connection)

@@ -282,7 +282,11 @@ class Folder:
         return _Place(opened[-1], ".", "/".join(names) or ".")
 
     def _check_writable(self, path: str) -> None:
-        """Raise `PathError` if a path below the root is protected."""
+        """Raise `PathError` if a path below the root must not be written.
+
+        That is so below a path of `protected` (letter case is ignored), for files from which git would run programs,
+        and for the agent's own files, such as its database, unless a reviewer has approved the running call.
+        """
         # Some file systems do not distinguish case.
         below = f"{path}/".casefold()
         if any(below.startswith(f"{each}/".casefold()) for each in self.protected):

@@ -98,13 +98,14 @@ class InputRunner:
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
         """Run one input to its end, with the messages that were queued to follow it; return the exit status.
 
-        The status is 0, 1 if an input failed or was aborted, 4 if the session waits for an answer, or 130 after Ctrl-C.
+        Questions of the run are put to a person; an answer that the session refuses is asked again. The status is 0, 1
+        if an input failed or was aborted, 4 if no one answered, or 130 after Ctrl-C.
 
         Args:
             session: The session.
             text: The input.
-            show: Whether to print the input first.
-            warnings: The warnings that the agent has for every input; they are printed first.
+            show: Whether to print the input, before anything else.
+            warnings: The warnings that the agent has for every input; they are printed before the run.
         """
         report = self._report(session)
         if show:

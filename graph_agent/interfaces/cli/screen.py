@@ -270,7 +270,10 @@ class PromptScreen(LiveScreen):
             self._unfinished = ""
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Set the calls that the next prompt displays; calls first print the kept rest of the streamed text."""
+        """Set the calls that the next prompt displays, none for an empty list.
+
+        If there are calls, the streamed text's unfinished line is printed first.
+        """
         if calls:
             self.end_stream()
         self._calls = calls

@@ -218,7 +218,9 @@ class _AnthropicDialect(ChatDialect):
         yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
 
     def break_frames(self) -> Iterable[str]:
-        """Yield the end of the open block, because each message is a block."""
+        """Yield the end of the open content block between two messages of the answer; each message has its own
+        block.
+        """
         # Each message is a block.
         yield from self._stop_frames()
 

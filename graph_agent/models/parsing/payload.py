@@ -73,8 +73,10 @@ class _NoLiteralError(ValueError):
 def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[ParsedCall] | None:
     """Parse a list of calls in Python's notation, or one call per line, from ``text[start:end]``; nothing is evaluated.
 
-    None if the text has anything else, exceeds 100,000 characters, or the budget `work` is used up. A call's arguments
-    are keywords with literal values, or a single dict in their place. A chain of attributes is a dotted name.
+    A call's arguments are keywords with literal values, or a single dict in their place. A chain of attributes is a
+    dotted name, without a leading `default_api.`. A call within `print(…)` counts as the call itself.
+
+    None if there is no call, the text has anything else, exceeds 100,000 characters, or the budget `work` is used up.
     """
     # Checked before the text is copied: copies of many long texts would cost quadratic time.
     if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):

@@ -92,7 +92,9 @@ def is_envelope(value: Any) -> bool:
 
 
 def envelope_content(value: Any) -> str:
-    """Return the ``content`` of an envelope that is a whole chat message; empty for any other value."""
+    """Return the ``content`` of an object with ``tool_calls``, as in a whole chat message; empty for any other value or
+    a content that is no text.
+    """
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
 

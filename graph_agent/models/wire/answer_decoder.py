@@ -70,7 +70,9 @@ class AnswerDecoder:
     def __call__(self, text: str) -> str:
         """Add the next part of the reply; return the text that is decoded by it, empty if none.
 
-        What may be part of an escape or of a stop sequence is held back. Nothing is returned after the answer's end.
+        Prose is returned as it is, up to a stop sequence; an object that is no answer is returned with nothing cut.
+        Until the kind of reply is known, what may be part of an escape or of a stop sequence is held back. Nothing is
+        returned after the answer's end.
         """
         self.is_fed = True
         self._undecoded += text

@@ -73,7 +73,11 @@ def _status_in_text(error: BaseException) -> str | None:
 
 
 def status_of(exc: BaseException) -> int | None:
-    """Return the HTTP status (400 to 599) of an exception or its causes; None without one, as of a lost connection."""
+    """Return the HTTP status (400 to 599) of an exception or its causes; None without one, as of a lost connection.
+
+    Searches attributes, response, body, and the message, of the exception and its explicit causes and group members,
+    outermost first. Errors of aiohttp for a lost connection are skipped, as their code is not a status.
+    """
     for error in causes_of(exc):
         if type(error).__name__ in _CONNECTION_CLASSES:
             continue

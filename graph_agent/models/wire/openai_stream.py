@@ -202,7 +202,11 @@ class EventBuffer:
         self._is_json: bool | None = None
 
     def feed(self, part: bytes) -> list[str]:
-        """Add bytes; return the data of the events that they complete, empty if none."""
+        """Add bytes; return the data of the events that they complete, empty if none.
+
+        Events after `[DONE]` are dropped, and `is_over` is set by it. The data of an error event is returned as JSON
+        with the key `error`. The bytes of a JSON body are kept for `rest`.
+        """
         if self._is_json is False and not self._rest and not self._lines and _ONE_EVENT.match(part):
             return [part[6:-2].decode(errors="replace")]
         self._rest += part

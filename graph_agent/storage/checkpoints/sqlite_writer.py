@@ -230,7 +230,11 @@ class Writer:
         return self._jobs.get()
 
     def _run_batch(self, jobs: list[_Job]) -> None:
-        """Run jobs and commit; record the outcome of each in the job. A failed commit is the error of all of them."""
+        """Run jobs and commit; record the outcome of each in the job.
+
+        If one of several fails, all are rolled back and run again one by one, so that only the failed one is undone; a
+        job may therefore run twice. A failed commit, or `prepare`, is the error of all that have none.
+        """
         self._begin_error = None
         try:
             self._prepare()

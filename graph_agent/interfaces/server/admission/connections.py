@@ -112,7 +112,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Stop the header timeout, and let uvicorn start the application; called by the parser."""
+        """Stop the header timeout, and let uvicorn start the application; called by the parser.
+
+        If a request starts, its response is written through a transport that, at its end, leaves the client time to
+        read it.
+        """
         self._in_head, self._in_body, self._at_boundary = False, True, True
         self._stop_waiting()
         before: Any = self.cycle

@@ -448,6 +448,7 @@ def answer_form(call: HeldCall) -> dict[str, Any]:
 
     It requires `approved`, a boolean that has one value only if the call cannot be both run and stopped. `editedArgs`
     is in it if the call may be edited, `reason` if it may be rejected, and `response` if a text may replace its result.
+    `editedArgs` is required if the call cannot run as planned, `response` if a result is the only possible answer.
     """
     allowed = call["allowed_decisions"]
     runs, stops = bool({"approve", "edit"} & {*allowed}), bool({"reject", "respond"} & {*allowed})

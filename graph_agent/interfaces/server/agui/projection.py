@@ -397,7 +397,8 @@ class Projection:
     def _result(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
         """Yield the events of a call's result, and the end of its step if it is the last one.
 
-        Yields nothing for a result that an earlier run has shown.
+        The call is announced first if it was not. A delegation's subagent is ended, too, as finished or failed. A
+        result that the client has itself is not sent. Yields nothing for a result that an earlier run has shown.
         """
         if event["id"] in self._settled:
             return

@@ -103,7 +103,10 @@ class _WaitingParts(asyncio.Queue[Part | BaseException]):
 
 
 def _chars_of(part: Part | BaseException) -> int:
-    """Return the characters of a part's texts."""
+    """Return the characters of a part's texts, of answer, reasoning or event; 0 for any other part.
+
+    The sum over the waiting parts bounds the queue's memory.
+    """
     match part:
         case Token() | Reasoning():
             return len(part.text)

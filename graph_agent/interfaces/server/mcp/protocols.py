@@ -259,7 +259,13 @@ class StatelessRequest:
         raise _error(types.METHOD_NOT_FOUND, f"There is no method {method!r} here.")
 
     def _call(self, params: Mapping[str, Any]) -> ToolCall:
-        """Return the tool call that the parameters describe; raise `McpError` if their types are wrong."""
+        """Return the tool call that the parameters describe; the tool's name is not read.
+
+        The call can show forms only if the client supports them, and then raises `InputRequiredError` to do so.
+
+        Raises:
+            McpError: A type is wrong, or `inputResponses` comes without the `requestState` of its forms.
+        """
         meta, responses, state = params["_meta"], params.get("inputResponses"), params.get("requestState")
         arguments = params.get("arguments") or {}
         if (

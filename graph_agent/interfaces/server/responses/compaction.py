@@ -97,7 +97,7 @@ def _is_of_user(message: HumanMessage) -> bool:
 
 
 def _user_item(message: BaseMessage, id_: str) -> dict[str, Any]:
-    """Return a user's message as an input item."""
+    """Return a user's message as an input item; content blocks of types that the API lacks are left out."""
     blocks = [message.content] if isinstance(message.content, str) else message.content
     content = [part for block in blocks if (part := _part(block)) is not None]
     return {"id": id_, "type": "message", "role": "user", "status": "completed", "content": content}

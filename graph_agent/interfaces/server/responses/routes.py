@@ -73,7 +73,18 @@ class ResponsesEndpoint:
             raise
 
     async def _create(self, body: schemas.CreateResponse, *, branches: bool = False) -> Response:
-        """Run the request; with `branches`, in a new session if it continues a response."""
+        """Run the request; with `branches`, in a new session if it continues a response.
+
+        A request that was overtaken by another one continuing the same response is run again as a branch of that
+        response.
+
+        Args:
+            body: The body of the request.
+            branches: Whether the request continues a response in a new session, a branch.
+
+        Raises:
+            ProblemError: The request is invalid, or its session cannot be continued.
+        """
         try:
             async with AsyncExitStack() as claims:
                 answer = await self._answer(body, claims, branches=branches)

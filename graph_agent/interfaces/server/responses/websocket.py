@@ -80,9 +80,9 @@ class ResponsesSocket:
     async def serve(self) -> None:
         """Answer messages until the client leaves, the connection has lasted its time, or the server stops.
 
-        Then close it.
-
-        A response that has begun is completed first, unless the client has left.
+        A response that has begun is completed first, unless the client has left. Then the connection is closed, after
+        an error event if its time is over; a client that has left is not answered. Serving also ends if the client does
+        not read, or if more bytes of requests wait than a body may have.
         """
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stop())]
         try:
