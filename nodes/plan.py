@@ -147,11 +147,7 @@ async def _receive(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
 
 
 async def take_hooked_reply(update: PlanUpdate) -> None:
-    """Take over the reply as the hooks of middleware left it, and process notes.
-
-    Changes of the configuration and aborts are always processed; messages of the user only if no call waits and another
-    plan is allowed. After such a message planning goes on, and the answer stays in the history.
-    """
+    """Take over the reply as middleware left it, and process notes; after a user's message planning goes on."""
     apply_hooks(update)
     replaceable = not update.loop["waiting"] and (update.loop["outcome"] is None or may_replan(update))
     if await _receive(update, ["configure", "steer"] if replaceable else ["configure"]):

@@ -21,12 +21,10 @@ from graph_agent.core.tools.truncation import truncate_output
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
     """Run one tool call and return the update with its result; an error of the tool is a result, too.
 
-    A call that has a result, was removed, waits for a decision, or may have run before is not run, and its update says
-    so.
+    A call that has a result, was removed, waits for a decision, or may have run before does not run.
 
     Returns:
-        An update as a list of pairs (see `plan_node`): the result's message and event, the mark of the finished wave,
-        the tool's own writes, usage of the agent's model, and messages and handoff for the end of the wave.
+        An update as a list of pairs (see `plan_node`): the result's message and event, the tool's own writes, and usage.
 
     Raises:
         GraphInterrupt: The tool or middleware asks a person and has no answer yet.

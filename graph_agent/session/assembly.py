@@ -136,11 +136,7 @@ def assemble(
 
 
 def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
-    """Add the nodes of an agent and the edges between them to its graph, and return the graph.
-
-    Nodes are `plan`, `tools`, `delegate` and `finalize`; with hooks also `model` and those of the hooks, and with
-    approvals `approve`. Approvals also set `graph.edit_fault`.
-    """
+    """Add the four nodes of an agent, those of its hooks and approvals, and the edges; return the graph."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         "tools": (tools_node, Route),
