@@ -24,7 +24,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     A call that has a result, was removed, waits for a decision, or may have run before does not run.
 
     Returns:
-        An update as a list of pairs (see `plan_node`): the result's message and event, the tool's own writes, and usage.
+        An update as a list of pairs (see `plan_node`): the result's message and event, the tool's writes, and usage.
 
     Raises:
         GraphInterrupt: The tool or middleware asks a person and has no answer yet.

@@ -575,10 +575,7 @@ class SharedTransactions:
         self._joined, self._task = [], None
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """After a cancellation, set the futures of all shares to False, so that each caller commits alone.
-
-        Called when the task of a shared transaction has ended; does nothing if it ended by itself.
-        """
+        """After a cancellation of the shared task, set the futures of all shares to False: each commits alone."""
         if self._task is not task:
             return
         # A program that cancels all tasks cancels this one, too, perhaps before it begins; then each run commits alone.
