@@ -450,7 +450,7 @@ class StreamForwarder(StreamTap, ReplyForwarder):
     """Makes the model stream and forwards each token; several times cheaper than the graph's own stream."""
 
 
-_REASONING_NODES = ("plan", "finalize")
+_REASONING_NODES = ("plan", "model", "finalize")
 
 
 class ReasoningReader(AsyncCallbackHandler):

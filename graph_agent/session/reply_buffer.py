@@ -53,14 +53,16 @@ class ReplyBuffer:
         """Whether the stream has an entry that the consumer has not received."""
         self._timer: asyncio.TimerHandle | None = None
         """Writes the next entry; None if there is no text, or it is written already."""
+        self._loop = asyncio.get_running_loop()
+        """The run's event loop, which must be running when the buffer is made."""
         self._taken = asyncio.Event()
         """Set when the consumer takes the text; cleared by a node that waits for it."""
 
     async def add_text(self, text: str, message_id: str | None) -> None:
         """Add a piece of a reply's text, and wake the consumer; call it in the task of a node.
 
-        Waits while the buffer has `MOST_UNREAD` characters or more. `message_id` is the id of the reply; None if
-        unknown.
+        Waits while the buffer has `MOST_UNREAD` characters or more, but not in the event loop of a thread, in which
+        LangChain calls a blocking model. `message_id` is the id of the reply; None if unknown.
         """
         is_new, self._newest = message_id != self._newest, message_id
         self._pieces.append((message_id, text))
@@ -71,7 +73,8 @@ class ReplyBuffer:
             return
         if not self._is_written:
             self._announce(is_new=is_new)
-        while self._unread >= MOST_UNREAD:
+        # The consumer cannot wake the loop of another thread, in which the callbacks of a blocking model run.
+        while self._unread >= MOST_UNREAD and asyncio.get_running_loop() is self._loop:
             self._taken.clear()
             await self._taken.wait()
 

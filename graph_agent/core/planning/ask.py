@@ -54,7 +54,9 @@ async def plan_once(
             break
         await _end_paused(exchange, planned)
         tail, earlier = [*given, so_far], so_far
-        planned = await _send(exchange, exchange.sent, tail, quiet=quiet)
+        # The request that was sent is older than what its reply recorded in the loop state.
+        request = exchange.sent.override(loop=exchange.request.loop)
+        planned = await _send(exchange, request, tail, quiet=quiet)
         so_far = joined_turn(earlier, planned.message)
         planned = replace(planned, message=with_earlier_blocks(earlier, planned.message))
     request = exchange.sent
