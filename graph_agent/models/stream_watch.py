@@ -53,7 +53,7 @@ class TokenTimeout(AsyncCallbackHandler):
         """Loop time of the newest token, or of the beginning of the wait for the first one."""
         self._ends_at: float | None = None
         self._tokens = 0
-        self._paused = False
+        self._paused_at: float | None = None
 
     def begin(self) -> None:
         """Start both limits and reset the token count; call it when the request is sent."""
@@ -105,14 +105,16 @@ class TokenTimeout(AsyncCallbackHandler):
             self._since = self._loop.time()
 
     def pause(self) -> None:
-        """Suspend the limit between tokens until `resume()`, e.g. while a slow reader processes a token."""
-        self._paused = True
+        """Suspend both limits until `resume()`, e.g. while a slow reader processes a token."""
+        self._paused_at = None if self._loop is None else self._loop.time()
 
     def resume(self) -> None:
-        """End `pause()`, and restart the limit between tokens."""
-        self._paused = False
+        """End `pause()`, restart the limit between tokens, and extend the total limit by the time of the pause."""
         if self._loop is not None:
             self._since = self._loop.time()
+            if self._ends_at is not None and self._paused_at is not None:
+                self._ends_at += self._since - self._paused_at
+        self._paused_at = None
 
     def _check(self) -> None:
         # One timer a request, as to move a timer at each token costs more than the rest of this class. It cancels at
@@ -120,14 +122,18 @@ class TokenTimeout(AsyncCallbackHandler):
         assert self._loop is not None
         now, limit = self._loop.time(), self._next_limit()
         if limit is None or limit > now:
-            self._timer = self._loop.call_at(limit or now + (self._token_s or 0), self._check, context=Context())
+            # A pause has no limit; after at most a second, the limits that then apply are read.
+            later = now + min(self._token_s or 1.0, 1.0)
+            self._timer = self._loop.call_at(limit or later, self._check, context=Context())
         elif self._task is not None:
             self._expired = True
             self._task.cancel()
 
     def _next_limit(self) -> float | None:
         """Return the loop time at which a limit is exceeded unless a token arrives; None if no limit applies."""
-        if self._token_s is None or self._paused:
+        if self._paused_at is not None:
+            return None
+        if self._token_s is None:
             return self._ends_at
         next_token_at = self._since + self._token_s
         return next_token_at if self._ends_at is None else min(next_token_at, self._ends_at)

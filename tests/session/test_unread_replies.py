@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import Session, SessionStatus, create_graph_agent
@@ -38,6 +39,31 @@ class Writer(GenericFakeChatModel):
             await asyncio.sleep(0)
         if self.reasons:
             yield ChatGenerationChunk(message=AIMessageChunk(content="Done."))
+
+
+class BlockingWriter(BaseChatModel):
+    """Reports its tokens to the callbacks from the thread in which it blocks."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "blocking"
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **options: Any
+    ) -> ChatResult:
+        for _ in range(PIECES):
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=PIECE, id="m1"))
+            run_manager.on_llm_new_token(PIECE, chunk=chunk)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(PIECES * PIECE, id="m1"))])
+
+
+class Unchanging(AgentMiddleware[Any, Any]):
+    """Has a hook after each reply, for which the model is asked in a node of its own."""
+
+    rewrites_replies = False
+
+    def after_model(self, state: Any, runtime: Any) -> None:
+        return None
 
 
 def session(*, reasons: bool = False) -> tuple[Session, list[int]]:
@@ -109,3 +135,23 @@ async def test_reasoning_is_among_the_parts_only_on_request() -> None:
     seen = {type(part) async for part in talk.stream("go")}
 
     assert (Token in seen, Reasoning in seen) == (True, False)
+
+
+async def test_a_blocking_model_does_not_wait_for_the_reader_of_its_reply() -> None:
+    talk = Session(create_graph_agent(BlockingWriter(), checkpointer=InMemorySaver()), "s1")
+    parts = talk.stream("go")
+    texts = [await anext(part.text async for part in parts if isinstance(part, Token))]
+    await let_the_model_write()
+
+    texts += [part.text async for part in parts if isinstance(part, Token)]
+
+    assert "".join(texts) == PIECES * PIECE
+
+
+async def test_the_reasoning_of_an_agent_with_middleware_is_among_the_parts() -> None:
+    model = Writer(messages=iter(()), written=[], reasons=True)
+    talk = Session(create_graph_agent(model, hooks=[Unchanging()], checkpointer=InMemorySaver()), "s1")
+
+    thoughts = [part.text async for part in talk.stream("go", reasoning=True) if isinstance(part, Reasoning)]
+
+    assert "".join(thoughts) == PIECES * PIECE

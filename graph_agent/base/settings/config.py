@@ -190,7 +190,7 @@ class LoopConfig(CheckedModel):
     seconds to its end. After a timeout, the next fallback is asked, and the same address is not asked again.
     """
     model_total_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = None
-    """Seconds one model request may take in total; None for no limit."""
+    """Seconds one model request may take in total, without waits for its reader; None for no limit."""
     fallback_models: FallbackModels = ()
     """Names or chat models to try in order when the previous one stays unavailable, for the rest of the input."""
     model_rules: ModelRules = Field(default={})
