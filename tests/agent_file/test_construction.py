@@ -440,6 +440,7 @@ def test_the_facade() -> None:
         {
             "A2ADelegate",
             "AgentContext",
+            "ContextFields",
             "GraphDelegate",
             "LoopConfig",
             "LoopHook",

@@ -298,16 +298,19 @@ class ServerRun:
         if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
             log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
-        # A run that was stopped in the middle of a reply leaves text that nothing has taken.
-        for part in self.input.parts.unread() if self.input.parts is not None else ():
-            await self._translate(part)
-        self.ended = True
-        self._live.close()
-        if self._on_end is not None and self.input.state is not None and not self.input.aborted:
-            self._on_end(self)
+        try:
+            # A run that was stopped in the middle of a reply leaves text that nothing has taken.
+            for part in self.input.parts.unread() if self.input.parts is not None else ():
+                await self._translate(part)
+        finally:
+            # A second cancellation may come while the client does not read.
+            self.ended = True
+            self._live.close()
+            if self._on_end is not None and self.input.state is not None and not self.input.aborted:
+                self._on_end(self)
+            # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
+            self.spec.scope.before = self.spec.scope.forwarder = self.input.parts = None
         await self._put(last)
-        # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
-        self.spec.scope.before = self.spec.scope.forwarder = self.input.parts = None
 
     async def _put(self, part: Part | BaseException) -> None:
         """Queue a part, and wait while the queue is full; drops it once the run is closed."""
