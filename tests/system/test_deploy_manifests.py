@@ -16,10 +16,9 @@ import pytest
 import yaml
 
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.admission.gate import read_keys
 from graph_agent.interfaces.server.monitoring import Metrics
 from graph_agent.interfaces.server.settings import settings_from
-from graph_agent.server import ServerSettings
+from graph_agent.server import ServerSettings, read_keys
 from graph_agent.spec import load_spec
 from scripts.reference.environment import names
 from tests.support.doc_pages import read_blocks

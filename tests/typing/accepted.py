@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from graph_agent import (
     AgentContext,
+    ContextFields,
     GraphDelegate,
     LoopConfig,
     LoopHook,
@@ -28,7 +29,6 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.approvals import approve
-from graph_agent.base.settings.context_fields import ContextFields
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.marks import marked

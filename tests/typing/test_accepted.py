@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent import AgentContext
-from graph_agent.base.settings.context_fields import ContextFields
+from graph_agent import AgentContext, ContextFields
 from tests.typing.accepted import main
 
 

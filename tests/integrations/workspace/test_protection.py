@@ -19,8 +19,8 @@ import pytest
 from langchain_core.tools import ToolException
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.interfaces.server.admission.gate import read_keys
 from graph_agent.persistence import open_saver
+from graph_agent.server import read_keys
 from graph_agent.spec import load_spec, open_agent
 from graph_agent.workspace import Shell, workspace_tools
 from tests.support.agents import asks

@@ -21,11 +21,11 @@ from fastapi import FastAPI
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, read_keys
+from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
 from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.interfaces.server.problems import ProblemError
-from graph_agent.server import ServerSettings, create_app
+from graph_agent.server import ServerSettings, create_app, read_keys
 from tests.interfaces.server.process import Served, eventually, refused, serving
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
