@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
@@ -61,6 +61,7 @@ class TokenTimeout(AsyncCallbackHandler):
         self._since = self._loop.time()
         self._ends_at = None if self._total_s is None else self._since + self._total_s
         self._tokens = 0
+        _current_limit.set(self)
 
     def bounded(self) -> AbstractAsyncContextManager[None]:
         """Start the limits, and return a context manager that raises `ModelTimeoutError` if its body exceeds one.
@@ -116,6 +117,14 @@ class TokenTimeout(AsyncCallbackHandler):
                 self._ends_at += self._since - self._paused_at
         self._paused_at = None
 
+    async def suspended(self, work: Awaitable[None]) -> None:
+        """Await work of a reply's reader, such as the wait for a slow one; it counts for no limit."""
+        self.pause()
+        try:
+            await work
+        finally:
+            self.resume()
+
     def _check(self) -> None:
         # One timer a request, as to move a timer at each token costs more than the rest of this class. It cancels at
         # once, as `asyncio.timeout` does: a token that arrives in the same iteration of the loop comes too late.
@@ -165,6 +174,10 @@ class TokenTimeout(AsyncCallbackHandler):
     async def on_stream_event(self, *_: Any, **__: Any) -> None:
         """Count a token; LangChain's callback for an event of `stream_events(version="v3")`."""
         self.restart()
+
+
+_current_limit: ContextVar[TokenTimeout | None] = ContextVar("graph_agent_request_limit", default=None)
+"""The time limits of the request that the task sends, for callbacks of the request that wait for a reader."""
 
 
 class Visibility(Protocol):
@@ -419,12 +432,8 @@ class ReplyForwarder(StreamWatch):
         self._reader = reader
 
     async def forward(self, text: str) -> None:
-        """Pass newly shown text to the reader; the time limit is paused meanwhile."""
-        self.limit.pause()
-        try:
-            await self._reader(text, self.id)
-        finally:
-            self.limit.resume()
+        """Pass newly shown text to the reader; no time limit applies meanwhile."""
+        await self.limit.suspended(self._reader(text, self.id))
 
     async def receive_whole(self, reply: str, id_: str | None) -> None:
         """Forward a reply that was not streamed, without the part that the filter withholds.
@@ -494,7 +503,8 @@ class ReasoningReader(AsyncCallbackHandler):
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
         if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
             self._streamed.add(run_id)
-            await self._emit(text)
+            limit, passing = _current_limit.get(), self._emit(text)
+            await (passing if limit is None else limit.suspended(passing))
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Emit the reasoning of a recorded run's reply, unless any of it was streamed."""

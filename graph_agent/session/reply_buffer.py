@@ -49,8 +49,10 @@ class ReplyBuffer:
         """Time before which no entry is written for more text of the same message."""
         self._writer: Callable[[NewText], None] | None = None
         """Writes an entry to the run's custom stream; None before the first text."""
-        self._is_written = False
-        """Whether the stream has an entry that the consumer has not received."""
+        self._written = 0
+        """Entries of the stream that the consumer has not received."""
+        self._begins: list[int] = []
+        """Indices of pieces before which the text of a later entry begins."""
         self._timer: asyncio.TimerHandle | None = None
         """Writes the next entry; None if there is no text, or it is written already."""
         self._loop = asyncio.get_running_loop()
@@ -68,10 +70,12 @@ class ReplyBuffer:
         self._pieces.append((message_id, text))
         self._unread += len(text)
         # The common case, for which this method is as short as it is: the text is announced already.
-        is_announced = self._is_written or (self._timer is not None and not is_new)
+        is_announced = not is_new and (self._written or self._timer is not None)
         if is_announced and self._unread < MOST_UNREAD:
             return
-        if not self._is_written:
+        if is_new and self._written:
+            self._begins.append(len(self._pieces) - 1)
+        if is_new or not self._written:
             self._announce(is_new=is_new)
         # The consumer cannot wake the loop of another thread, in which the callbacks of a blocking model run.
         while self._unread >= MOST_UNREAD and asyncio.get_running_loop() is self._loop:
@@ -97,22 +101,29 @@ class ReplyBuffer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._is_written = True
+        self._written += 1
         assert self._writer is not None, "set with the first piece"
         self._writer(_NEW_TEXT)
 
     def take_before(self, mode: str, payload: object) -> list[Token | Reasoning]:
         """Return the unread text that comes before the parts of a chunk of LangGraph's stream."""
         if isinstance(payload, NewText):
-            self._is_written = False
+            self._written -= 1
+            return self._take(self._begins[0] if self._begins else None)
         # Text with an entry of its own comes with that, as the chunk may be older. A node that has ended has no more.
-        return [] if self._is_written and mode == "custom" else self.take()
+        return [] if self._written and mode == "custom" else self.take()
 
     def take(self) -> list[Token | Reasoning]:
-        """Return the unread text in order; adjacent pieces of one message are joined if there is an interval."""
+        """Return all unread text in order; adjacent pieces of one message are joined if there is an interval."""
+        return self._take(None)
+
+    def _take(self, end: int | None) -> list[Token | Reasoning]:
+        """Return the first `end` unread pieces, as `take` returns all; None for all."""
         if not self._pieces:
             return []
-        pieces, self._pieces, self._unread = self._pieces, [], 0
+        pieces, self._pieces = self._pieces[:end], [] if end is None else self._pieces[end:]
+        self._begins = [] if end is None else [begin - end for begin in self._begins[1:]]
+        self._unread = sum(len(text) for _, text in self._pieces)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
 
-from graph_agent import Session, SessionStatus, create_graph_agent
-from graph_agent.session.results import Done, Reasoning, Token
+from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, SessionStatus, create_graph_agent
+from graph_agent.session.results import Custom, Done, Reasoning, Token
 
 MOST_UNREAD = 65_536
 MOST_HELD = 2 * MOST_UNREAD
@@ -66,9 +68,24 @@ class Unchanging(AgentMiddleware[Any, Any]):
         return None
 
 
-def session(*, reasons: bool = False) -> tuple[Session, list[int]]:
+class AskAgain(LoopHook):
+    """Writes an object to the stream after the first reply, and has the model asked again."""
+
+    has_asked = False
+
+    def should_run(self, response: Any, request: Any) -> tuple[bool, Any]:
+        runs, self.has_asked = not self.has_asked, True
+        if runs:
+            get_stream_writer()("asked again")
+        return runs, None
+
+    def build_plan(self, context: Any, response: Any, request: Any) -> LoopPlan:
+        return LoopPlan(run_agentic_loop=True)
+
+
+def session(*, reasons: bool = False, config: LoopConfig | None = None) -> tuple[Session, list[int]]:
     model = Writer(messages=iter(()), written=[], reasons=reasons)
-    return Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s1"), model.written
+    return Session(create_graph_agent(model, checkpointer=InMemorySaver(), config=config), "s1"), model.written
 
 
 async def let_the_model_write() -> None:
@@ -155,3 +172,30 @@ async def test_the_reasoning_of_an_agent_with_middleware_is_among_the_parts() ->
     thoughts = [part.text async for part in talk.stream("go", reasoning=True) if isinstance(part, Reasoning)]
 
     assert "".join(thoughts) == PIECES * PIECE
+
+
+@pytest.mark.parametrize("reasons", [False, True], ids=["text", "reasoning"])
+async def test_the_time_of_a_slow_reader_counts_for_no_limit_of_the_request(reasons: bool) -> None:
+    limits = LoopConfig(model_timeout_s=1, model_total_timeout_s=1.5, model_retries=0)
+    talk, _ = session(reasons=reasons, config=limits)
+    parts = talk.stream("go", reasoning=True)
+    await anext(part async for part in parts if isinstance(part, Reasoning | Token))
+
+    await asyncio.sleep(1.8)  # longer than each limit
+    ends = [part.result.status async for part in parts if isinstance(part, Done)]
+
+    assert ends == [SessionStatus.COMPLETED]
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.05], ids=["at once", "slowly"])
+async def test_an_object_written_between_two_replies_comes_between_their_texts(pause_s: float) -> None:
+    config = LoopConfig(stream_before_guards=True, finalize="direct")
+    model = ScriptedChatModel(["First.", "Second."])
+    talk = Session(create_graph_agent(model, hooks=[AskAgain()], config=config, checkpointer=InMemorySaver()), "s1")
+    seen = []
+
+    async for part in talk.stream("go"):
+        seen += [part.text.strip()] if isinstance(part, Token) else ["object"] if isinstance(part, Custom) else []
+        await asyncio.sleep(pause_s)  # at 0.05 s, all is unread before the second part is taken
+
+    assert [each for each in seen if each] == ["First.", "object", "Second."]

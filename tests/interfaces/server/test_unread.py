@@ -16,6 +16,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from graph_agent import create_graph_agent
 from graph_agent.interfaces.server.a2a.streams import MOST_WAITING_BYTES, bounded_stream
+from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
 from graph_agent.interfaces.server.monitoring import Metrics
 from graph_agent.session.results import Token
@@ -36,22 +37,42 @@ class Writer(GenericFakeChatModel):
             await asyncio.sleep(0)
 
 
+async def stalled_run(runs: Runs, session_id: str | None) -> ServerRun:
+    """A run whose reply waits, because its client reads nothing."""
+    spec = await spec_of(runs.host, ask(session_id=session_id))
+    run = ServerRun(runs.host, spec, Metrics(), streams=True, between_pieces_s=lambda: 0.0)
+    waiting = -1
+    while waiting != (waiting := run.waiting_chars) or not waiting:
+        for _ in range(200):
+            await asyncio.sleep(0.001)
+    return run
+
+
 @pytest.mark.parametrize("session", [None, "unread"])
 async def test_a_run_waits_for_a_client_that_does_not_read(session: str | None) -> None:
     graph = create_graph_agent(Writer(messages=iter(())))
     async with running(graph) as runs:
-        spec = await spec_of(runs.host, ask(session_id=session))
-        run = ServerRun(runs.host, spec, Metrics(), streams=True, between_pieces_s=lambda: 0.0)
-        waiting = -1
-        while waiting != (waiting := run.waiting_chars) or not waiting:
-            for _ in range(200):
-                await asyncio.sleep(0.001)
-        ended_before = run.ended
+        run = await stalled_run(runs, session)
+        waiting, ended_before = run.waiting_chars, run.ended
         texts: list[int] = []
         while not isinstance(part := await run.part(), RunEnded):
             texts += [len(part.text)] if isinstance(part, Token) else []
 
     assert (ended_before, waiting < 700_000, sum(texts)) == (False, True, PIECES * len(PIECE))
+
+
+async def test_a_cancelled_run_ends_though_its_client_does_not_read() -> None:
+    graph = create_graph_agent(Writer(messages=iter(())))
+    async with running(graph) as runs:
+        run = await stalled_run(runs, "unread")
+
+        run.cancel()
+        async with asyncio.timeout(30):
+            while not run.ended:
+                await asyncio.sleep(0.001)
+        await run.close()
+
+    assert run.ended
 
 
 async def updates(made: list[int]) -> AsyncGenerator[Any, None]:

@@ -173,6 +173,8 @@ class ServerRun:
         self._control = RunControl()
         self._parts = _WaitingParts(_MOST_WAITING)
         self._between_pieces_s = between_pieces_s
+        self._postponed: list[Part | BaseException] | None = None
+        """Parts to queue after the end of the run; None before it ends, and after."""
         self._closed = False
         self.ended = False
         """Whether the run has ended; its last part may still be queued."""
@@ -298,24 +300,32 @@ class ServerRun:
         if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
             log_failure(logger, "Cleaning up after a run", failure)
         self._metrics.count_run(status, time.perf_counter() - started)
-        try:
-            # A run that was stopped in the middle of a reply leaves text that nothing has taken.
-            for part in self.input.parts.unread() if self.input.parts is not None else ():
-                await self._translate(part)
-        finally:
-            # A second cancellation may come while the client does not read.
-            self.ended = True
-            self._live.close()
-            if self._on_end is not None and self.input.state is not None and not self.input.aborted:
-                self._on_end(self)
-            # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
-            self.spec.scope.before = self.spec.scope.forwarder = self.input.parts = None
-        await self._put(last)
+        # The client may not read for long, for which the end of the run must not wait.
+        self._postponed = []
+        # A run that was stopped in the middle of a reply leaves text that nothing has taken.
+        for part in self.input.parts.unread() if self.input.parts is not None else ():
+            await self._translate(part)
+        postponed, self._postponed = self._postponed, None
+        self.ended = True
+        self._live.close()
+        if self._on_end is not None and self.input.state is not None and not self.input.aborted:
+            self._on_end(self)
+        # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
+        self.spec.scope.before = self.spec.scope.forwarder = self.input.parts = None
+        for rest in (*postponed, last):
+            await self._put(rest)
 
     async def _put(self, part: Part | BaseException) -> None:
-        """Queue a part, and wait while the queue is full; drops it once the run is closed."""
-        if not self._closed:
+        """Queue a part, and wait while the queue is full; drops it once the run is closed.
+
+        At the end of the run it is only added to `_postponed`.
+        """
+        if self._closed:
+            return
+        if self._postponed is None:
             await self._parts.put(part)
+        else:
+            self._postponed.append(part)
 
     async def _to_end(self) -> ChatOutcome:
         """Execute the graph, emit the parts, and return the outcome."""
