@@ -43,16 +43,16 @@ _START = """
 import os
 
 if "DOCUMENTED_BY" in os.environ:
+    import contextlib
+
     import coverage
 
     end = coverage.Coverage._atexit
 
     def save(self, event="atexit"):
         # A forked process has the exit functions of the one it was forked from, whose collector is not its own.
-        try:
+        with contextlib.suppress(AssertionError):
             end(self, event)
-        except Exception:
-            pass
 
     coverage.Coverage._atexit = save
     # Only now: a hook of the package would start it before, with the function that is replaced here.
