@@ -30,17 +30,8 @@ from graph_agent.base.types import (
     plan_id_of,
 )
 from graph_agent.core.approvals.requests import request_of
-from graph_agent.core.state.call_events import call_name
-from graph_agent.core.state.events import (
-    NOT_RUN,
-    SUCCESSES,
-    Event,
-    PlannedCall,
-    ResultStatus,
-    StoredEvent,
-    is_own,
-    value_of,
-)
+from graph_agent.core.state.call_events import call_name, value_of
+from graph_agent.core.state.events import NOT_RUN, SUCCESSES, Event, PlannedCall, ResultStatus, StoredEvent, is_own
 from graph_agent.core.state.messages import failure_error
 from graph_agent.models.finish import REFUSAL_WARNING
 from graph_agent.session.built_agent import builder_of

@@ -7,6 +7,12 @@ position and are added on reading.
 from __future__ import annotations
 
 from graph_agent.base._internal.text import decode as decode
+from graph_agent.core.state.call_events import as_json as as_json
+from graph_agent.core.state.call_events import as_value as as_value
+from graph_agent.core.state.call_events import is_text as is_text
+from graph_agent.core.state.call_events import stored_value as stored_value
+from graph_agent.core.state.call_events import structured_content as structured_content
+from graph_agent.core.state.call_events import value_of as value_of
 from graph_agent.core.state.events import NOT_RUN as NOT_RUN
 from graph_agent.core.state.events import SUCCESSES as SUCCESSES
 from graph_agent.core.state.events import AgentResponseEvent as AgentResponseEvent
@@ -37,18 +43,12 @@ from graph_agent.core.state.events import ToolResultEvent as ToolResultEvent
 from graph_agent.core.state.events import UserMessageEvent as UserMessageEvent
 from graph_agent.core.state.events import WarningEvent as WarningEvent
 from graph_agent.core.state.events import append_events as append_events
-from graph_agent.core.state.events import as_json as as_json
-from graph_agent.core.state.events import as_value as as_value
 from graph_agent.core.state.events import decision_event as decision_event
 from graph_agent.core.state.events import event as event
 from graph_agent.core.state.events import is_approval as is_approval
 from graph_agent.core.state.events import is_own as is_own
-from graph_agent.core.state.events import is_text as is_text
 from graph_agent.core.state.events import read_events as read_events
 from graph_agent.core.state.events import request_event as request_event
 from graph_agent.core.state.events import seconds_since as seconds_since
-from graph_agent.core.state.events import stored_value as stored_value
-from graph_agent.core.state.events import structured_content as structured_content
-from graph_agent.core.state.events import value_of as value_of
 
 __all__ = []

@@ -24,9 +24,9 @@ from graph_agent.base.usage import RemainingBudget, add_usage, budget_for_delega
 from graph_agent.core.execution.approvals import approval_events, is_repeated
 from graph_agent.core.execution.deps import Task, ToolCallWrapper, spent
 from graph_agent.core.runs.run import handle_of
-from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_event
+from graph_agent.core.state.call_events import OUTCOMES, CallResult, result_event, stored_value
 from graph_agent.core.state.channels import RemoteChange, RemoteState, RemoteTask
-from graph_agent.core.state.events import SUCCESSES, StoredEvent, event, stored_value
+from graph_agent.core.state.events import SUCCESSES, StoredEvent, event
 from graph_agent.core.state.messages import without_failure_report
 from graph_agent.core.tools.delegation import DEPTH_LEFT, AskingDelegate, Delegation, DelegationResult
 from graph_agent.core.tools.invoke import belongs_to_run

@@ -28,8 +28,9 @@ from graph_agent.base.calls import delegation_name
 from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.call_events import stored_value
 from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
-from graph_agent.core.state.events import event, stored_value
+from graph_agent.core.state.events import event
 from graph_agent.core.tools.delegation import BackgroundDelegate, Delegate, DelegationResult
 from graph_agent.core.tools.output import fenced, source_of
 from graph_agent.core.tools.toolbox import Toolbox

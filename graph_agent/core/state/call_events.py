@@ -1,4 +1,4 @@
-"""Creates events of calls and their results, records their progress, and queries the newest wave.
+"""Creates events of calls and their results with their values, records progress, and queries the newest wave.
 
 A wave is the calls of one plan, which run in parallel. A call of a structured plan has two ids: a stored `id`, unique
 in the session, and the model's own `plan_id`, which other calls of the plan refer to.
@@ -6,18 +6,20 @@ in the session, and the model's own `plan_id`, which other calls of the plan ref
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import AnyMessage, ToolMessage
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from graph_agent.base._internal.text import text_of, to_json_safe
+from graph_agent.base._internal.text import clean, decode, text_of, to_json_safe
 from graph_agent.base.calls import call_ids, delegate_name, delegation_name, is_delegation
 from graph_agent.base.types import Call, plan_id_of
-from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event, value_of
+from graph_agent.core.state.events import SUCCESSES, ResultStatus, StoredEvent, event
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 """Result of a call that waited for others when its run was interrupted."""
@@ -420,3 +422,75 @@ def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
     for entry in _answers(events, "user_message"):
         found[OUTCOMES[entry["status"]]].append(str(call_name(entry)))
     return {outcome: names[::-1] for outcome, names in found.items()}
+
+
+def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
+    """Return the result event's fields that store a value of plain JSON; empty if the content's text is the value."""
+    if isinstance(value, str) and is_text(content) and value == text_of(content):
+        return {}
+    return {"encoding": "json"} if _holds(content, value) else {"value": value}
+
+
+def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
+    """Return the result event's fields that store the structured content in an MCP tool's artifact; empty without any.
+
+    MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
+    then stored.
+    """
+    value = artifact.get("structured_content") if isinstance(artifact, dict) else None
+    if value is None:
+        return {}
+    if isinstance(value, dict) and list(value) == ["result"] and not _holds(content, value):
+        value = value["result"]
+    return stored_value(content, value)
+
+
+def value_of(entry: Mapping[str, Any]) -> Any:
+    """Return the value of a result event (`tool_result` or `delegation_response`) as plain JSON."""
+    if "value" in entry:
+        return entry["value"]
+    content = entry["content"]
+    if entry.get("encoding") == "json" and (decoded := decode(text_of(content))) is not None:
+        return decoded[0]
+    return text_of(content) if is_text(content) else content
+
+
+def is_text(content: str | list[Any]) -> bool:
+    """Whether a content is only text: a string, or a list of strings and text blocks."""
+    return isinstance(content, str) or all(isinstance(block, str) or block.get("type") == "text" for block in content)
+
+
+def _holds(content: str | list[Any], value: Any) -> bool:
+    """Whether the text of a content is JSON equal to a value."""
+    decoded = decode(text_of(content))
+    # Compared as JSON: in Python 1, 1.0 and True are equal.
+    return decoded is not None and _canonical(decoded[0]) == _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def as_value(returned: Any) -> Any:
+    """Return a tool's return value as JSON types; raise `ValueError` if it contains itself or is too deep.
+
+    Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator and types without a JSON
+    form become their `str()`, bytes their text or base64.
+    """
+    if isinstance(returned, Iterator):
+        # Reading an iterator would consume it, and need not end.
+        return str(returned)
+    try:
+        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True)
+    except PydanticSerializationError:
+        # Bytes that are not UTF-8.
+        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True, bytes_mode="base64")
+
+
+def as_json(returned: Any) -> str | None:
+    """Return a tool's return value as JSON text; None if the value is text, or only its `str()` can represent it."""
+    try:
+        value = as_value(returned)
+    except ValueError:
+        return None
+    return None if isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))

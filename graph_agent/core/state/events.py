@@ -1,4 +1,4 @@
-"""Defines the session's history: one append-only list of small dictionaries, and the values of results in it.
+"""Defines the session's history: one append-only list of small dictionaries.
 
 A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``. ``seq`` (its index) and ``session_id`` follow from its
 position and are added on reading.
@@ -6,16 +6,13 @@ position and are added on reading.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal import telemetry
-from graph_agent.base._internal.text import clean, decode, text_of
 from graph_agent.base.types import Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
 
@@ -479,53 +476,6 @@ def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int
     return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
 
 
-def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
-    """Return the result event's fields that store a value of plain JSON; empty if the content's text is the value."""
-    if isinstance(value, str) and is_text(content) and value == text_of(content):
-        return {}
-    return {"encoding": "json"} if _holds(content, value) else {"value": value}
-
-
-def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
-    """Return the result event's fields that store the structured content in an MCP tool's artifact; empty without any.
-
-    MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
-    then stored.
-    """
-    value = artifact.get("structured_content") if isinstance(artifact, dict) else None
-    if value is None:
-        return {}
-    if isinstance(value, dict) and list(value) == ["result"] and not _holds(content, value):
-        value = value["result"]
-    return stored_value(content, value)
-
-
-def value_of(entry: Mapping[str, Any]) -> Any:
-    """Return the value of a result event (`tool_result` or `delegation_response`) as plain JSON."""
-    if "value" in entry:
-        return entry["value"]
-    content = entry["content"]
-    if entry.get("encoding") == "json" and (decoded := decode(text_of(content))) is not None:
-        return decoded[0]
-    return text_of(content) if is_text(content) else content
-
-
-def is_text(content: str | list[Any]) -> bool:
-    """Whether a content is only text: a string, or a list of strings and text blocks."""
-    return isinstance(content, str) or all(isinstance(block, str) or block.get("type") == "text" for block in content)
-
-
-def _holds(content: str | list[Any], value: Any) -> bool:
-    """Whether the text of a content is JSON equal to a value."""
-    decoded = decode(text_of(content))
-    # Compared as JSON: in Python 1, 1.0 and True are equal.
-    return decoded is not None and _canonical(decoded[0]) == _canonical(value)
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
 _SOURCES = ("delegation", "middleware")
 """Fields of approvals that do not decide on calls of the agent's own wave."""
 
@@ -564,28 +514,3 @@ def is_own(entry: Mapping[str, Any], type_: Literal["approval_request", "approva
     may equal those of the agent's calls.
     """
     return entry["type"] == type_ and not any(field in entry for field in _SOURCES)
-
-
-def as_value(returned: Any) -> Any:
-    """Return a tool's return value as JSON types; raise `ValueError` if it contains itself or is too deep.
-
-    Pydantic models and dataclasses become objects, also inside lists and dicts; an iterator and types without a JSON
-    form become their `str()`, bytes their text or base64.
-    """
-    if isinstance(returned, Iterator):
-        # Reading an iterator would consume it, and need not end.
-        return str(returned)
-    try:
-        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True)
-    except PydanticSerializationError:
-        # Bytes that are not UTF-8.
-        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True, bytes_mode="base64")
-
-
-def as_json(returned: Any) -> str | None:
-    """Return a tool's return value as JSON text; None if the value is text, or only its `str()` can represent it."""
-    try:
-        value = as_value(returned)
-    except ValueError:
-        return None
-    return None if isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))

@@ -46,8 +46,9 @@ from graph_agent.base.usage import BUDGET_LEFT, add_usage, cost_of, cut_off_repl
 from graph_agent.core.approvals.decisions import split_decisions
 from graph_agent.core.approvals.requests import asks_again, is_approval_request, joined_request
 from graph_agent.core.approvals.text import question_text
+from graph_agent.core.state.call_events import as_value
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
-from graph_agent.core.state.events import StoredEvent, as_value, is_approval
+from graph_agent.core.state.events import StoredEvent, is_approval
 from graph_agent.core.tools.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
 from graph_agent.models.finish import answer_cut_off, cause_of
 from graph_agent.session.compiled import CompiledAgentGraph
