@@ -469,15 +469,15 @@ _REASONING_NODES = ("plan", "model", "finalize")
 
 
 class ReasoningReader(AsyncCallbackHandler):
-    """Passes the model's reasoning to `emit` as it is streamed, for the calls of the agent's own nodes only.
+    """Passes the model's reasoning to `emit` as it is streamed, with the id of its message.
 
-    The calls of delegates, hooks and tools are ignored.
+    Only calls of the agent's own nodes are read; those of delegates, hooks and tools are ignored.
     """
 
     run_inline = True
     """LangChain calls the handler directly, without creating a task for each token."""
 
-    def __init__(self, emit: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, emit: Callable[[str, str | None], Awaitable[None]]) -> None:
         self._emit = emit
         self._own: set[UUID] = set()
         self._streamed: set[UUID] = set()
@@ -503,7 +503,7 @@ class ReasoningReader(AsyncCallbackHandler):
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
         if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
             self._streamed.add(run_id)
-            limit, passing = _current_limit.get(), self._emit(text)
+            limit, passing = _current_limit.get(), self._emit(text, message.id)
             await (passing if limit is None else limit.suspended(passing))
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
@@ -513,4 +513,4 @@ class ReasoningReader(AsyncCallbackHandler):
         for generation in response.generations[0]:
             message = generation.message if isinstance(generation, ChatGeneration) else None
             if isinstance(message, AIMessage) and (text := reasoning_text(message)):
-                await self._emit(text)
+                await self._emit(text, message.id)

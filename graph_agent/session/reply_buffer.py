@@ -22,8 +22,8 @@ class NewText:
 
 _NEW_TEXT = NewText()
 """The only object of its class that is written."""
-_REASONING = "\0reasoning"
-"""Id that stands for reasoning among message ids."""
+_REASONING = "\0reasoning "
+"""Beginning of the key of a message's reasoning; the key of its text is the message id."""
 
 
 class ReplyBuffer:
@@ -40,7 +40,9 @@ class ReplyBuffer:
     def __init__(self, every_s: Callable[[], float] | None = None) -> None:
         self._every_s = every_s
         self._pieces: list[tuple[str | None, str]] = []
-        """Message id and text; the id of reasoning is `_REASONING`, an unknown one is None."""
+        """Key and text; the key is a message id, None if unknown, or one of `_reasoning`."""
+        self._reasoning: dict[str | None, str] = {}
+        """Key of reasoning → id of its message."""
         self._unread = 0
         """Characters of the pieces."""
         self._newest: str | None = ""
@@ -82,9 +84,11 @@ class ReplyBuffer:
             self._taken.clear()
             await self._taken.wait()
 
-    async def add_reasoning(self, text: str) -> None:
+    async def add_reasoning(self, text: str, message_id: str | None) -> None:
         """Add a piece of a reply's reasoning, and wake the consumer; waits while the buffer is full."""
-        await self.add_text(text, _REASONING)
+        id_ = message_id or ""
+        self._reasoning[key := _REASONING + id_] = id_
+        await self.add_text(text, key)
 
     def _announce(self, *, is_new: bool) -> None:
         """Write the entry for unread text now, or set the timer for it."""
@@ -132,7 +136,8 @@ class ReplyBuffer:
             self._due = asyncio.get_running_loop().time() + self._every_s()
             groups = groupby(pieces, itemgetter(0))
             pieces = [(message_id, "".join([text for _, text in group])) for message_id, group in groups]
+        reasoning = self._reasoning
         return [
-            Reasoning(text) if message_id is _REASONING else Token(text, message_id=message_id or "")
-            for message_id, text in pieces
+            Reasoning(text, reasoning[key]) if key in reasoning else Token(text, message_id=key or "")
+            for key, text in pieces
         ]

@@ -452,9 +452,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A piece of the reasoning of the agent's model, in a stream with `reasoning=True`."""
+    """A piece of the reasoning of the agent's model, in a stream with `reasoning=True`; never a part of the answer."""
 
     text: str
+    message_id: str = field(default="", compare=False)
+    """Id of the model's message that it belongs to, as in the `Token`s of that message; empty if unknown."""
     type: Literal["reasoning"] = "reasoning"
 
 

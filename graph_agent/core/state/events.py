@@ -341,6 +341,8 @@ class ModelRequestEvent(_Event):
     learned: NotRequired[dict[str, Any]]
     """Fields of `WireRules` (what the endpoint accepts) that differ from the known ones, because it refused other
     requests."""
+    reasoning: NotRequired[str]
+    """The reasoning of the reply; absent if the provider shows none."""
     parts: dict[str, Any]
     """Hash → message or tool as plain JSON, of those that no earlier event has; secrets are masked as in logs."""
 

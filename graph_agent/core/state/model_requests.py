@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph_agent.base._internal.lru import BoundedCache
 from graph_agent.base._internal.secrets import mask_secrets
-from graph_agent.base._internal.text import common_length, text_of, to_json_safe
+from graph_agent.base._internal.text import common_length, reasoning_text, text_of, to_json_safe
 from graph_agent.core.state.call_events import call_of
 from graph_agent.core.state.events import ModelCallRecord, Purpose, StoredEvent, event
 
@@ -55,6 +55,9 @@ class ModelRequest:
     reconstructed: bool = False
     """Whether the request was not recorded, so that it is derived from the history: without system prompt, tools and
     options."""
+    reasoning: str = ""
+    """The reasoning of the reply, as far as the provider shows it; cut at the recorded length. Empty if it shows none,
+    and for a request that was not recorded."""
     seq: int = 0
     """Index of the event that records the request, or that it led to; for a delegate's request, of the event of its
     answer."""
@@ -87,6 +90,8 @@ class RequestLog:
         self._messages: list[str] = []
         self._tools: list[str] = []
         self._options: Mapping[str, Any] = {}
+        self._newest: StoredEvent | None = None
+        """The newest event that `record` returned."""
         for entry in events:
             if entry["type"] == TYPE:
                 self._apply(entry)
@@ -118,6 +123,7 @@ class RequestLog:
             removed=before - first - last,
             tools=tuple(self._parts[key] for key in self._tools),
             options=self._options,
+            reasoning=entry.get("reasoning", ""),
             seq=seq,
         )
 
@@ -125,6 +131,8 @@ class RequestLog:
         self, sent: TimedRequest, call: ModelCallRecord, step: int, learned: Mapping[str, Any] | None = None
     ) -> StoredEvent | None:
         """Return the `model_request` event for a request, the newest one from now on; None if it equals the last one.
+
+        The reasoning of the reply is recorded in the event, or in that of the equal request before.
 
         Args:
             sent: The request, with its messages, tools and options.
@@ -151,7 +159,11 @@ class RequestLog:
         keys, tools = [*map(key_of, sent.messages)], [*map(key_of, sent.options.get("tools") or ())]
         others = masked(to_json_safe({name: value for name, value in sent.options.items() if name != "tools"}))
         before = self._messages
+        thoughts = reasoning_text(sent.reply) if sent.reply is not None else ""
+        reasoning = {"reasoning": mask_secrets(thoughts[: self._limit])} if thoughts else {}
         if (keys, tools, others) == (before, self._tools, self._options):
+            if self._newest is not None:
+                self._newest.update(reasoning)
             return None
         first = common_length(keys, before)
         last = common_length(keys[first:][::-1], before[first:][::-1])
@@ -168,7 +180,7 @@ class RequestLog:
             about["learned"] = {
                 name: sorted(value) if isinstance(value, frozenset) else value for name, value in used.items()
             }
-        made = event(TYPE, step, **about, **fields, parts=new)
+        self._newest = made = event(TYPE, step, **about, **fields, **reasoning, parts=new)
         self._apply(made)
         return made
 

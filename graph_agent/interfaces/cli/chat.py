@@ -131,6 +131,11 @@ async def _status(chat: Chat, _: str) -> None:
         )
 
 
+async def _reasoning(chat: Chat, _: str) -> None:
+    """Print the model's newest reasoning as a whole."""
+    chat.out.print(chat.reasoning or "The model has shown no reasoning.", style="dim")
+
+
 async def _resume(chat: Chat, _: str) -> None:
     """Ask the open questions again, or continue a run that was interrupted.
 
@@ -166,6 +171,7 @@ COMMANDS = {
     "resume": Command("", "Continues a run that was interrupted.", _resume),
     "events": Command("[N]", "Shows the newest events of the session, by default 20.", _events),
     "status": Command("", "Shows the session, its calls, and the tokens of the newest input.", _status),
+    "reasoning": Command("", "Shows the model's newest reasoning as a whole.", _reasoning),
     "new": Command("", "Starts a new session.", _new),
     "quit": Command("", "Leaves; the session can be continued later.", _quit),
 }
@@ -244,6 +250,11 @@ class Chat:
     def is_running(self) -> bool:
         """Whether a run of this conversation is under way."""
         return self._run is not None and not self._run.done()
+
+    @property
+    def reasoning(self) -> str:
+        """The model's newest reasoning that was printed folded; empty before any."""
+        return self._report.reasoning
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the agent's loop, and return its result.
@@ -346,14 +357,14 @@ class Chat:
         self._dialog = None
         self._report.resume()
         session, given = self.session, None if answers is None else signed(answers)
-        self._start(lambda: session.stream_resume(given, context=RUN_CONTEXT))
+        self._start(lambda: session.stream_resume(given, context=RUN_CONTEXT, reasoning=True))
 
     def send(self, text: str) -> None:
         """Run an input, after the agent's warnings; returns once its run has started."""
         self._report = TextReport(self.screen)
         self._report.warn(self._graph.input_warnings)
         session = self.session
-        self._start(lambda: session.stream(text, context=RUN_CONTEXT))
+        self._start(lambda: session.stream(text, context=RUN_CONTEXT, reasoning=True))
 
     async def abort(self) -> None:
         """Stop the run, or drop the calls that wait; put queued messages back into the input line.

@@ -135,6 +135,8 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
         for message in request.added:
             calls = "".join(f" {call['name']} {short_json(call['args'])}" for call in message.get("tool_calls", ()))
             out.line(f"  + {message['type']}: {short_json(text_of(message['content']))}{calls}")
+        if request.reasoning:
+            out.line(f"  reasoning of the reply: {short_json(request.reasoning)}")
 
 
 _LENGTH = 200

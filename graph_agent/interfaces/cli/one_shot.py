@@ -62,6 +62,8 @@ class Settings:
     """Whether to print JSON lines in place of text."""
     approve_all: bool
     """Whether every call is approved without a question."""
+    reasoning: bool
+    """Whether to print the model's reasoning."""
     options: Sequence[str]
     """Options of another command that select the same agent and database."""
 
@@ -111,7 +113,8 @@ class InputRunner:
         if show:
             report.question(text)
         report.warn(warnings)
-        return await self._to_end(session, session.stream(text, context=RUN_CONTEXT), report)
+        parts = session.stream(text, context=RUN_CONTEXT, reasoning=self._settings.reasoning)
+        return await self._to_end(session, parts, report)
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
         """Answer a session's questions, or continue it after a crash; return the exit status, as `run` does.
@@ -130,7 +133,11 @@ class InputRunner:
                 return self._leave(session, questions)
             answers = signed(chosen)
         report = self._report(session)
-        return await self._to_end(session, session.stream_resume(answers, context=RUN_CONTEXT), report)
+        return await self._to_end(session, self._stream_resume(session, answers), report)
+
+    def _stream_resume(self, session: Session, answers: dict[str, Any] | None) -> AsyncGenerator[Part]:
+        """Return the parts of a resumed run."""
+        return session.stream_resume(answers, context=RUN_CONTEXT, reasoning=self._settings.reasoning)
 
     async def _to_end(self, session: Session, parts: AsyncGenerator[Part], report: RunReport) -> int:
         """Print a run, ask the questions that it ends with, and resume it until none is open; return the exit status.
@@ -150,7 +157,7 @@ class InputRunner:
                 return self._leave(session, questions)
             report.resume()
             try:
-                parts = session.stream_resume(signed(answers), context=RUN_CONTEXT)
+                parts = self._stream_resume(session, signed(answers))
                 status, result = await self._show(session, parts, report)
             except InputError as error:
                 # The session still waits, and the next answer may fit.
@@ -185,7 +192,7 @@ class InputRunner:
             return JsonReport(session.id)
         if self.err.is_terminal:
             self.err.line(f"session {session.id}", style="dim")
-        return TextReport(self._screen)
+        return TextReport(self._screen, folds_reasoning=False)
 
     def _leave(self, session: Session, questions: Sequence[Question]) -> int:
         """Print how to answer the open questions later, and return the exit status 4."""

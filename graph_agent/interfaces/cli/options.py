@@ -115,6 +115,7 @@ ListSettingsOption = Annotated[
 RecordOption = Annotated[
     bool, typer.Option("--record", help="Record what models receive; `graph-agent events --requests` prints it.")
 ]
+ReasoningOption = Annotated[bool, typer.Option("--reasoning", help="Print the model's reasoning.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 TodayOption = Annotated[
     datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")

@@ -37,11 +37,27 @@ class RunReport:
         """Complete the output of a run that has ended or was interrupted."""
 
 
-class TextReport(RunReport):
-    """Prints a run as text: steps, the streamed answer, warnings and errors."""
+_FOLDED_CHARS = 60
+"""Maximum characters that are printed of folded reasoning."""
+_WITHIN_REASONING = (results.Reasoning, results.Progress, results.DelegatePart, results.DelegateProgress)
+"""Parts that do not end the reasoning of a reply; those of delegates come at any time."""
 
-    def __init__(self, screen: PlainScreen) -> None:
+
+class TextReport(RunReport):
+    """Prints a run as text: steps, the streamed answer, warnings and errors.
+
+    Args:
+        screen: Where to print.
+        folds_reasoning: Whether to print only the beginning of the model's reasoning, on one line.
+    """
+
+    def __init__(self, screen: PlainScreen, *, folds_reasoning: bool = True) -> None:
         self._screen = screen
+        self._folds_reasoning = folds_reasoning
+        self._reasoning = ""
+        """The model's reasoning that is not printed yet."""
+        self.reasoning = ""
+        """The newest reasoning that was printed, whole; empty before any."""
         self._printed = ""
         """The streamed text of the current answer."""
         self._answered = False
@@ -67,7 +83,12 @@ class TextReport(RunReport):
 
         Streamed text is printed as it arrives, except text that reports a failure, whose error is printed by its event.
         At the end of an input, the words of the model's provider are printed if the error does not contain them.
+        Reasoning is printed when it has ended: folded to one line, or whole.
         """
+        if isinstance(part, results.Reasoning):
+            self._reasoning += part.text
+        elif self._reasoning and not isinstance(part, _WITHIN_REASONING):
+            self._end_reasoning()
         match part:
             # A live screen displays the calls themselves.
             case results.Progress() if not self._screen.is_live:
@@ -100,6 +121,7 @@ class TextReport(RunReport):
 
     def close(self) -> None:
         """End the line of a text that was cut off, and remove the live region."""
+        self._end_reasoning()
         self._end_text()
         self._screen.show_running([])
 
@@ -162,6 +184,19 @@ class TextReport(RunReport):
             self._screen.end_stream()
             self._answered = True
         self._printed = ""
+
+    def _end_reasoning(self) -> None:
+        """Print the reasoning that has ended; nothing if it is blank."""
+        text, self._reasoning = self._reasoning.strip(), ""
+        if not text:
+            return
+        self.reasoning = text
+        self._screen.end_stream()
+        if self._folds_reasoning:
+            begin = " ".join(text[: 4 * _FOLDED_CHARS].split())
+            dots = "…" if len(begin) > _FOLDED_CHARS else ""
+            text = f"thought, {len(text):,} characters: {begin[:_FOLDED_CHARS]}{dots}"
+        self._screen.out.print("\n".join(f"  {line}" for line in text.splitlines()), style="dim")
 
     def _end_text(self) -> None:
         """End the line of the streamed text, and forget the text; does nothing if there is none."""

@@ -28,6 +28,7 @@ from graph_agent.interfaces.cli.options import (
     CredentialOption,
     DbOption,
     JsonOption,
+    ReasoningOption,
     RecordOption,
     SessionArgument,
     TodayOption,
@@ -65,6 +66,7 @@ def run(
     credential: CredentialOption = None,
     json_lines: JsonOption = False,
     approve_all: ApproveAllOption = False,
+    reasoning: ReasoningOption = False,
     record: RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
@@ -72,7 +74,16 @@ def run(
     """Ask an agent, and print its progress and answer."""
     level = chosen_level(verbose, log_level)
     settings = settings_of(
-        config, session, today, db, credential, as_json=json_lines, approve_all=approve_all, record=record, level=level
+        config,
+        session,
+        today,
+        db,
+        credential,
+        as_json=json_lines,
+        approve_all=approve_all,
+        reasoning=reasoning,
+        record=record,
+        level=level,
     )
     _converse(settings, questions or [])
 
@@ -134,6 +145,7 @@ def resume(
         typer.Option("--answer", "-a", help="One for each question that is no approval, in order; text or JSON."),
     ] = None,
     json_lines: JsonOption = False,
+    reasoning: ReasoningOption = False,
     record: RecordOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
@@ -146,7 +158,9 @@ def resume(
     from graph_agent.interfaces.cli.one_shot import resume_one
 
     level = chosen_level(verbose, log_level)
-    settings = settings_of(config, session, today, db, credential, as_json=json_lines, record=record, level=level)
+    settings = settings_of(
+        config, session, today, db, credential, as_json=json_lines, reasoning=reasoning, record=record, level=level
+    )
     # A session in memory ended with its process.
     shared_database(settings.address)
     given = GivenAnswers(approve_all, reject_all, message, decision or (), answer or ())
@@ -192,6 +206,7 @@ def settings_of(
     *,
     as_json: bool = False,
     approve_all: bool = False,
+    reasoning: bool = False,
     record: bool = False,
     level: LogLevel | None = None,
 ) -> Settings:
@@ -210,6 +225,7 @@ def settings_of(
         credential: Secrets for tools, each `NAME=env:VARIABLE`.
         as_json: Print JSON in place of text.
         approve_all: Approve every call without a question.
+        reasoning: Print the model's reasoning.
         record: Store the requests that models receive.
         level: The log level; None for warnings without those that the history contains, which are printed anyway.
     """
@@ -237,6 +253,7 @@ def settings_of(
         db=db,
         as_json=as_json,
         approve_all=approve_all,
+        reasoning=reasoning,
         options=options,
     )
 

@@ -57,6 +57,15 @@ class OutputConfig(schemas.RequestObject):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
+class Thinking(schemas.RequestObject):
+    """Whether the model's reasoning is a part of the answer; how much it thinks is set by `output_config.effort`."""
+
+    type: str
+    """Reasoning is sent for any type but `disabled`."""
+    display: str | None = None
+    """`omitted` sends none."""
+
+
 class CountRequest(schemas.RequestObject):
     """A request to count tokens. Fields that are not listed are accepted and have no effect."""
 
@@ -82,6 +91,7 @@ class MessagesRequest(CountRequest):
     output_format: AnswerFormat | None = Field(
         None, description="The older name of `output_config.format`, which overrides it."
     )
+    thinking: Thinking | None = None
     thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
     max_agentic_loops: schemas.AgenticLoops = None
 
@@ -121,6 +131,9 @@ def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
         unsupported_tools=[tool.type or "" for tool in body.tools or [] if not _is_function(tool)],
         session_id=body.metadata.session_id if body.metadata else None,
         stream=bool(body.stream),
+        shows_reasoning=body.thinking is not None
+        and body.thinking.type != "disabled"
+        and body.thinking.display != "omitted",
     )
 
 
@@ -195,10 +208,10 @@ class _AnthropicDialect(ChatDialect):
         self._input_tokens = input_tokens
         self._blocks = 0
         """Index of the open block, or of the next one."""
-        self._open = False
-        """Whether a block is open."""
-        self._texts: list[list[str]] = []
-        """The text of each text block, in pieces."""
+        self._open: Literal["text", "thinking", "tool_use"] | None = None
+        """Type of the open block; None if none is open."""
+        self._texts: list[tuple[Literal["text", "thinking"], list[str]]] = []
+        """Type and text, in pieces, of each block of text or reasoning."""
 
     def start_frames(self) -> Iterable[str]:
         """Yield the start of the message."""
@@ -210,12 +223,21 @@ class _AnthropicDialect(ChatDialect):
 
     def text_frames(self, text: str) -> Iterable[str]:
         """Yield a piece of the answer's text, after the start of a block if none is open."""
-        if not self._open:
-            self._open = True
-            self._texts.append([])
-            yield _event("content_block_start", index=self._blocks, content_block={"type": "text", "text": ""})
-        self._texts[-1].append(text)
-        yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
+        yield from self._piece_frames("text", text)
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """Yield a piece of the model's reasoning, in a block of type `thinking`."""
+        yield from self._piece_frames("thinking", text)
+
+    def _piece_frames(self, type_: Literal["text", "thinking"], text: str) -> Iterable[str]:
+        """Yield a piece of a block of this type, after the end of another open block and the start of this one."""
+        if self._open != type_:
+            yield from self._stop_frames()
+            self._open = type_
+            self._texts.append((type_, []))
+            yield _event("content_block_start", index=self._blocks, content_block=_block(type_, ""))
+        self._texts[-1][1].append(text)
+        yield _event("content_block_delta", index=self._blocks, delta={"type": f"{type_}_delta", type_: text})
 
     def break_frames(self) -> Iterable[str]:
         """Yield the end of the open content block between two messages of the answer; each message has its own
@@ -239,7 +261,7 @@ class _AnthropicDialect(ChatDialect):
             yield _event(
                 "content_block_delta", index=self._blocks, delta={"type": "input_json_delta", "partial_json": arguments}
             )
-            self._open = True
+            self._open = "tool_use"
             yield from self._stop_frames()
         yield _event("message_delta", delta=_ending(outcome), usage=_usage(outcome), **status_fields(outcome))
         yield _event("message_stop")
@@ -250,7 +272,7 @@ class _AnthropicDialect(ChatDialect):
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole message, with progress as a field of its own if there is any."""
-        content: list[dict[str, Any]] = [{"type": "text", "text": "".join(text)} for text in self._texts]
+        content = [_block(type_, "".join(pieces)) for type_, pieces in self._texts]
         content += [
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
             for call in outcome.calls
@@ -266,8 +288,16 @@ class _AnthropicDialect(ChatDialect):
         """Yield the end of the open block; nothing if none is open."""
         if self._open:
             yield _event("content_block_stop", index=self._blocks)
-            self._open = False
+            self._open = None
             self._blocks += 1
+
+
+def _block(type_: Literal["text", "thinking"], text: str) -> dict[str, Any]:
+    """Return a block of text or reasoning.
+
+    The signature is empty: the session has the provider's own, and reasoning that comes back is ignored.
+    """
+    return {"type": type_, type_: text, **({"signature": ""} if type_ == "thinking" else {})}
 
 
 def _event(type_: str, **fields: Any) -> str:

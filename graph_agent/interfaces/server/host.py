@@ -115,7 +115,7 @@ _CLAIM_CHECK_S = 1.0
 
 
 LivePart = Mapping[str, Any]
-"""Output of a run: `{"type": "begin" | "text" | "break" | "progress" | "call" | "end", …}`, or `EARLY`."""
+"""Output of a run: `{"type": "begin" | "text" | "reasoning" | "break" | "progress" | "call" | "end", …}`, or `EARLY`."""
 
 
 EARLY = "events"
@@ -189,7 +189,7 @@ class LiveRuns:
 def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
     joined: list[LivePart] = []
     for part in parts:
-        if part["type"] == "text" and joined and joined[-1]["type"] == "text":
+        if part["type"] in ("text", "reasoning") and joined and joined[-1]["type"] == part["type"]:
             joined[-1] = {**part, "text": joined[-1]["text"] + part["text"]}
         else:
             joined.append(part)

@@ -173,6 +173,7 @@ class ChatCompletionRequest(schemas.RequestObject):
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = Field(None, description="With false, the request belongs to no session.")
+    include_reasoning: bool | None = Field(None, description="Send the model's reasoning, as `reasoning_content`.")
     max_agentic_loops: schemas.AgenticLoops = None
 
     _clean = model_validator(mode="before")(schemas.clean_body)
@@ -217,6 +218,7 @@ def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
         session_id=body.metadata.session_id if body.metadata else None,
         is_stored=body.store is not False,
         stream=bool(body.stream),
+        shows_reasoning=bool(body.include_reasoning),
     )
 
 
@@ -347,6 +349,7 @@ class _OpenAIDialect(ChatDialect):
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
         self._text: list[str] = []
+        self._reasoning: list[str] = []
         self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def start_frames(self) -> Iterable[str]:
@@ -357,6 +360,11 @@ class _OpenAIDialect(ChatDialect):
         """Yield a piece of the answer's text as a chunk."""
         self._text.append(text)
         yield self._chunk({"content": text})
+
+    def reasoning_frames(self, text: str) -> Iterable[str]:
+        """Yield a piece of the model's reasoning as a chunk, in the field that DeepSeek and vLLM have for it."""
+        self._reasoning.append(text)
+        yield self._chunk({"reasoning_content": text})
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
         """Yield a chunk with an empty delta and the field `progress`."""
@@ -380,6 +388,8 @@ class _OpenAIDialect(ChatDialect):
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole completion, with progress as a field of its own if there is any."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
         # Clients expect null only with calls.

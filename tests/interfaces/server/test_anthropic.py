@@ -180,3 +180,35 @@ def test_an_empty_answer_is_a_fault_of_the_model(anthropic_client: anthropic.Ant
             "category": "empty_answer",
         },
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("thinking", [{"type": "adaptive"}, {"type": "enabled", "budget_tokens": 1024}])
+def test_reasoning_is_a_block_of_its_own_if_thinking_is_on(
+    anthropic_client: anthropic.Anthropic, thinking: Any, stream: bool
+) -> None:
+    options: Any = {"model": "parrot", "max_tokens": 9, "messages": [user("!think it over")], "thinking": thinking}
+    if stream:
+        with anthropic_client.messages.stream(**options) as events:
+            shown = events.get_final_message()
+    else:
+        shown = anthropic_client.messages.create(**options)
+    # A client sends the block back, where it is ignored.
+    history = [*options["messages"], {"role": "assistant", "content": shown.content}, user("thanks")]
+    again = anthropic_client.messages.create(**options | {"messages": history})
+
+    assert [block.model_dump(include={"type", "text", "thinking"}) for block in shown.content] == [
+        {"type": "thinking", "thinking": "it over"},
+        {"type": "text", "text": shown.content[-1].text},
+    ]
+    assert again.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("thinking", [None, {"type": "disabled"}, {"type": "adaptive", "display": "omitted"}])
+def test_reasoning_stays_out_of_an_answer_without_thinking(
+    anthropic_client: anthropic.Anthropic, thinking: Any
+) -> None:
+    given = {"thinking": thinking} if thinking else {}
+    answer = ask(anthropic_client, user("!think it over"), **given)
+
+    assert [block.type for block in answer.content] == ["text"]

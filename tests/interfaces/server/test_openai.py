@@ -241,3 +241,16 @@ def test_an_empty_answer_is_a_fault_of_the_model(openai_client: openai.OpenAI, s
             "category": "empty_answer",
         },
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_is_sent_if_asked_for(openai_client: openai.OpenAI, stream: bool) -> None:
+    hidden = ask(openai_client, user("!think it over"))
+    shown = ask(openai_client, user("!think it over"), stream=stream, extra_body={"include_reasoning": True})
+    pieces = [chunk.choices[0].delta for chunk in shown if chunk.choices] if stream else [shown.choices[0].message]
+
+    texts = ["".join(getattr(piece, name, None) or "" for piece in pieces) for name in ("reasoning_content", "content")]
+    assert (texts, hasattr(hidden.choices[0].message, "reasoning_content")) == (
+        ["it over", hidden.choices[0].message.content],
+        False,
+    )

@@ -403,7 +403,10 @@ class ServerRun:
             case Progress():
                 self._publish(progress_fields(part))
                 await self._put(part)
-            case Reasoning() | StateValues() | DelegatePart():
+            case Reasoning():
+                self._publish({"type": "reasoning", "text": part.text})
+                await self._put(part)
+            case StateValues() | DelegatePart():
                 await self._put(part)
             case _:
                 pass
