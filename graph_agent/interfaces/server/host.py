@@ -115,7 +115,8 @@ _CLAIM_CHECK_S = 1.0
 
 
 LivePart = Mapping[str, Any]
-"""Output of a run: `{"type": "begin" | "text" | "reasoning" | "break" | "progress" | "call" | "end", …}`, or `EARLY`."""
+"""Output of a run: `EARLY`, or an object of the type `begin`, `text`, `reasoning`, `break`, `progress`, `call` or
+`end`."""
 
 
 EARLY = "events"

@@ -11,14 +11,15 @@ from tests.support.cli import run_cli
 from tests.support.terminal import leave, terminal
 
 AGENT = "name: thinker\nmodel: my_model:make\ndb: 'memory:'\n"
-MODEL = '''
+MODEL = """
 from langchain_core.messages import AIMessage
 from graph_agent import ScriptedChatModel
 
 def make():
-    thought = {"type": "reasoning", "reasoning": "One is odd.\\nTwo is even, and so is every number that ends in 0 or 8."}
+    text = "One is odd.\\nTwo is even, and so is every number that ends in 0 or 8."
+    thought = {"type": "reasoning", "reasoning": text}
     return ScriptedChatModel([AIMessage([thought, {"type": "text", "text": "Two."}])], cycle=True)
-'''
+"""
 
 
 @pytest.fixture
