@@ -13,7 +13,7 @@ from graph_agent.session.results import Done, Reasoning, Token
 from tests.support.agents import echo
 
 BLOCK = {"type": "reasoning", "reasoning": "Two words. "}
-ANSWER = AIMessage([BLOCK, {"type": "text", "text": "Hello there."}])  # type: ignore[list-item]  # blocks are dicts
+ANSWER = AIMessage([BLOCK, {"type": "text", "text": "Hello there."}])
 
 
 def session(*replies: Any, config: LoopConfig | None = None) -> Session:
@@ -51,7 +51,7 @@ async def test_a_run_that_does_not_ask_for_reasoning_has_none() -> None:
 
 @pytest.mark.parametrize("records", [True, False, 5], ids=["whole", "not", "cut"])
 async def test_recorded_requests_have_the_reasoning_of_their_replies(records: bool | int) -> None:
-    call = AIMessage([BLOCK], tool_calls=[{"id": "c1", "name": "echo", "args": {"text": "x"}}])  # type: ignore[list-item]
+    call = AIMessage([BLOCK], tool_calls=[{"id": "c1", "name": "echo", "args": {"text": "x"}}])
     talk = session(call, ANSWER, config=LoopConfig(record_requests=records, finalize="direct"))
 
     result = await talk.run("go")

@@ -188,6 +188,7 @@ def test_reasoning_is_a_block_of_its_own_if_thinking_is_on(
     anthropic_client: anthropic.Anthropic, thinking: Any, stream: bool
 ) -> None:
     options: Any = {"model": "parrot", "max_tokens": 9, "messages": [user("!think it over")], "thinking": thinking}
+    shown: Any
     if stream:
         with anthropic_client.messages.stream(**options) as events:
             shown = events.get_final_message()
