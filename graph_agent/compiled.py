@@ -1,4 +1,4 @@
-"""Defines the agent's state graph and compiled graph, which locks the session and sets the run's durability."""
+"""Exports the agent's compiled graph and its state graph."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from graph_agent.session.compiled import CompiledAgentGraph
     from graph_agent.session.compiled import CompileOptions as CompileOptions
     from graph_agent.session.compiled import PushedMessages as PushedMessages
+    from graph_agent.session.graph_agent import GraphAgent
+    from graph_agent.session.graph_agent import GraphAgentBuilder as GraphAgentBuilder
 
-__all__ = ["CompiledAgentGraph"]
+__all__ = ["CompiledAgentGraph", "GraphAgent"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "graph_agent.session.compiled": "AgentStateGraph CompileOptions CompiledAgentGraph PushedMessages",
+        "graph_agent.session.graph_agent": "GraphAgent GraphAgentBuilder",
     },
 )

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from graph_agent.core.tools.delegation import Delegate
     from graph_agent.core.waves.schema import PlanningResult
     from graph_agent.models.pool import Resolve
-    from graph_agent.session.compiled import AgentStateGraph, CompiledAgentGraph, CompileOptions
+    from graph_agent.session.compiled import CompileOptions
+    from graph_agent.session.graph_agent import GraphAgent, GraphAgentBuilder
 
 
 SystemPrompt: TypeAlias = (
@@ -84,7 +85,7 @@ def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: 
 
 def build_graph(
     model: BaseChatModel, tools: Sequence[BaseTool | Callable[..., Any]] | None = (), **options: Unpack[GraphOptions]
-) -> AgentStateGraph:
+) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; the arguments are those of `create_graph_agent`, except these.
 
     Args:
@@ -153,7 +154,7 @@ def create_graph_agent(
     response_format: type[GivenResponseT] | ResponseStrategy[GivenResponseT] | None = None,
     context_schema: type[GivenContextT] | None = None,
     **options: Unpack[AgentOptions],
-) -> CompiledAgentGraph[GivenResponseT, GivenContextT]: ...
+) -> GraphAgent[GivenResponseT, GivenContextT]: ...
 
 
 @overload
@@ -164,7 +165,7 @@ def create_graph_agent(
     response_format: dict[str, Any],
     context_schema: type[GivenContextT] | None = None,
     **options: Unpack[AgentOptions],
-) -> CompiledAgentGraph[dict[str, Any], GivenContextT]: ...
+) -> GraphAgent[dict[str, Any], GivenContextT]: ...
 
 
 @overload
@@ -175,7 +176,7 @@ def create_graph_agent(
     response_format: UnionType,
     context_schema: type[GivenContextT] | None = None,
     **options: Unpack[AgentOptions],
-) -> CompiledAgentGraph[Any, GivenContextT]: ...
+) -> GraphAgent[Any, GivenContextT]: ...
 
 
 def create_graph_agent(
@@ -203,7 +204,7 @@ def create_graph_agent(
     resolve: Callable[[Any], BaseChatModel] | None = None,
     skills: Sequence[str | Path] = (),
     **unknown: Never,
-) -> CompiledAgentGraph[Any, Any]:
+) -> GraphAgent[Any, Any]:
     """Create an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
     A node `approve` is added if a person must approve calls: if `config.approve` is set, or a tool has the mark.

@@ -42,7 +42,7 @@ from graph_agent.session.agent_parts import (
     opened_skills,
     with_approvals,
 )
-from graph_agent.session.compiled import AgentStateGraph
+from graph_agent.session.graph_agent import GraphAgentBuilder
 from graph_agent.session.routing import PATHS, Route, after_plan, after_plan_in_run, after_plan_or_ask, session_checked
 
 logger = get_logger("graph_agent.assembly")
@@ -66,7 +66,7 @@ def assemble(
     warnings: Callable[[], Sequence[str]] = tuple,
     resolve: Resolve | None = None,
     skills: Sequence[str | Path] = (),
-) -> AgentStateGraph:
+) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; `build_graph` describes the arguments, the errors and the result."""
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
@@ -132,10 +132,10 @@ def assemble(
     )
     inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in toolbox.delegates.values()]
     asks = config.approve is not None or any(getattr(each, "asks", False) for each in [*inner, *admitted])
-    return _join(deps, AgentStateGraph(deps, context_schema, wrappers.transformers, asks=asks))
+    return _join(deps, GraphAgentBuilder(deps, context_schema, wrappers.transformers, asks=asks))
 
 
-def _join(deps: AgentDeps, graph: AgentStateGraph) -> AgentStateGraph:
+def _join(deps: AgentDeps, graph: GraphAgentBuilder) -> GraphAgentBuilder:
     """Add the four nodes of an agent, those of its hooks and approvals, and the edges; return the graph."""
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 NO_SAVER = (
     "This agent stores no sessions; pass checkpointer=… to create_graph_agent(), such as InMemorySaver() of "
-    "langgraph.checkpoint.memory, or a saver of graph_agent.persistence.open_saver(). A run with on_approval=… "
-    "needs none."
+    "langgraph.checkpoint.memory, or a saver of graph_agent.persistence.open_saver(). agent.run(…) runs an input "
+    "without a session; a run with on_approval=… needs no checkpointer."
 )
 """The text of the error for an agent without a checkpointer."""
 

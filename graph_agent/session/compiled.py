@@ -548,7 +548,7 @@ class CompileOptions(TypedDict, total=False):
 
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
-    """A `StateGraph` that compiles to a `CompiledAgentGraph`.
+    """A `StateGraph` that compiles to a `CompiledAgentGraph`, or to a subclass of it.
 
     `asks` is whether calls of the agent, or of a delegate in this process, may wait for a person's approval.
     """
@@ -559,6 +559,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Arguments of `build_graph` except the model, with which the same agent is built again for another model."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
     """Credentials of every run; a run's own credentials of the same names win."""
+    compiled_class: type[CompiledAgentGraph] = CompiledAgentGraph
+    """Class of the compiled graph; a subclass adds methods only."""
 
     def __init__(self, deps: AgentDeps, context_schema: type[Any], transformers: Sequence[Any], *, asks: bool) -> None:
         own = self.own = deps.toolbox.own
@@ -591,8 +593,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
         options["transformers"] = list({id(each): each for each in transformers}.values())
         compiled = super().compile(checkpointer, **options)
         skip_unused_callbacks(compiled)
-        # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
-        compiled.__class__ = CompiledAgentGraph
+        # LangGraph fixes the class of the compiled graph; a subclass adds methods only, so the object fits it.
+        compiled.__class__ = self.compiled_class
         assert isinstance(compiled, CompiledAgentGraph)
         if isinstance(compiled.checkpointer, BaseCheckpointSaver):
             _prepare(compiled.checkpointer)

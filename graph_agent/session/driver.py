@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, PregelTask, StateSnapshot
@@ -43,7 +44,6 @@ from graph_agent.storage.locks.registry import find_run, is_idle, refuse_within
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.runtime import RunControl
     from langgraph.types import StreamMode
 
@@ -140,6 +140,7 @@ class RunDriver:
         self.id = session_id
         """The id of the session."""
         self._graph = graph
+        self._stores = isinstance(graph.checkpointer, BaseCheckpointSaver)
         self._approval = approval
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
         if in_foreground:
@@ -299,7 +300,7 @@ class RunDriver:
                 given, note = await self.answer(answers, None, None), None
                 continue
             yield Done(result)
-            if run.aborted or (note := await self.next_after(run, options.control)) is None:
+            if run.aborted or not self._stores or (note := await self.next_after(run, options.control)) is None:
                 return
             given = follow_up_input(note)
 
@@ -320,7 +321,7 @@ class RunDriver:
             before = partial(self.control.check_next, note) if note is not None else None
             handle = RunHandle(outer, surrounding=surrounding, before=before, mark=mark)
         run = InputRun(handle)
-        if self._graph.checkpointer is not None:  # otherwise nothing takes it away, and the two refer to each other
+        if self._stores:  # otherwise nothing takes it away, and the two refer to each other
             handle.after = partial(self._read_end, run)
         return run
 
@@ -342,7 +343,7 @@ class RunDriver:
             RunFailedError: If the input failed, and `on_failure="raise"` is set.
         """
         mark, output = run.handle.mark, options.output
-        stores, values = self._graph.checkpointer is not None, dict[str, Any]()
+        stores, values = self._stores, dict[str, Any]()
         configurable = with_handle(self._configurable, parent=run.handle, hides_nodes=not stores)
         if options.readership is not None:
             configurable = with_handle(configurable, readership=options.readership, is_watched=True)
@@ -365,8 +366,8 @@ class RunDriver:
 
                     run.parts = (
                         await parts_of_run(self._graph, self.id, given, mark, replies)
-                        if output is None
-                        else StreamParts(self.id, replies=replies, in_order=False)
+                        if output is None and stores
+                        else StreamParts(self.id, replies=replies, in_order=output is None)
                     )
                 with run.handle.attached():
                     stream = self._graph.astream(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from graph_agent.session.trace import Span
 
 Given = str | Sequence[BaseMessage]
+GraphT = TypeVar("GraphT", bound=CompiledStateGraph[Any, Any, Any, Any])
 
 _DRAWN_WITHIN_S = 5
 """Seconds in which the history of a session must be read for a notebook to draw it."""
@@ -95,16 +96,13 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         if not isinstance(session_id, str) or not session_id:
             raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
         check_session_id(session_id)
-        _check_callback(on_approval)
+        check_callback(on_approval)
         if isinstance(graph.checkpointer, BaseCheckpointSaver):
             serve_any_loop(graph.checkpointer)
         self._is_stored = graph.checkpointer is not None or on_approval is not None
         # A decision resumes a checkpoint, so that an agent that stores nothing needs a saver for `on_approval`.
-        if graph.checkpointer is None and (builder := builder_of(graph)) is not None:
-            from langgraph.checkpoint.memory import InMemorySaver
-
-            saver = InMemorySaver()
-            graph = builder.compile(checkpointer=saver, store=graph.store, cache=graph.cache, name=graph.name)
+        if graph.checkpointer is None and builder_of(graph) is not None:
+            graph = kept_in_memory(graph)
         # Imported here: it loads the parsers of decisions.
         from graph_agent.session.interrupts import AutoApproval
 
@@ -146,9 +144,9 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         self._check_stored(on_approval)
-        graph_input = self._with_state(given, state)
-        mark = self.driver.input_id(graph_input, input_id)
-        return await self.driver.run(graph_input, RunOptions(context, on_approval=on_approval), mark)
+        started = graph_input(self.graph, given, state)
+        mark = self.driver.input_id(started, input_id)
+        return await self.driver.run(started, RunOptions(context, on_approval=on_approval), mark)
 
     async def resume(
         self,
@@ -254,10 +252,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         self._check_stored(on_approval)
-        graph_input = self._with_state(given, state)
-        mark, readership = self.driver.input_id(graph_input, input_id), ConsumerTracker()
+        started = graph_input(self.graph, given, state)
+        mark, readership = self.driver.input_id(started, input_id), ConsumerTracker()
         options = RunOptions(context, control, on_approval, readership, reasoning=reasoning)
-        return ClosingStream(self.driver.parts(graph_input, options, mark), readership)
+        return ClosingStream(self.driver.parts(started, options, mark), readership)
 
     @with_parameters_of(stream)
     def stream_sync(self, given: Given, **options: Any) -> Iterator[Part[ResponseT]]:
@@ -329,21 +327,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
 
         Also raises it if `on_approval` cannot be called.
         """
-        _check_callback(on_approval)
+        check_callback(on_approval)
         self._is_stored = self._is_stored or on_approval is not None
         if not self._is_stored:
             raise ConfigError(NO_SAVER)
-
-    def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the graph's input from messages and values of own state fields; raise `InputError` if a value does not
-        fit.
-        """
-        if state is not None and not isinstance(state, Mapping):
-            raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
-        if not state:
-            return _input(given)
-        custom_state_of(self.graph).check_input(state)
-        return {**_input(given), **state}
 
     async def events(self, *, last: int | None = None, after: int = -1) -> list[Event]:
         """Return the session's history, oldest event first; empty for a session that does not exist.
@@ -417,12 +404,34 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         return open_interrupts(await self.driver.state())
 
 
-def _check_callback(on_approval: object) -> None:
+def check_callback(on_approval: object) -> None:
     """Raise `ConfigError` if a callback is neither None nor callable."""
     if on_approval is not None and not callable(on_approval):
         raise ConfigError(
             f"on_approval={on_approval!r}: give a function of the call, e.g. on_approval=lambda call: True."
         )
+
+
+def kept_in_memory(graph: GraphT) -> GraphT:
+    """Return a copy of an agent's compiled graph that has its sessions in memory, as long as the copy exists."""
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    return graph.copy({"checkpointer": InMemorySaver()})
+
+
+def graph_input(
+    graph: CompiledStateGraph[Any, Any, Any, Any], given: Given, state: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the graph's input from messages and values of own state fields (None for no values).
+
+    Raises `InputError` if the messages are empty or of another form, or a value does not fit.
+    """
+    if state is not None and not isinstance(state, Mapping):
+        raise InputError(f"state={state!r}: give a mapping of own state fields to values, or None.")
+    if not state:
+        return _input(given)
+    custom_state_of(graph).check_input(state)
+    return {**_input(given), **state}
 
 
 def _input(given: Given) -> dict[str, Any]:

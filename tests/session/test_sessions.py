@@ -144,8 +144,8 @@ async def test_a_session_an_agent_and_a_result_have_a_repr_and_escaped_html() ->
 
     pages = [thing._repr_html_() for thing in (talk, agent, result)]
     assert (repr(agent), repr(talk), repr(result)) == (
-        f"<CompiledAgentGraph {evil!r}>",
-        f"Session(<CompiledAgentGraph {evil!r}>, {evil!r})",
+        f"<GraphAgent {evil!r}>",
+        f"Session(<GraphAgent {evil!r}>, {evil!r})",
         f"RunResult(status='COMPLETED', stop_reason='completed', answer={evil!r}, calls=['echo'])",
     )
     assert [("&lt;script&gt;" in page, "<script" in page) for page in pages] == [(True, False)] * 3

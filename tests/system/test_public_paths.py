@@ -11,7 +11,7 @@ PUBLIC = {
     "approvals": ("approve", "edit", "reject", "respond"),
     "calls": ("Call", "canonical_arguments", "parse_tool_calls"),
     "cli.__main__": ("main",),
-    "compiled": ("CompiledAgentGraph",),
+    "compiled": ("CompiledAgentGraph", "GraphAgent"),
     "delegation": ("Delegate", "Delegation", "DelegationResult"),
     "engines.restate": ("agent_object",),
     "engines.restate_worker": ("serve",),

@@ -29,7 +29,7 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.approvals import approve
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.compiled import GraphAgent
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.marks import marked
 from graph_agent.mcp import open_mcp_tools
@@ -111,7 +111,7 @@ async def main() -> list[str]:
     hooks: list[LoopHook | AgentMiddleware[Any, Any, Any]] = [Brief(), ModelCallLimitMiddleware(run_limit=3)]
     saver = InMemorySaver()
     agent = create_graph_agent(MODEL, tools, hooks=hooks, config=CONFIG, response_format=Invoice, checkpointer=saver)
-    assert_type(agent, CompiledAgentGraph[Invoice, AgentContext])
+    assert_type(agent, GraphAgent[Invoice, AgentContext])
     session = Session(agent, "s1", on_approval=lambda call: approve() if call["name"] == "weather" else False)
     assert_type(session, Session[Invoice, AgentContext])
     texts = [str(await total(session, "What is the total?"))]
@@ -128,13 +128,13 @@ async def main() -> list[str]:
     events = await SessionMemory(agent).get_session_events("s1")
     texts += [str(event["content"]) for event in events if event["type"] == "user_message"]
 
-    assert_type(create_graph_agent(MODEL, response_format=Receipt), CompiledAgentGraph[Receipt, AgentContext])
-    assert_type(create_graph_agent(MODEL, response_format=Memo), CompiledAgentGraph[Memo, AgentContext])
+    assert_type(create_graph_agent(MODEL, response_format=Receipt), GraphAgent[Receipt, AgentContext])
+    assert_type(create_graph_agent(MODEL, response_format=Memo), GraphAgent[Memo, AgentContext])
     by_tool = create_graph_agent(MODEL, response_format=ToolStrategy(Invoice))
-    assert_type(by_tool, CompiledAgentGraph[Invoice, AgentContext])
+    assert_type(by_tool, GraphAgent[Invoice, AgentContext])
     by_provider = create_graph_agent(MODEL, response_format=ProviderStrategy(Invoice))
-    assert_type(by_provider, CompiledAgentGraph[Invoice, AgentContext])
-    assert_type(create_graph_agent(MODEL, response_format=SCHEMA), CompiledAgentGraph[dict[str, Any], AgentContext])
+    assert_type(by_provider, GraphAgent[Invoice, AgentContext])
+    assert_type(create_graph_agent(MODEL, response_format=SCHEMA), GraphAgent[dict[str, Any], AgentContext])
     assert create_graph_agent(MODEL, response_format=Invoice | Receipt).name == "agent"
     delegates = [GraphDelegate("billing", "Bills.", agent)]
     plain = create_graph_agent(MODEL, [weather], hooks=[Brief()], delegates=delegates, checkpointer=saver)
@@ -142,8 +142,15 @@ async def main() -> list[str]:
     tenants = create_graph_agent(MODEL, context_schema=Tenant, checkpointer=saver)
     await Session(tenants, "s4").run("hi", context=Tenant(tenant="a", max_steps=2))
     users = create_graph_agent(MODEL, context_schema=User, checkpointer=saver)
-    assert_type(users, CompiledAgentGraph[None, User])
+    assert_type(users, GraphAgent[None, User])
     await Session(users, "s5").run("hi", context=User("Ada"))
     built = build_graph(MODEL).compile(checkpointer=saver)
     assert_type(await Session(built, "s6").run("hi"), RunResult[Any])
+    assert_type(agent.session("s7"), Session[Invoice, AgentContext])
+    single = create_graph_agent(MODEL, response_format=Invoice)
+    assert_type(await single.run("hi", context={"max_steps": 2}), RunResult[Invoice])
+    async for part in single.run_stream("hi", on_approval=lambda call: True):
+        if part.type == "done":
+            assert_type(part.result.structured_response, Invoice | None)
+    await create_graph_agent(MODEL, context_schema=User).run("hi", context=User("Ada"))
     return texts

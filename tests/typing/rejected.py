@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import (
+    AgentContext,
+    GraphDelegate,
+    LoopConfig,
+    RunResult,
+    ScriptedChatModel,
+    Session,
+    create_graph_agent,
+)
 from graph_agent.marks import marked
 from graph_agent.server import ServerSettings
 from tests.typing.accepted import CONFIG, MODEL, Invoice, Tenant, User, weather
@@ -75,6 +83,12 @@ async def main() -> None:
     await SESSION.configure(max_stepz=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await SESSION.configure(max_steps="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await AGENT.ainvoke({"messages": []}, context=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await AGENT.run("hi", context={"max_stepz": 3})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await AGENT.run("hi", input_id="i1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    AGENT.run_sync(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    AGENT.run_stream("hi", contxt={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    AGENT.session(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(await AGENT.run("hi"), RunResult[User])  # type: ignore[assert-type]  # pyright: ignore[reportAssertTypeFailure]
     async for part in SESSION.stream("hi"):
         str(part.text)  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
         str(part.type == "dun")  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
