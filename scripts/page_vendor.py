@@ -13,6 +13,7 @@ VENDOR = Path(__file__).parents[1] / "graph_agent" / "web" / "static" / "vendor"
 FILES = {
     "preact@10.29.8": {"dist/preact.module.js": "preact.js", "LICENSE": "preact.LICENSE"},
     "htm@3.1.1": {"dist/htm.module.js": "htm.js", "LICENSE": "htm.LICENSE"},
+    "marked@18.2.1": {"lib/marked.esm.js": "marked.js", "LICENSE": "marked.LICENSE"},
 }
 """Package → file in it → file in the vendor folder."""
 

@@ -18,8 +18,10 @@ from graph_agent.base.model_error_text import public_value
 _MODULES = (
     "vendor/preact.js",
     "vendor/htm.js",
+    "vendor/marked.js",
     "json.js",
     "html.js",
+    "markdown.js",
     "events.js",
     "layout.js",
     "api.js",
@@ -34,8 +36,8 @@ _IMPORT = re.compile(r"""^import (?:(\w+)|\{([^{}]*)\}) from "([^"\n]+)";$""", r
 """Matches an import of a script."""
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 """Matches the word `export` before a definition."""
-_COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\n", re.MULTILINE)
-"""Matches a comment on a line of its own, which is removed from the page."""
+_COMMENT = re.compile(r"^ *//[^\n]*\n?|^ */\*\*[^\n]*\*/\n", re.MULTILINE)
+"""Matches a comment on a line of its own, which is removed from the page; a vendored script's license stays."""
 _INDENTATION = re.compile(r"^ +|^\n", re.MULTILINE)
 """Matches leading spaces and empty lines, which are removed from the page."""
 _LINE_ENDS = re.compile(r"(?<=[;{>])\n|\n(?=[<})])")
@@ -152,7 +154,8 @@ def _as_function(name: str) -> str:
     """Return a script as the body of a function that returns its exports."""
     # Small, because each exported session contains all of it.
     text = _COMMENT.sub("", _static(name))
-    if name != _PROGRAMS:
+    is_own = name != _PROGRAMS and not name.startswith("vendor/")
+    if is_own:
         text = _INDENTATION.sub("", text)
     folder = name.rpartition("/")[0]
     exports: list[str] = []
@@ -180,6 +183,6 @@ def _as_function(name: str) -> str:
     if "export default " in text:
         text = text.replace("export default ", "const htm=")
         exports.append("default:htm")
-    if name != _PROGRAMS:
+    if is_own:
         text = _OPERATORS.sub(r"\1", _LINE_ENDS.sub("", text))
     return f"{text}\nreturn{{{','.join(exports)}}};"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,16 @@ class TravelModel(BaseChatModel):
         await asyncio.sleep(2 * _pace())
         if "!late" in str(messages[-1].content):
             await wait_for.ainvoke({"file": str(messages[-1].content).partition("!late ")[2]})
-        for n, word in enumerate(str(reply.content).split(" ") if reply.content else []):
+        words = str(reply.content).split(" ") if reply.content else []
+        for n, word in enumerate(words):
+            if (found := re.match(r"!until (\S+) ", str(messages[-1].content))) and n == len(words) - 1:
+                await wait_for.ainvoke({"file": found[1]})
+            elif found and n == len(words) - 2:
+                await asyncio.sleep(0.2)  # pieces that follow each other closely are sent with the next one
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
             if n == 0 and "!hold" in str(messages[-1].content):
                 await wait_for.ainvoke({"file": str(messages[-1].content).partition("!hold ")[2]})
-            await asyncio.sleep(_pace() / 2)
+            await asyncio.sleep(0 if "!until" in str(messages[-1].content) else _pace() / 2)
         chunks = [
             tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=n)
             for n, call in enumerate(reply.tool_calls)
@@ -133,6 +139,8 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
         if waves:
             return AIMessage(f"Done: {len(results)} results.")
         return _calls(*[(name, args) for name, args in json.loads(asked.removeprefix("!call"))])
+    if found := re.match(r"!until \S+ (.*)", asked, re.DOTALL):
+        return AIMessage(found[1])
     if "trip" in asked:
         return _trip(waves)
     return AIMessage(f"You said: {asked}")

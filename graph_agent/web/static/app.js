@@ -292,7 +292,7 @@ class App extends Component {
       ${!EXPORT && this.sessions(this.state)}
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
-        act=${this.act} answer=${this.answer}>
+        act=${this.act} answer=${this.answer} copy=${this.copy}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>

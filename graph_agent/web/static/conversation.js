@@ -1,6 +1,7 @@
 // Shows the conversation, and what a person does in it: inputs, steering, and decisions on calls.
 import { asText, Component, Fragment, html, pretty, prose, signOf, visible, wordOf, words } from "./html.js";
 import { givenNumber, parseJson } from "./json.js";
+import { Markdown } from "./markdown.js";
 
 const SHOWN_TURNS = 30;
 
@@ -11,7 +12,7 @@ function Note({ note }) {
 
 /** Return the agent's texts; the stored answer takes the place of the live one, so that its element stays. */
 function bubblesOf({ answer, status }, texts) {
-  const bubbles = (texts || []).filter(Boolean).map((text) => ["live", text]);
+  const bubbles = (texts || []).filter((text) => text.pieces.length).map((text) => ["live", text]);
   return answer ? [...bubbles, [status === "FAILED" ? "failed" : "", asText(answer.content)]] : bubbles;
 }
 
@@ -20,7 +21,7 @@ class Turn extends Component {
     return input !== this.props.input || this.revision !== input.revision || chosen !== this.props.chosen || Boolean(texts) !== Boolean(this.props.texts);
   }
 
-  render({ input, chosen, texts, choose, pickCall }) {
+  render({ input, chosen, texts, choose, pickCall, copy }) {
     this.revision = input.revision;
     const notesAfter = (n) => input.notes.filter((note) => note.after === n).map((note) => html`<${Note} note=${note} />`);
     return html`<article class=${`turn${chosen ? " chosen" : ""}`} aria-label=${`Input ${input.number + 1}`}>
@@ -35,7 +36,7 @@ class Turn extends Component {
         </div>`}
         ${notesAfter(n + 1)}
       </${Fragment}>`)}
-      ${bubblesOf(input, texts).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><p>${prose(text)}</p></div>`)}
+      ${bubblesOf(input, texts).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><${Markdown} text=${text} copy=${copy} /></div>`)}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
       ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;
@@ -197,7 +198,7 @@ export class Conversation extends Component {
     this.componentDidUpdate();
   }
 
-  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly }, { turns }) {
+  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
     const isUnfinished = last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted";
@@ -211,7 +212,7 @@ export class Conversation extends Component {
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
         ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
         ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen}
-          texts=${input === last && log.live.flatMap((run) => run.texts)} choose=${choose} pickCall=${pickCall} />`)}
+          texts=${input === last && log.live.flatMap((run) => run.texts)} choose=${choose} pickCall=${pickCall} copy=${copy} />`)}
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}

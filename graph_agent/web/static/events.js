@@ -1,6 +1,7 @@
 // Reduces the events of a session to its inputs, steps and calls: the same from a stream, a list and an export.
-import { asText, counted, words } from "./html.js";
+import { asText, counted, textIn, words } from "./html.js";
 import { toJson } from "./json.js";
+import { GrowingText } from "./markdown.js";
 
 /** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first. */
 export function newLog() {
@@ -26,16 +27,37 @@ const NOTICES = {
 
 function newInput(log, event) {
   const start = timeOf(event.ts);
+  const expected = takeExpected(log);
   const before = log.inputs.at(-1);
   // Several messages of one input follow each other.
   if (before && !before.done && log.newest !== "user_message") {
     Object.assign(before, { status: "SUPERSEDED", done: true });
     for (const { calls } of before.steps) for (const call of calls) endWait(call, start);
   }
-  const input = { number: log.inputs.length, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], revision: 0 };
+  // The message that was sent here keeps its object, which may be chosen.
+  const isExpected = expected && textIn(expected.question) === textIn(event.content);
+  const input = isExpected ? expected : {};
+  Object.assign(input, { number: log.inputs.length, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], isExpected: false });
+  input.revision = (input.revision || 0) + 1;
+  log.inputs.push(input);
+  if (expected && !isExpected) log.inputs.push(Object.assign(expected, { number: log.inputs.length }));
+  return input;
+}
+
+function takeExpected(log) {
+  return log.inputs.at(-1)?.isExpected ? log.inputs.pop() : null;
+}
+
+/** Add a message that was sent and has no event yet, so that it is shown at once; return its input. */
+export function expectInput(log, content, now) {
+  const number = log.inputs.length;
+  const input = { number, start: now, end: now, question: content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], revision: 0, isExpected: true };
   log.inputs.push(input);
   return input;
 }
+
+/** Remove the message that was sent and has no event, because the server refused it. */
+export const dropExpected = (log) => takeExpected(log);
 
 function newCall(log, step, { id, name, needs = [], plan_id: own = id }) {
   const kind = name.startsWith("delegate_to_") ? "delegation" : "tool";
@@ -57,14 +79,16 @@ function stepOf(input, event, time) {
 
 /** Drop the first live text that an event contains. */
 function consume(log, text) {
-  const holds = ({ texts }) => texts.length && text && (text.startsWith(texts[0].trim()) || texts[0].startsWith(text));
+  const holds = ({ texts }) => texts.length && text && (text.startsWith(texts[0].text.trim()) || texts[0].text.startsWith(text));
   log.live.find(holds)?.texts.shift();
 }
 
-/** Keep some of the live runs. */
+/** Keep some of the live runs; the reasoning of the others stays with their input. */
 export function keepLive(log, isKept) {
+  const input = log.inputs.at(-1);
+  for (const run of log.live) if (run.ended && !isKept(run)) input?.thoughts.push(...run.thoughts.splice(0));
   log.live = log.live.filter(isKept);
-  if (log.inputs.length) log.inputs.at(-1).revision += 1;
+  if (input) input.revision += 1;
 }
 
 /** Return whether a live run's question is not stored. */
@@ -177,7 +201,9 @@ export function reduce(log, event) {
   }
   const time = timeOf(event.ts);
   const isQuestion = event.type === "user_message";
-  const input = isQuestion || !log.inputs.length ? newInput(log, event) : log.inputs.at(-1);
+  // The events of a run that ends do not belong to the message that was sent meanwhile.
+  const current = log.inputs.findLast((one) => !one.isExpected);
+  const input = isQuestion || !current ? newInput(log, event) : current;
   const asking = isQuestion && log.live.find(isAsked);
   if (asking) asking.question = null;
   REDUCERS[event.type]?.(log, event, input, time);
@@ -214,14 +240,19 @@ function reduceLive(log, part) {
   }
   if (part.type === "begin") {
     // The history of a run that is followed from its middle has its question.
-    const isStored = !log.live.length && input && !input.done && asText(input.question) === asText(part.content);
-    log.live.push({ texts: [], question: isStored ? null : part.content });
+    const isStored = !log.live.length && input && !input.done && textIn(input.question) === textIn(part.content);
+    log.live.push({ texts: [], thoughts: [], question: isStored ? null : part.content });
   }
   const run = log.live.at(-1);
   if (part.type === "end" && run) run.ended = true;
   if (!run || run.ended) return;
-  if (part.type === "break") run.texts.push("");
-  else if (part.type === "text") run.texts.push((run.texts.pop() || "") + part.text);
+  if (part.type === "break" || (part.type === "text" && !run.texts.length)) run.texts.push(new GrowingText());
+  if (part.type === "text") run.texts.at(-1).append(part.text);
+  if (part.type === "reasoning") {
+    const after = input?.steps.length || 0;
+    if (run.thoughts.at(-1)?.after !== after) run.thoughts.push({ after, text: new GrowingText() });
+    run.thoughts.at(-1).text.append(part.text);
+  }
 }
 
 const runsOf = (events) => [events, ...events.flatMap(({ history = [] }) => runsOf(history))];

@@ -34,6 +34,12 @@ export function asText(value) {
   return isBlocks ? value.map((one) => one.text).join("\n") : toJson(value, 2);
 }
 
+/** Return the text of a message's content, without what is attached to it. */
+export function textIn(content) {
+  if (!Array.isArray(content)) return asText(content ?? "");
+  return content.map((one) => (typeof one === "string" ? one : one?.type === "text" ? one.text : "")).filter(Boolean).join("\n");
+}
+
 /** Return a text as indented JSON if it is JSON; the text itself otherwise. */
 export function pretty(value) {
   const text = asText(value);
