@@ -41,7 +41,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough documented restate phoenix providers real compat image proofs wheel lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough documented restate phoenix providers real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -166,6 +166,13 @@ proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all 
 wheel: $(VENV)/.dev  ## Build the wheel, and run the examples, the notebooks and each extra from it, in an empty environment.
 	@$(RUN) env PYTHON="$(PYTHON)" .ci/wheel
 
+release: $(VENV)/.dev .venv-release/bin/twine  ## Build and check what a release uploads, in dist/: wheel, sdist, bill of materials, notes.
+	$(RUN) $(BIN)/python -m scripts.release
+
+.venv-release/bin/twine:
+	@$(PYTHON) -m venv .venv-release
+	@.venv-release/bin/python -m pip install --quiet --disable-pip-version-check check-wheel-contents cyclonedx-bom twine
+
 image: $(VENV)/.dev  ## Build the steps of deploy/Dockerfile, and run its command, if this is root and has its Python.
 	$(RUN) $(BIN)/python -m tests.checks.image_steps --if-possible
 
@@ -187,7 +194,7 @@ dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 		$(RUN) $(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(CLUSTER) $(PROVIDERS) .venv-proofs .venv-real dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) $(CLUSTER) $(PROVIDERS) .venv-proofs .venv-real .venv-release dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \

@@ -53,8 +53,18 @@ def page() -> str:
     )
 
 
-def _anchor(name: str) -> str:
-    return f"{_PROGRAM}-{name.replace(' ', '-')}"
+def surface() -> Iterator[str]:
+    """Yield each command, with its arguments and options after it; `?` marks an argument that is optional."""
+    for name, run in _commands(app):
+        yield f"{_PROGRAM} {name}"
+        types = get_type_hints(run, include_extras=True)
+        for parameter in signature(run).parameters.values():
+            kind, info = get_args(types[parameter.name]) or (None, None)
+            if isinstance(info, ArgumentInfo):
+                optional = "" if parameter.default is Parameter.empty else "?"
+                yield f"{_PROGRAM} {name} {parameter.name.upper()}{'...' if 'list' in str(kind) else ''}{optional}"
+            elif isinstance(info, OptionInfo):
+                yield f"{_PROGRAM} {name} {' '.join(_options_of(info))}"
 
 
 def _commands(of: Typer, prefix: str = "") -> Iterator[tuple[str, Callable[..., object]]]:
@@ -99,11 +109,15 @@ def _section(name: str, run: Callable[..., object]) -> Iterator[str]:
 
 
 def _option(kind: Any, info: OptionInfo, default: Any) -> tuple[str, ...]:
-    # Typer keeps the first name of an `Option(...)` in `default`.
-    names = [str(info.default), *(info.param_decls or ())]
+    names = _options_of(info)
     hidden = info.show_default is False or default in (None, "", [], False)
     text = info.show_default if isinstance(info.show_default, str) else "" if hidden else str(default)
     return ", ".join(map(code, names)), "" if info.count else _value(kind), code(text), info.help or ""
+
+
+def _options_of(info: OptionInfo) -> list[str]:
+    # Typer keeps the first name of an `Option(...)` in `default`.
+    return [str(info.default), *(info.param_decls or ())]
 
 
 def _value(kind: Any) -> str:

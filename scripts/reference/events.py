@@ -44,23 +44,48 @@ def page() -> str:
     )
 
 
+def fields() -> Iterator[str]:
+    """Yield each field of each event as `type.field`, with `?` after one that may be absent."""
+    module = loaded().modules_collection[_MODULE]
+    yield from (f"{name}{'?' if optional else ''}" for name, _, _, optional in _declared(module[_COMMON]))
+    for name in str(module["Event"].value).strip("()").split("|"):
+        event = module[name.strip()]
+        yield _type_name(event)
+        for owner in _owners(event):
+            for field, _, _, optional in _declared(owner):
+                yield f"{_type_name(event)}.{field}{'?' if optional else ''}"
+
+
 def _section(event: griffe.Class) -> Iterator[str]:
-    type_name = str(event.members["type"].annotation).removeprefix("Literal[").strip("]'\"")  # type: ignore[union-attr]  # each event declares its type as an attribute
-    yield f"## {type_name}"
+    yield f"## {_type_name(event)}"
     yield docstring(event)
-    owners = [*reversed([base for base in event.mro() if base.name != _COMMON]), event]
-    if rows := [row for owner in owners for row in _fields(owner)]:
+    if rows := [row for owner in _owners(event) for row in _fields(owner)]:
         yield table(_HEADER, rows)
 
 
+def _type_name(event: griffe.Class) -> str:
+    return str(event.members["type"].annotation).removeprefix("Literal[").strip("]'\"")  # type: ignore[union-attr]  # each event declares its type as an attribute
+
+
+def _owners(event: griffe.Class) -> list[griffe.Class]:
+    """Return the classes that declare the fields of an event, the outermost base first, but not that of all events."""
+    return [*reversed([base for base in event.mro() if base.name != _COMMON]), event]
+
+
 def _fields(record: griffe.Class) -> Iterator[tuple[str, ...]]:
+    for name, kind, description, optional in _declared(record):
+        yield code(name), _type(kind) + (", optional" if optional else ""), description
+
+
+def _declared(record: griffe.Class) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield the name, type and description of each field but `type`, and whether it may be absent."""
     for field in record.members.values():
         if not isinstance(field, griffe.Attribute) or field.name == "type":
             continue
         annotation = str(field.annotation)
         optional = annotation.startswith("NotRequired[")
         kind = annotation.removeprefix("NotRequired[").removesuffix("]") if optional else annotation
-        yield code(field.name), _type(kind) + (", optional" if optional else ""), docstring(field)
+        yield field.name, kind, docstring(field), optional
 
 
 def _type(annotation: str) -> str:

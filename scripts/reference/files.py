@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from graph_agent.agent_file.editor_schema import schema_text
-from scripts.reference import agent_file, cli, config, environment, events, http, metrics, model_rules
+from scripts.reference import agent_file, cli, config, environment, events, http, metrics, model_rules, stability
 from scripts.reference.source import ROOT as ROOT
 
 FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
@@ -20,6 +20,7 @@ FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
         "docs/reference/http.md": http.page,
         "docs/reference/metrics.md": metrics.page,
         "docs/reference/model-rules.md": model_rules.page,
+        stability.PATH: stability.page,
     }
 )
 """Path from the root of the checkout → function that returns the file's text."""

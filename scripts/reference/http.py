@@ -87,6 +87,22 @@ def page() -> str:
     )
 
 
+def surface() -> Iterator[str]:
+    """Yield each route, and each parameter and field of its body after it, with `?` after what may be absent."""
+    openapi = _app().openapi()
+    schemas = openapi["components"]["schemas"]
+    yield from (f"{method} {path}".replace("`", "") for method, path, _ in _a2a())
+    for operations in _by_tag(openapi).values():
+        for route, operation in operations.items():
+            yield route
+            for each in operation.get("parameters", ()):
+                yield f"{route} {each['in']} {each['name']}{'' if each.get('required') else '?'}"
+            for name in _references(operation.get("requestBody")):
+                required = schemas[name].get("required", ())
+                for field in schemas[name].get("properties", ()):
+                    yield f"{route} body {field}{'' if field in required else '?'}"
+
+
 def _app() -> FastAPI:
     def never() -> Any:
         raise AssertionError("the agent is opened only when the application starts")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client.metrics import MetricWrapperBase
 
 from graph_agent.interfaces.server.monitoring import Metrics
@@ -17,6 +19,14 @@ def page() -> str:
         "processes.",
         table(("Metric", "Type", "Labels", "Description"), [_row(each) for each in found]),
     )
+
+
+def names() -> Iterator[str]:
+    """Yield each metric with its labels: `name{label, label}`."""
+    for each in vars(Metrics()).values():
+        if isinstance(each, MetricWrapperBase):
+            name, _, labels, _ = _row(each)
+            yield (f"{name}{{{labels}}}" if labels else name).replace("`", "")
 
 
 def _row(metric: MetricWrapperBase) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 import griffe
 import pytest
 
+from scripts.reference import stability
 from scripts.reference.files import FILES
 from scripts.reference.source import ROOT, loaded
 
@@ -22,6 +23,32 @@ MODULES = {name.rpartition(".")[0] for name in SHOWN}
 @pytest.mark.parametrize("path", FILES)
 def test_generated_file_is_current(path: str) -> None:
     assert (ROOT / path).read_text(encoding="utf-8") == FILES[path](), "run `make reference`"
+
+
+def test_code_has_everything_that_the_page_of_stability_lists() -> None:
+    listed = stability.listed((ROOT / stability.PATH).read_text(encoding="utf-8"))
+    surface = stability.surface()
+
+    gone = {title: stability.removed(lines, surface.get(title, ())) for title, lines in listed.items()}
+
+    assert not any(gone.values()), f"deprecate it, as {stability.PATH} says, or remove its line by hand: {gone}"
+
+
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [
+        ("f(a, b?)", True),
+        ("f(a, b?, c?)", True),
+        ("f(a, b?, *, c?, **d)", True),
+        ("f(a, b?, c)", False),
+        ("f(b?, a)", False),
+        ("f(a)", False),
+        ("f(a, b)", False),
+        ("g(a, b?)", False),
+    ],
+)
+def test_a_function_keeps_its_promise_with_more_arguments_that_may_be_left_out(now: str, kept: bool) -> None:
+    assert stability.removed(["f(a, b?)"], [now]) == ([] if kept else ["f(a, b?)"])
 
 
 def test_every_public_name_has_a_docstring() -> None:
