@@ -1,0 +1,118 @@
+"""A FastAPI application that streams an agent's answers to its own users as server-sent events."""
+
+import json
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel
+from sse_starlette import EventSourceResponse
+
+from graph_agent import LoopConfig, Session, create_graph_agent
+from graph_agent.approvals import approve, reject
+from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.persistence import open_saver
+from graph_agent.session.results import CallState, Done, Part, Token
+
+USERS = {"token-of-ada": "ada", "token-of-ben": "ben"}
+"""Bearer token → user. Put your own login here."""
+MODEL: BaseChatModel | str = "openai:gpt-4o-mini"
+
+
+def book(room: str, day: str) -> str:
+    """Book a room for a day, such as 2026-12-01."""
+    return f"Booked {room} for {day}."
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open the database as long as the application runs."""
+    async with open_saver(os.environ.get("CHAT_DB", "sqlite:///chat.db")) as saver:
+        config = LoopConfig(approve="book")
+        app.state.agent = create_graph_agent(MODEL, [book], config=config, checkpointer=saver)
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+def session(chat: str, request: Request, authorization: Annotated[str, Header()] = "") -> Session:
+    """Return a session of the user, whose name begins its id: nobody reaches another's."""
+    user = USERS.get(authorization.removeprefix("Bearer "))
+    if user is None:
+        raise HTTPException(401, "Log in first.")
+    return Session(request.app.state.agent, f"{user}:{chat}")
+
+
+OwnSession = Annotated[Session, Depends(session)]
+
+
+class Message(BaseModel):
+    """A message, with an id that the browser makes once and sends again when it retries."""
+
+    id: str
+    text: str
+
+
+class Decision(BaseModel):
+    """Whether the calls that wait may run."""
+
+    approved: bool
+    reason: str = ""
+
+
+@app.post("/chats/{chat}/messages")
+async def send(message: Message, session: OwnSession) -> EventSourceResponse:
+    """Answer a message; one that was sent before goes on, and runs nothing twice."""
+    return await streamed(session.stream(message.text, input_id=message.id))
+
+
+@app.get("/chats/{chat}/questions")
+async def questions(session: OwnSession) -> list[dict[str, Any]]:
+    """Return the calls that wait for the user's decision: the name and the arguments of each."""
+    return [call for each in await session.interrupts() for call in each.value["action_requests"]]
+
+
+@app.post("/chats/{chat}/decisions")
+async def decide(decision: Decision, session: OwnSession) -> EventSourceResponse:
+    """Run the calls that wait, or not, and stream the rest of the answer."""
+    answer = approve() if decision.approved else reject(decision.reason)
+    return await streamed(session.stream_resume(answer))
+
+
+async def streamed(parts: AsyncGenerator[Part]) -> EventSourceResponse:
+    """Return the stream of a run; a refusal comes with the first part, before the status."""
+    try:
+        first = await anext(parts)
+    except SessionBusyError as error:
+        raise HTTPException(409, str(error)) from error
+    except InputError as error:
+        raise HTTPException(422, str(error)) from error
+    return EventSourceResponse(events(first, parts))
+
+
+async def events(first: Part, parts: AsyncGenerator[Part]) -> AsyncIterator[dict[str, str]]:
+    """Yield the events of a stream; when the browser leaves, the run stops."""
+    try:
+        part: Part | None = first
+        while part is not None:
+            if shown := data(part):
+                yield {"event": part.type, "data": json.dumps(shown)}
+            part = await anext(parts, None)
+    finally:
+        await parts.aclose()
+
+
+def data(part: Part) -> dict[str, Any]:
+    """Return what the browser shows of a part; empty for a part that it does not show."""
+    match part:
+        case Token(text=text):
+            return {"text": text}
+        case CallState(id=id_, name=name, status=status):
+            return {"id": id_, "name": name, "status": status}
+        case Done(result=result):
+            return {"status": result.status, "waiting": result.waiting, "answer": result.answer}
+    return {}

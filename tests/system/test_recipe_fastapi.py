@@ -1,0 +1,143 @@
+"""The FastAPI recipe, served by uvicorn and asked over HTTP as a browser would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from examples.fastapi_chat import app as recipe
+from graph_agent import ScriptedChatModel
+from tests.support.a2a_servers import serving
+from tests.support.doc_pages import ROOT, read_blocks
+from tests.support.gates import Gate, GatedModel, nothing_under_way, until
+
+BOOK = json.dumps({"tool_calls": [{"name": "book", "arguments": {"room": "Oak", "day": "2026-12-01"}}]})
+Serve = Callable[[ScriptedChatModel], AbstractAsyncContextManager[httpx.AsyncClient]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Serve the recipe with a scripted model; yield a client with Ada's token."""
+
+    @asynccontextmanager
+    async def serve(model: ScriptedChatModel) -> AsyncIterator[httpx.AsyncClient]:
+        monkeypatch.setenv("CHAT_DB", f"sqlite:///{tmp_path}/chat.db")
+        monkeypatch.setattr(recipe, "MODEL", model)
+        with serving(lambda _: recipe.app) as url:
+            headers = {"Authorization": "Bearer token-of-ada"}
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+                yield client
+
+    return serve
+
+
+async def send(client: httpx.AsyncClient, text: str) -> httpx.Response:
+    return await client.post("/chats/c1/messages", json={"id": "m1", "text": text})
+
+
+def events(response: httpx.Response) -> list[tuple[str, Any]]:
+    """Return the name and data of each event of a stream; the text of adjacent tokens is joined."""
+    assert response.status_code == 200, response.text
+    found: list[tuple[str, Any]] = []
+    for block in response.text.replace("\r\n", "\n").strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        data = json.loads(fields["data"]) if fields else {}
+        if fields and found and fields["event"] == found[-1][0] == "token":
+            found[-1][1]["text"] += data["text"]
+        elif fields:
+            found.append((fields["event"], data))
+    return found
+
+
+def done(answer: str) -> tuple[str, Any]:
+    return "done", {"status": "COMPLETED", "waiting": None, "answer": answer}
+
+
+async def test_a_call_waits_for_the_user_and_runs_when_approved(serve: Serve) -> None:
+    async with serve(ScriptedChatModel([BOOK, "Oak is yours."])) as ada:
+        asked = events(await send(ada, "Book Oak for tomorrow."))
+        questions = (await ada.get("/chats/c1/questions")).json()
+        answered = events(await ada.post("/chats/c1/decisions", json={"approved": True}))
+
+    assert (asked[-1], questions, [name for name, _ in answered], answered[-1]) == (
+        ("done", {"status": "RUNNING", "waiting": "approval", "answer": ""}),
+        [{"name": "book", "args": {"room": "Oak", "day": "2026-12-01"}}],
+        ["call", "call", "token", "done"],
+        done("Oak is yours."),
+    )
+
+
+async def test_a_rejected_call_does_not_run(serve: Serve) -> None:
+    async with serve(ScriptedChatModel([BOOK, "I booked nothing."])) as ada:
+        await send(ada, "Book Oak for tomorrow.")
+        answered = events(await ada.post("/chats/c1/decisions", json={"approved": False, "reason": "Too early."}))
+
+    statuses = [data["status"] for name, data in answered if name == "call"]
+    assert (statuses[-1:], answered[-1]) == (["denied"], done("I booked nothing."))
+
+
+async def test_a_message_that_is_sent_again_asks_the_model_once(serve: Serve) -> None:
+    model = ScriptedChatModel(["Hello, Ada."])
+    async with serve(model) as ada:
+        sent = [events(await send(ada, "Hello!")), events(await send(ada, "Hello!"))]
+
+    assert (sent, len(model.requests)) == ([[("token", {"text": "Hello, Ada."}), done("Hello, Ada.")]] * 2, 1)
+
+
+async def test_a_second_message_is_refused_while_an_answer_streams(serve: Serve) -> None:
+    gate = Gate()
+    async with serve(GatedModel(["Hello, Ada."], within={1: gate})) as ada:
+        first = asyncio.create_task(send(ada, "Hello!"))
+        await gate.reached()
+        second = await ada.post("/chats/c1/messages", json={"id": "m2", "text": "Are you there?"})
+        gate.open()
+        answered = events(await first)
+
+    assert (second.status_code, answered[-1]) == (409, done("Hello, Ada."))
+
+
+async def test_a_browser_that_left_gets_its_answer_with_the_same_message(serve: Serve) -> None:
+    gate = Gate()
+    async with serve(GatedModel(["Hello, Ada.", "Hello again."], within={1: gate})) as ada:
+        message = {"id": "m1", "text": "Hello!"}
+        async with ada.stream("POST", "/chats/c1/messages", json=message) as response:
+            await anext(response.aiter_bytes())
+            await gate.reached()
+        await until(nothing_under_way)
+        answered = events(await send(ada, "Hello!"))
+
+    assert (gate.cancelled, answered[-1]) == (True, done("Hello again."))
+
+
+async def test_nobody_reaches_the_chat_of_another_user(serve: Serve) -> None:
+    async with serve(ScriptedChatModel([BOOK])) as ada:
+        await send(ada, "Book Oak for tomorrow.")
+        seen = {
+            name: await ada.get("/chats/c1/questions", headers={"Authorization": name})
+            for name in ("Bearer token-of-ben", "Bearer of-nobody")
+        }
+
+    assert {name: (response.status_code, response.json()) for name, response in seen.items()} == {
+        "Bearer token-of-ben": (200, []),
+        "Bearer of-nobody": (401, {"detail": "Log in first."}),
+    }
+
+
+async def test_a_decision_without_a_question_is_refused(serve: Serve) -> None:
+    async with serve(ScriptedChatModel(["Hello."])) as ada:
+        refused = await ada.post("/chats/c1/decisions", json={"approved": True})
+
+    assert refused.status_code == 422
+
+
+def test_the_page_shows_the_code() -> None:
+    code, *_ = read_blocks(ROOT / "docs/recipes/fastapi.md")
+
+    assert code.text == (ROOT / "examples/fastapi_chat/app.py").read_text(encoding="utf-8")
