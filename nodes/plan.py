@@ -115,18 +115,17 @@ async def receive_notes(update: PlanUpdate) -> None:
 
     User messages wait during a wave, because none may stand between the results of a wave.
     """
-    in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
-    update.steered = await _receive(update, ["configure"] if in_wave else ["configure", "steer"])
+    update.steered = await _receive(update, steer=not update.loop["waiting"] and not update.waiting_delegations)
 
 
-async def _receive(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
+async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
     """Receive what came for the session since the last call; True if there is a message for the model.
 
     Args:
         update: The pass through `plan`.
-        kinds: The kinds of notes to receive. Results of background tasks are received with `steer`, but replace no
-            reply of this pass.
+        steer: Whether to receive steering, too, and results of background tasks, which replace no reply of this pass.
     """
+    kinds: Sequence[NoteKind] = ("configure", "feedback", "steer") if steer else ("configure", "feedback")
     steered = False
     if update.run.inbox is not None:
         changed = update.loop.get("config_overrides")
@@ -137,11 +136,7 @@ async def _receive(update: PlanUpdate, kinds: Sequence[NoteKind]) -> bool:
         if update.loop.get("config_overrides") is not changed:
             update.settings = update.task.settings_with(update.loop)
         steered = bool(notes.messages)
-    if (
-        "steer" in kinds
-        and update.newest_reply is None
-        and (update.state.get("remote") or NOTHING_REMOTE).get("background")
-    ):
+    if steer and update.newest_reply is None and (update.state.get("remote") or NOTHING_REMOTE).get("background"):
         steered = await receive_background(update) or steered
     return steered
 
@@ -150,7 +145,7 @@ async def take_hooked_reply(update: PlanUpdate) -> None:
     """Take over the reply as middleware left it, and process notes; after a user's message planning goes on."""
     apply_hooks(update)
     replaceable = not update.loop["waiting"] and (update.loop["outcome"] is None or may_replan(update))
-    if await _receive(update, ["configure", "steer"] if replaceable else ["configure"]):
+    if await _receive(update, steer=replaceable):
         keep_answer(update)
 
 
@@ -230,7 +225,7 @@ async def ask_model(update: PlanUpdate) -> PlanDecision | None:
         return PlanDecision.ASK
     await ask_before_deadline(update)
     # Without an inbox no note can arrive; results of background tasks replace no reply.
-    while update.run.inbox is not None and _can_be_steered(update) and await _receive(update, ["configure", "steer"]):
+    while update.run.inbox is not None and _can_be_steered(update) and await _receive(update, steer=True):
         update.loop["outcome"] = None
         # Each of these plans counts towards the limits.
         if not update.stop_at_abort_or_budget() and not update.stop_at_limit():

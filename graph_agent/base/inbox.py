@@ -1,4 +1,4 @@
-"""Stores notes (steering, follow-ups, aborts, configuration changes) for a session until a run processes them.
+"""Stores notes (steering, follow-ups, aborts, feedback, new settings) for a session until a run processes them.
 
 Each note is processed once, in the order of sending, also across a crash: the state holds the keys of processed notes,
 which are removed from the inbox only after a later run has read that state back, which proves that it was stored.
@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 from graph_agent.base._internal.sync_bridge import end_or_abandon, in_blocking_run
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op
 
 T = TypeVar("T")
-NoteKind = Literal["steer", "follow_up", "abort", "configure"]
+NoteKind = Literal["steer", "follow_up", "abort", "configure", "feedback"]
 
 _PAGE = 100
 """Maximum notes that one search of the Store returns."""
@@ -36,10 +36,10 @@ class ControlMessage:
     """Sort key and identity, `<20-digit time in ns>-<8 hex digits>`; a session processes no key twice."""
     kind: NoteKind
     """`steer` adds a user message to the running input, `follow_up` begins the next input with one, `abort` ends the
-    run, `configure` changes settings of the session."""
+    run, `configure` changes settings of the session, `feedback` is a person's rating of an answer."""
     content: Any = ""
     """The user's text or content blocks for `steer` and `follow_up`; a mapping of configuration field → value for
-    `configure`; unused for `abort`."""
+    `configure`; the fields of the event for `feedback`; unused for `abort`."""
 
     @property
     def sent_ns(self) -> int:
@@ -113,7 +113,7 @@ def note_from(key: str, value: Mapping[str, Any]) -> ControlMessage | None:
         key: The Store item's key, which becomes the key of the note.
         value: The Store item's value, `{"kind": …, "content": …}`; a missing content is empty text.
     """
-    if value.get("kind") not in ("steer", "follow_up", "abort", "configure") or not key.partition("-")[0].isdecimal():
+    if value.get("kind") not in get_args(NoteKind) or not key.partition("-")[0].isdecimal():
         return None
     return ControlMessage(key, value["kind"], value.get("content", ""))
 
@@ -139,7 +139,7 @@ def inbox_namespace(session_id: str) -> tuple[str, ...]:
     """Return the Store namespace of one session's notes, `("graph_agent", "inbox", <session id>)` with periods escaped.
 
     Any client of the Store may put a note there: the key is `<20-digit time in ns>-<anything unique>`, the value
-    `{"kind": "steer" | "follow_up" | "abort" | "configure", "content": …}`.
+    `{"kind": "steer" | "follow_up" | "abort" | "configure", "content": …}`; `Session.feedback` puts `feedback` there.
     """
     return _namespace("inbox", session_id)
 

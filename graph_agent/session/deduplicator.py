@@ -57,6 +57,22 @@ async def find_recent(
     return await load(saver, _at(newest, found)) or await load(saver, _at(newest, found, ANSWERS))
 
 
+async def find_checkpoint(
+    saver: BaseCheckpointSaver[Any], newest: CheckpointTuple, input_id: str
+) -> CheckpointTuple | None:
+    """Return the newest checkpoint of an input by its id; None if there is none. An index of the saver is used if it
+    has one.
+
+    `newest` is the session's newest checkpoint.
+    """
+    stored = input_id_in(newest.metadata)
+    if stored is not None and stored.id == input_id:
+        return newest
+    if (find := index_of(saver)) is not None:
+        return await find(str(newest.config["configurable"]["thread_id"]), input_id)
+    return await find_recent(saver, newest, input_id)
+
+
 async def inputs_before(
     saver: BaseCheckpointSaver[Any], newest: CheckpointTuple | None, mark: InputId | None
 ) -> Mapping[str, str] | str | None:
@@ -448,12 +464,7 @@ class InputDeduplicator:
         """Return the newest checkpoint of an input by its id; None if there is none. An index of the saver is used if
         it has one.
         """
-        stored = input_id_in(newest.metadata)
-        if stored is not None and stored.id == mark.id:
-            return newest
-        if (find := index_of(self.saver)) is not None:
-            return await find(self.thread_id, mark.id)
-        return await find_recent(self.saver, newest, mark.id)
+        return await find_checkpoint(self.saver, newest, mark.id)
 
 
 def _addressed(given: Command[Any], state: StateSnapshot) -> list[tuple[PregelTask, Interrupt]]:

@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from graph_agent.base._internal.text import check_session_id, text_of
 from graph_agent.base.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.base.types import SessionStatus
+from graph_agent.core.runs.feedback import count_ratings, pending_feedback
 from graph_agent.core.state.events import Event, StoredEvent, read_events
 from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed
 from graph_agent.session.built_agent import NO_SAVER
 from graph_agent.session.open_input import events_of, status_at, unfinished_events
+from graph_agent.session.pending_feedback import feedback_after, stored_notes
 from graph_agent.storage.checkpoints.format import has_tasks, part_of_history
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.graph.state import CompiledStateGraph
+    from langgraph.store.base import BaseStore
     from langgraph.types import StateSnapshot
 
     from graph_agent.core.state.model_requests import ModelRequest
@@ -41,6 +44,7 @@ async def read_tail(
     after: int = -1,
     pending: bool = False,
     known: tuple[str | None, int] = (None, 0),
+    feedback: Sequence[StoredEvent] = (),
 ) -> tuple[int, list[StoredEvent]]:
     """Return the newest events up to a checkpoint, and the index of the first of them in the history.
 
@@ -54,6 +58,7 @@ async def read_tail(
         pending: Whether events after the checkpoint are included: those of calls that have finished while others of
             their wave run, and the first ones of an input without a stored plan.
         known: The id of an ancestor, at which reading ends, and the number of events at it.
+        feedback: Events that follow all others, which `whole` includes: feedback that no run has processed.
     """
 
     def begin(total: int) -> int:
@@ -61,7 +66,7 @@ async def read_tail(
         return min(total, max(after + 1, 0 if last is None else total - last))
 
     unfinished = await unfinished_events(saver, newest) if pending else []
-    batches: list[list[StoredEvent]] = [unfinished or []]
+    batches: list[list[StoredEvent]] = [[*(unfinished or ()), *feedback]]
     at, count = newest, len(batches[0])
     stored = lengths_of(newest.metadata).get("events")
     total = stored + count if stored is not None else None
@@ -163,6 +168,7 @@ class EventReader:
     ) -> None:
         self._graph = graph
         self._saver = saver
+        self._store = graph.store if graph is not None else None
         self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
         self._seen: str | None = None
         self._shown: list[StoredEvent] = []
@@ -171,7 +177,8 @@ class EventReader:
         """Number of events read so far, which is the index of the next one."""
         self.pending: list[StoredEvent] = []
         """Events at the last read that are not in their final place: those of calls that had finished while others of
-        their wave ran or waited, and those of an input whose first plan is not stored."""
+        their wave ran or waited, those of an input whose first plan is not stored, and feedback since the last
+        checkpoint."""
 
     async def read(self) -> Sequence[StoredEvent] | None:
         """Return the events stored since the last read, all events at the first; None if there is no such session.
@@ -189,7 +196,8 @@ class EventReader:
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
             return None
-        checkpoint_id, pending = newest.checkpoint["id"], await unfinished_events(self._saver, newest) or []
+        checkpoint_id, feedback = newest.checkpoint["id"], await feedback_after(self._saver, self._store, newest)
+        pending = [*(await unfinished_events(self._saver, newest) or ()), *feedback]
         if checkpoint_id == self._seen:
             self.pending = pending
             return ()
@@ -252,13 +260,16 @@ class EventReader:
             newest = await self._saver.aget_tuple(self._thread)
             if newest is None:
                 return None
-            self.pending = await unfinished_events(self._saver, newest) or [] if pending else []
+            feedback = await feedback_after(self._saver, self._store, newest) if pending else []
+            self.pending = [*(await unfinished_events(self._saver, newest) or () if pending else ()), *feedback]
 
             async def whole() -> list[StoredEvent]:
                 """Read the whole history."""
                 return await self._events_at(newest) + self.pending
 
-            return await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
+            return await read_tail(
+                self._saver, newest, whole, last=last, after=after, pending=pending, feedback=feedback
+            )
 
         return await read_again(read)
 
@@ -349,19 +360,26 @@ class SessionMemory:
         if checkpoint_id is not None:
             config["configurable"]["checkpoint_id"] = checkpoint_id
 
+        # What follows an earlier checkpoint belongs to a later one.
+        pending = checkpoint_id is None
+        notes = await stored_notes(self._saver, self._graph.store, session_id) if pending else []
+
         async def whole() -> list[StoredEvent]:
             """Read the whole history."""
             state = await self._graph.aget_state(config)
-            return events_of(state) if checkpoint_id is None else list(state.values.get("events", []))
+            if not pending:
+                return list(state.values.get("events", []))
+            return [*events_of(state), *pending_feedback(notes, state.values.get("loop"))]
 
         if last is None and after < 0:
             return read_events(await whole(), session_id)
         newest = await self._saver.aget_tuple(config)
         if newest is None:
             return []
-        # What follows an earlier checkpoint belongs to a later one.
-        pending = checkpoint_id is None
-        first, stored = await read_tail(self._saver, newest, whole, last=last, after=after, pending=pending)
+        feedback = pending_feedback(notes, newest.checkpoint["channel_values"].get("loop"))
+        first, stored = await read_tail(
+            self._saver, newest, whole, last=last, after=after, pending=pending, feedback=feedback
+        )
         return read_events(stored, session_id, first)
 
     async def get_session_status(self, session_id: str) -> SessionStatus:
@@ -453,6 +471,10 @@ class SessionSummary:
     """`running`: a run is under way; `waiting`: for a person's answer; `interrupted`: its process ended in the middle
     of a run; `idle`: its newest input has ended; `newer`: a newer version of this package stored it, or `damaged`: it
     cannot be read, and the other fields have no values."""
+    thumbs_up: int = 0
+    """Thumbs up on its answers, of which a person has one an answer."""
+    thumbs_down: int = 0
+    """Thumbs down on its answers."""
 
 
 async def summarize_sessions(
@@ -490,11 +512,16 @@ async def summarize_session(
     session_id: str,
     newest: CheckpointTuple,
     is_running: Callable[[str], Awaitable[bool]],
+    store: BaseStore | None = None,
 ) -> SessionSummary:
     """Return the summary of one session; reads its first checkpoint for the title.
 
-    `newest` is its newest checkpoint. `is_running` returns whether a run of it is in progress, and is only called if
-    its newest input has not ended.
+    Args:
+        saver: The saver of the session.
+        session_id: Its id.
+        newest: Its newest checkpoint.
+        is_running: Returns whether a run of it is in progress; only called if its newest input has not ended.
+        store: The Store of the agent; None for that in the saver's database.
     """
     values = newest.checkpoint["channel_values"]
     loop = found if isinstance(found := values.get("loop"), dict) else {}
@@ -505,6 +532,7 @@ async def summarize_session(
     if has_tasks(newest.checkpoint):
         waits = is_waiting(newest)
         activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
+    up, down = count_ratings(loop.get("feedback", (0, 0)), await feedback_after(saver, store, newest))
     return SessionSummary(
         id=session_id,
         title=title_of(await _first_checkpoint(saver, session_id)),
@@ -514,6 +542,8 @@ async def summarize_session(
         model_calls=loop.get("calls_before", 0) + calls if not loop or "calls_before" in loop else None,
         status=status_at(newest),
         activity=activity,
+        thumbs_up=up,
+        thumbs_down=down,
     )
 
 

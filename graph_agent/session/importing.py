@@ -33,6 +33,7 @@ from graph_agent.core.state.schema import AgentState
 from graph_agent.session.activity import lock_idle_session, running_check
 from graph_agent.session.history import pending_events, summarize_session
 from graph_agent.session.open_input import unfinished_events
+from graph_agent.session.pending_feedback import feedback_after
 from graph_agent.storage.checkpoints.delta_values import CHANNELS, config_at, delta_values
 from graph_agent.storage.checkpoints.format import JOINED, part_of_history
 from graph_agent.storage.checkpoints.history_cache import IMPORT_ID
@@ -111,8 +112,8 @@ async def read_history(
     """Return the messages and events of a session at a checkpoint: `{"messages": […], "events": […]}`.
 
     With `pending`, they include those of calls that have finished while others of their wave (the calls of one plan)
-    still run or wait, and the first events of an input whose first plan is not stored. Raises `DamagedSessionError` if
-    a part of the history is missing.
+    still run or wait, the first events of an input whose first plan is not stored, and feedback that no run has
+    processed. Raises `DamagedSessionError` if a part of the history is missing.
     """
     values, versions = newest.checkpoint["channel_values"], newest.checkpoint["channel_versions"]
     stored = {name: getattr(values[name], "value", values[name]) for name in CHANNELS if name in values}
@@ -124,6 +125,7 @@ async def read_history(
     history = {name: _with_writes(name, entries, newest) for name, entries in history.items()}
     if not pending_events(newest):
         history["events"] = [*history["events"], *(await unfinished_events(saver, newest) or ())]
+    history["events"] = [*history["events"], *await feedback_after(saver, None, newest)]
     return history
 
 

@@ -55,9 +55,15 @@ async def unfinished_events(saver: BaseCheckpointSaver[Any], newest: CheckpointT
 def is_begun(pending: Sequence[StoredEvent]) -> bool:
     """Whether unfinished events are those with which an input begins, in their final places.
 
-    An input after one that did not end may first add results of the calls that are open.
+    An input after one that did not end may first add results of the calls that are open. Feedback may follow.
     """
-    return bool(pending) and pending[0]["type"] == "user_message" and pending[-1]["type"] == "status"
+    types = [entry["type"] for entry in pending if entry["type"] != "feedback"]
+    return types[:1] == ["user_message"] and types[-1:] == ["status"]
+
+
+def is_feedback(pending: Sequence[StoredEvent]) -> bool:
+    """Whether unfinished events are feedback only, which may be shown although its places may change."""
+    return bool(pending) and all(entry["type"] == "feedback" for entry in pending)
 
 
 def begun_events(state: StateSnapshot) -> list[StoredEvent]:

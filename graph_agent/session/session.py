@@ -21,7 +21,7 @@ from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, bloc
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.types import ContextT, ResponseT, SessionStatus, with_parameters_of
-from graph_agent.core.state.events import Event
+from graph_agent.core.state.events import Event, Rating
 from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.driver import RunDriver, RunOptions
@@ -321,6 +321,61 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """
         self._check_stored()
         return await self.driver.run_follow_ups(RunOptions(context, control))
+
+    async def feedback(
+        self,
+        rating: Rating,
+        *,
+        note: str = "",
+        answer: str | int | None = None,
+        by: str | None = None,
+        evaluate: bool = False,
+    ) -> Event:
+        """Store a person's feedback on an answer, without a run and also while one is in progress; return its event.
+
+        The model never receives it. The next step of a run takes it into the history; until then, readers of events get
+        it behind the others.
+
+        Args:
+            rating: `up` or `down`. A person's newer rating of the same answer replaces the older one.
+            note: What the person wrote, at most 4,000 characters; empty for nothing.
+            answer: The answer: `seq` of its `agent_response` event, id of its input, or id of its message; None for the
+                newest answer.
+            by: Name of the person; None for `user`.
+            evaluate: Whether the answer is to become a case of an evaluation (`graph-agent eval --from-feedback`).
+
+        Raises:
+            InputError: When the session has no such answer, the rating is no rating, or the note is too long.
+            ConfigError: When the agent has neither a Store nor a database that can keep the feedback.
+        """
+        from graph_agent.session.feedback import give_feedback
+
+        self._check_stored()
+        entry = await give_feedback(
+            self.saver,
+            self._store,
+            self.id,
+            rating,
+            note=note,
+            answer=answer,
+            by=by,
+            evaluate=evaluate,
+            agent=self.graph.name or "agent",
+        )
+        events = await self.events()
+        # Its place among the events that no run has taken in.
+        at = next(at for at, each in enumerate(events) if each["type"] == "feedback" and each["id"] == entry["id"])
+        return events[at]
+
+    @with_parameters_of(feedback)
+    def feedback_sync(self, rating: Rating, **options: Any) -> Event:
+        """Store feedback like `feedback`, with the same options and errors; blocks, for a script.
+
+        Raises:
+            SyncInLoopError: In the thread of a running event loop, as in a notebook: use `await session.feedback(...)`.
+        """
+        refuse_running_loop("Session.feedback_sync", "session.feedback")
+        return blocking(self.feedback)(rating, **options)
 
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
         """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run.

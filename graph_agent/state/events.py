@@ -24,6 +24,7 @@ from graph_agent.core.state.events import DelegationRequestEvent as DelegationRe
 from graph_agent.core.state.events import DelegationResponseEvent as DelegationResponseEvent
 from graph_agent.core.state.events import ErrorEvent as ErrorEvent
 from graph_agent.core.state.events import Event as Event
+from graph_agent.core.state.events import FeedbackEvent as FeedbackEvent
 from graph_agent.core.state.events import HookEvent as HookEvent
 from graph_agent.core.state.events import LimitEvent as LimitEvent
 from graph_agent.core.state.events import LoopDetectedEvent as LoopDetectedEvent
@@ -33,6 +34,7 @@ from graph_agent.core.state.events import ModelRequestEvent as ModelRequestEvent
 from graph_agent.core.state.events import PlanEvent as PlanEvent
 from graph_agent.core.state.events import PlannedCall as PlannedCall
 from graph_agent.core.state.events import Purpose as Purpose
+from graph_agent.core.state.events import Rating as Rating
 from graph_agent.core.state.events import ResultStatus as ResultStatus
 from graph_agent.core.state.events import StatusEvent as StatusEvent
 from graph_agent.core.state.events import SteeringEvent as SteeringEvent

@@ -25,6 +25,12 @@ class Observer(Protocol):
         """Receive an event of the current run, in the form in which it is stored."""
         ...
 
+    def feedback(self, entry: Mapping[str, Any], session_id: str, agent: str) -> None:
+        """Receive the `feedback` event of an answer, which may come without a run, with the names of session and
+        agent.
+        """
+        ...
+
     def plan(self, step: int) -> AbstractContextManager[None]:
         """Return a context manager around the model requests for one plan; `step` is the plan's number."""
         ...

@@ -33,6 +33,8 @@ SUCCESSES = frozenset({"success", "answered"})
 StoredEvent: TypeAlias = dict[str, Any]
 """One event as stored in the state: `type`, `ts`, `step` and the fields of its type."""
 
+Rating = Literal["up", "down"]
+"""A person's thumb on an answer."""
 Purpose = Literal["plan", "answer", "summary"]
 """What the reply to a model request is for."""
 
@@ -278,6 +280,30 @@ class ApprovalDecisionEvent(_Approval):
     remote delegate or middleware asked, and in sessions of older versions."""
 
 
+class FeedbackEvent(_Event):
+    """A person rated an answer, maybe long after it; the model never receives this."""
+
+    type: Literal["feedback"]
+    id: str
+    """Id of this feedback, unique in the session."""
+    answer: int
+    """`seq` of the rated `agent_response`."""
+    rating: Rating
+    """The thumb."""
+    by: str
+    """Name of the person; `user` if the program gave none."""
+    note: NotRequired[str]
+    """What the person wrote; absent if nothing."""
+    replaces: NotRequired[Rating]
+    """The earlier rating of the same answer by the same person, which no longer counts; absent if there is none."""
+    evaluate: NotRequired[Literal[True]]
+    """The person wants the answer as a case of an evaluation; absent if not."""
+    input_id: NotRequired[str]
+    """The id of the answer's input, if the answer was named by it."""
+    message_id: NotRequired[str]
+    """The id of the answer's message, if the answer was named by it."""
+
+
 class SummaryEvent(_Event):
     """The model summarized the older part of the conversation, which requests no longer contain."""
 
@@ -438,6 +464,7 @@ Event: TypeAlias = (
     | SteeringEvent
     | ApprovalRequestEvent
     | ApprovalDecisionEvent
+    | FeedbackEvent
     | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent

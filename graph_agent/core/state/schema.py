@@ -213,6 +213,8 @@ class SettingsChanges(TypedDict):
     resumed without them."""
     consumed_notes: NotRequired[list[str]]
     """Keys of processed notes (messages to the session from outside a run) that may still be in the inbox."""
+    feedback: NotRequired[list[int]]
+    """Numbers of thumbs up and down on answers of the session; absent before the first."""
 
 
 # Groups keep related keys together for a reader; at run time they are one dictionary.
@@ -248,6 +250,7 @@ _SESSION_KEYS = (
     "kept_from",
     "truncations",
     "consumed_notes",
+    "feedback",
 )
 """Keys of the loop state that keep their value when a new input begins."""
 

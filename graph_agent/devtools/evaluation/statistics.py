@@ -141,7 +141,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * tail / float(2**pairs))
 
 
-COMPARED_MEASURES = ("steps", "tokens", "cost", "seconds")
+COMPARED_MEASURES = ("thumbs", "steps", "tokens", "cost", "seconds")
 _ABSENT = "(none)"
 """Name of the arm of inputs without the field."""
 
@@ -162,6 +162,8 @@ class InputRow:
     """Tokens of requests and replies, those of delegates included."""
     cost: float | None
     """Cost in the currency of the price table; None without prices."""
+    thumbs: float | None
+    """Share of thumbs up among the feedback on its answers; None without feedback."""
     seconds: float
     """Seconds from the begin to the end of the input, without waits for a person."""
 
@@ -174,7 +176,12 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
         field: `model`, or a field of events, such as `planner`. The arm of an input is the value in its first event
             that has the field.
     """
+    events = list(events)
+    ratings = ratings_of(events)
+    first = 0
     for own in inputs_of(events):
+        rated = [ratings[at] for at in range(first, first + len(own)) if at in ratings]
+        first += len(own)
         (span,) = spans_of(own)
         if span.status == "RUNNING" or span.duration_s is None:
             continue
@@ -188,8 +195,18 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
             steps=sum(bool(plan["calls"]) for plan in plans),
             tokens=span.input_tokens + span.output_tokens,
             cost=span.cost,
+            thumbs=fmean(each for one in rated for each in one) if rated else None,
             seconds=max(0.0, span.duration_s - waits),
         )
+
+
+def ratings_of(events: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
+    """Return index of a rated answer → the newest rating of each person, 1.0 for up and 0.0 for down."""
+    newest: dict[int, dict[str, float]] = {}
+    for entry in events:
+        if entry["type"] == "feedback":
+            newest.setdefault(entry["answer"], {})[entry["by"]] = float(entry["rating"] == "up")
+    return {answer: [*of_persons.values()] for answer, of_persons in newest.items()}
 
 
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["instrument", "instrument_from_env", "is_switched_on", "uninstrument"]
 
-SpanName = Literal["invoke_agent", "plan", "chat", "execute_tool"]
-ALL_SPANS: tuple[SpanName, ...] = ("invoke_agent", "plan", "chat", "execute_tool")
+SpanName = Literal["invoke_agent", "plan", "chat", "execute_tool", "feedback"]
+ALL_SPANS: tuple[SpanName, ...] = ("invoke_agent", "plan", "chat", "execute_tool", "feedback")
 """All operations that may get spans."""
 VARIABLE = "GRAPH_AGENT_OTEL"
 """Environment variable that switches tracing on for the commands."""

@@ -7,7 +7,7 @@ VERSION = "0.1.0"
 SCHEMA_URL = f"https://opentelemetry.io/schemas/gen-ai/{VERSION}"
 
 OPERATION = "gen_ai.operation.name"
-INVOKE_AGENT, CHAT, EXECUTE_TOOL, PLAN = "invoke_agent", "chat", "execute_tool", "plan"
+INVOKE_AGENT, CHAT, EXECUTE_TOOL, PLAN, FEEDBACK = "invoke_agent", "chat", "execute_tool", "plan", "feedback"
 """Values of `OPERATION`. The name of a span is one of them, followed by the name of the agent, model or tool."""
 
 AGENT_NAME = "gen_ai.agent.name"
@@ -30,6 +30,10 @@ REQUEST_OPTIONS = {
 }
 """Option of a model call → attribute of its span."""
 
+EVALUATION = "gen_ai.evaluation.name"
+SCORE = "gen_ai.evaluation.score.value"
+SCORE_LABEL = "gen_ai.evaluation.score.label"
+
 # With content only.
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
@@ -50,6 +54,7 @@ STEP = "graph_agent.step"
 STATUS = "graph_agent.status"
 CALL_STATUS = "graph_agent.call.status"
 LINK = "graph_agent.link"
+FEEDBACK_COUNT = "graph_agent.feedback"
 EVENT = "graph_agent."
 """Prefix of span events and their attributes; the type or field of the session's event follows."""
 EVENT_FIELDS = {

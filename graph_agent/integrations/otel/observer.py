@@ -92,6 +92,7 @@ class OtelObserver:
         self._agent_models = meter.create_histogram(names.AGENT_INFERENCE_CALLS, "{call}")
         self._agent_tools = meter.create_histogram(names.AGENT_TOOL_CALLS, "{call}")
         self._tool_s = meter.create_histogram(names.TOOL_DURATION, "s")
+        self._feedback = meter.create_counter(names.FEEDBACK_COUNT, "{rating}")
 
     @contextmanager
     def run(self, run: Any, name: str) -> Iterator[None]:
@@ -155,6 +156,31 @@ class OtelObserver:
             if entry["type"] == "approval_request":
                 values[f"{names.EVENT}calls"] = [call["name"] for call in entry["calls"]]
             run.span.add_event(f"{names.EVENT}{entry['type']}", {names.STEP: entry["step"], **values})
+
+    def feedback(self, entry: Mapping[str, Any], session_id: str, agent: str) -> None:
+        """Count feedback on an answer, and record a span of its own, without the note and the person.
+
+        Args:
+            entry: The `feedback` event.
+            session_id: The session of the answer.
+            agent: Name of the agent.
+        """
+        about = {names.AGENT_NAME: agent, names.SCORE_LABEL: entry["rating"]}
+        self._feedback.add(1, about)
+        span = self._start(
+            names.FEEDBACK,
+            agent,
+            {
+                names.OPERATION: names.FEEDBACK,
+                names.CONVERSATION_ID: session_id,
+                names.EVALUATION: names.FEEDBACK,
+                names.SCORE: 1.0 if entry["rating"] == "up" else 0.0,
+                f"{names.EVENT}answer": entry["answer"],
+                **about,
+            },
+        )
+        if span is not None:
+            span.end()
 
     @contextmanager
     def plan(self, step: int) -> Iterator[None]:

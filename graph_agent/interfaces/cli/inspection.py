@@ -188,6 +188,9 @@ def _content(event: Mapping[str, Any]) -> str:
             return ": ".join(each for each in (by, edited, short_json(event.get("message", ""))) if each)
         case "delegation_progress":
             return f"{event['target']}: {short_json(event['content'])}"
+        case "feedback":
+            rated = f"{event['rating']} on answer {event['answer']} by {event['by']}"
+            return f"{rated}: {short_json(event['note'])}" if "note" in event else rated
         case "summary":
             return short_json(event["content"])
         case "loop_detected":
@@ -396,7 +399,7 @@ def seconds(duration_s: float | None) -> str:
 
 _MOST_NAMED = 20
 """Maximum sessions that a line names."""
-_FORMS = {"success": ".0%", "steps": ".2f", "tokens": ",.0f", "cost": ".4f", "seconds": ".2f"}
+_FORMS = {"success": ".0%", "thumbs": ".0%", "steps": ".2f", "tokens": ",.0f", "cost": ".4f", "seconds": ".2f"}
 """Name of an estimate → format of its numbers."""
 
 

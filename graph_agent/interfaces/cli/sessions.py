@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from graph_agent.session.history import SessionSummary
     from graph_agent.storage.checkpoints.maintenance import PruneReport
 
-_COLUMNS = ("SESSION", "STATUS", "MESSAGES", "MODEL CALLS", "AGE", "TITLE")
+_COLUMNS = ("SESSION", "STATUS", "MESSAGES", "MODEL CALLS", "AGE", "TITLE", "FEEDBACK")
 _ACTIVITIES = {
     "running": "running",
     "waiting": "waiting for an answer",
@@ -67,7 +67,7 @@ def sessions(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the ids only.")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per session.")] = False,
 ) -> None:
-    """List the sessions of an agent's database, newest first: status, messages, model calls, age and title.
+    """List the sessions of an agent's database, newest first: status, messages, model calls, age, title and feedback.
 
     On a terminal it is a table. Elsewhere the columns are separated by tabs, without a heading.
     """
@@ -104,7 +104,8 @@ def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     rows = []
     for each in shown:
         counts = ("" if count is None else str(count) for count in (each.messages, each.model_calls))
-        rows.append((each.id, status_text(each), *counts, age(each.updated_at, now), each.title))
+        about = (age(each.updated_at, now), each.title, thumbs(each.thumbs_up, each.thumbs_down))
+        rows.append((each.id, status_text(each), *counts, *about))
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(map(printable, row)))
@@ -118,6 +119,11 @@ def status_text(summary: SessionSummary) -> str:
     If idle, the status of the newest input, e.g. `done`.
     """
     return _ACTIVITIES.get(summary.activity, summary.status.lower().replace("_", " "))
+
+
+def thumbs(up: int, down: int) -> str:
+    """Return numbers of thumbs, e.g. `2 up, 1 down`; an empty text without any."""
+    return ", ".join(f"{count} {name}" for count, name in ((up, "up"), (down, "down")) if count)
 
 
 def age(moment: str, now: datetime) -> str:

@@ -43,6 +43,7 @@ _APIS = {
     "graph_agent.interfaces.server.responses.conversations": ("/v1/conversations",),
     "graph_agent.interfaces.server.anthropic_messages": ("/v1/messages",),
     "graph_agent.interfaces.server.sessions": ("/sessions", "/memory/"),
+    "graph_agent.interfaces.server.feedback": ("/sessions",),
     "graph_agent.interfaces.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""

@@ -233,8 +233,8 @@ class SessionList(_Reply):
 
 
 class SessionSummaries(_Reply):
-    """Sessions with `id`, `title`, `updated_at`, `messages`, `model_calls`, `turns`, `status`, `activity` and
-    `cost`, newest first.
+    """Sessions with `id`, `title`, `updated_at`, `messages`, `model_calls`, `turns`, `status`, `activity`, `cost`,
+    `thumbs_up` and `thumbs_down`, newest first.
 
     `messages` counts the user's; `model_calls` counts those of every kind, and `turns` those that `max_turns` limits.
     The first two are null in a session that an earlier version began. The cost is that of the newest input, in the
@@ -252,7 +252,7 @@ class EventList(_Reply):
     events: list[dict[str, Any]]
     after: int = Field(
         description="The position to follow from: the seq of the newest event in its final place. Events after it are "
-        "of finished calls whose wave still runs or waits; the seq of such an event may rise."
+        "of finished calls whose wave still runs or waits, or feedback since then; the seq of such an event may rise."
     )
 
 
@@ -260,6 +260,12 @@ class ForkedSession(_Reply):
     """The id of a new session."""
 
     id: str
+
+
+class Feedback(_Reply):
+    """The `feedback` event of a rating; its `seq` is final when a step of a run has taken it into the history."""
+
+    event: dict[str, Any]
 
 
 class Accepted(_Reply):

@@ -37,7 +37,7 @@ from graph_agent.session.activity import running_check
 from graph_agent.session.control import SessionControl
 from graph_agent.session.history import EventReader, list_threads, summarize_session, without_times
 from graph_agent.session.interrupts import checked_answers
-from graph_agent.session.open_input import is_begun
+from graph_agent.session.open_input import is_begun, is_feedback
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 
@@ -164,7 +164,7 @@ class Sessions:
         if newest is None:
             return None
         usage = newest.checkpoint["channel_values"].get("usage") or {}
-        summary = await summarize_session(saver, thread, newest, running_check(saver))
+        summary = await summarize_session(saver, thread, newest, running_check(saver), self._host.store)
         return {**asdict(summary), "cost": usage.get("cost")}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
@@ -251,7 +251,7 @@ class Sessions:
                             parts = parts[1:]
                 for each in frames(order.stored(left)):
                     yield each
-                if feed.position == order.after and is_begun(feed.pending):
+                if feed.position == order.after and (is_begun(feed.pending) or is_feedback(feed.pending)):
                     for each in frames(order.early(order.after + 1, feed.pending)):
                         yield each
                 # Their calls are in the events before.
@@ -406,24 +406,26 @@ def _unknown(session_id: str) -> ProblemError:
 
 
 _ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
-_SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
+SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
 router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
 
 
-class _Body(BaseModel):
+class SessionBody(BaseModel):
+    """The body of a request on a session: unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     _clean = model_validator(mode="before")(clean_body)
 
 
-class SessionMessage(_Body):
+class SessionMessage(SessionBody):
     """A user message for a session."""
 
     text: str = Field(min_length=1, pattern=r"\S")
 
 
-class Answer(_Body):
+class Answer(SessionBody):
     """An answer to a session's open interrupts."""
 
     answer: Any = Field(None, description="The answer, or interrupt id → answer; absent after a stop or a crash.")
@@ -442,12 +444,12 @@ def sessions_of_caller(sender: Sender, server: RequestServices) -> Sessions:
     return Sessions(server.chat.runs, sender)
 
 
-_CallerSessions = Annotated[Sessions, Depends(sessions_of_caller)]
+CallerSessions = Annotated[Sessions, Depends(sessions_of_caller)]
 
 
 @router.get("/memory/sessions")
 async def list_sessions(
-    caller_sessions: _CallerSessions,
+    caller_sessions: CallerSessions,
     limit: Annotated[
         int | None, Query(ge=1, le=10_000, description="Maximum number of sessions; all by default.")
     ] = None,
@@ -463,8 +465,8 @@ async def list_sessions(
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def get_events(
-    session_id: _SessionId,
-    caller_sessions: _CallerSessions,
+    session_id: SessionId,
+    caller_sessions: CallerSessions,
     sender: Sender,
     server: RequestServices,
     type: Annotated[list[str] | None, Query(description="Types of events; all by default.")] = None,
@@ -491,7 +493,7 @@ async def get_events(
 
 @router.get("/memory/summaries")
 async def list_summaries(
-    caller_sessions: _CallerSessions,
+    caller_sessions: CallerSessions,
     limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of sessions to read.")] = 50,
     after: Annotated[str | None, Query(description="Read only the sessions after this one, which must exist.")] = None,
     search: Annotated[str, Query(description="Text of the session's id or title; all by default.")] = "",
@@ -503,7 +505,7 @@ async def list_summaries(
 
 @router.get("/sessions")
 async def list_session_states(
-    caller_sessions: _CallerSessions,
+    caller_sessions: CallerSessions,
     limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of sessions.")] = 20,
     after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
 ) -> models.SessionList:
@@ -514,13 +516,13 @@ async def list_session_states(
 
 
 @router.get("/sessions/{session_id}")
-async def get_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.SessionInfo:
+async def get_session(session_id: SessionId, caller_sessions: CallerSessions) -> models.SessionInfo:
     """Return a session's state: its status, newest answer and open questions, and whether it runs."""
     return models.SessionInfo(**await caller_sessions.info(session_id))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
-async def delete_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Response:
+async def delete_session(session_id: SessionId, caller_sessions: CallerSessions) -> Response:
     """Delete a session and those of its background tasks; refused while one of them runs."""
     await caller_sessions.delete(session_id)
     return Response(status_code=204)
@@ -528,7 +530,7 @@ async def delete_session(session_id: _SessionId, caller_sessions: _CallerSession
 
 @router.post("/sessions/{session_id}/steer", status_code=202)
 async def steer_session(
-    session_id: _SessionId, body: SessionMessage, caller_sessions: _CallerSessions
+    session_id: SessionId, body: SessionMessage, caller_sessions: CallerSessions
 ) -> models.Accepted:
     """Send a user message to a running session, which the model reads before its next plan."""
     await (await caller_sessions.session(session_id)).steer(body.text)
@@ -537,9 +539,9 @@ async def steer_session(
 
 @router.post("/sessions/{session_id}/follow_up", status_code=202)
 async def follow_up_session(
-    session_id: _SessionId,
+    session_id: SessionId,
     body: SessionMessage,
-    caller_sessions: _CallerSessions,
+    caller_sessions: CallerSessions,
     request: Request,
     sender: Sender,
     server: RequestServices,
@@ -558,23 +560,21 @@ async def follow_up_session(
 
 
 @router.post("/sessions/{session_id}/abort", status_code=202)
-async def abort_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> models.Accepted:
+async def abort_session(session_id: SessionId, caller_sessions: CallerSessions) -> models.Accepted:
     """Abort a session's current run; `accepted` is false if there is none."""
     return models.Accepted(accepted=await (await caller_sessions.session(session_id)).abort())
 
 
 @router.post("/sessions/{session_id}/fork", status_code=201)
-async def fork_session(
-    session_id: _SessionId, body: ForkPoint, caller_sessions: _CallerSessions
-) -> models.ForkedSession:
+async def fork_session(session_id: SessionId, body: ForkPoint, caller_sessions: CallerSessions) -> models.ForkedSession:
     """Copy a session up to the end of a step to a new session, which can be resumed or get another input."""
     return models.ForkedSession(id=await caller_sessions.fork(session_id, body.seq))
 
 
 @router.post("/sessions/{session_id}/resume")
 async def resume_session(
-    session_id: _SessionId,
-    caller_sessions: _CallerSessions,
+    session_id: SessionId,
+    caller_sessions: CallerSessions,
     sender: Sender,
     server: RequestServices,
     request: Request,

@@ -28,9 +28,11 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent.base._compat import stop_batching
 from graph_agent.base._internal.extras import missing_extra
 from graph_agent.base._internal.sync_bridge import await_uninterrupted
+from graph_agent.base.inbox import ControlMessage
 from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import at_of
+from graph_agent.storage.checkpoints.note_rows import postgres_notes
 from graph_agent.storage.checkpoints.session_index import (
     POSTGRES_INDEX,
     POSTGRES_INPUT_INDEX,
@@ -420,6 +422,17 @@ class SharedPostgresSaver(FencedPostgresSaver):
             limit: Maximum number of ids; None for no limit.
         """
         return await postgres_threads(self._pool, group, after, limit)
+
+    async def stored_notes(self, thread_id: str) -> list[ControlMessage]:
+        """Return the notes to a session in the Store of the database, in the order of sending; empty without a
+        Store.
+        """
+        return await postgres_notes(self._pool, thread_id)
+
+    @property
+    def address(self) -> str:
+        """The URL of the database, with its password."""
+        return str(self._pool.conninfo)
 
     async def find_input(self, thread_id: str, input_id: str) -> CheckpointTuple | None:
         """Return the newest checkpoint of the input with an id that its sender gave it, in any namespace; None if there

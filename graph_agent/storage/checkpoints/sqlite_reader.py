@@ -20,10 +20,13 @@ from graph_agent.base.errors import UnreadableValueError
 from graph_agent.base.sqlite_connection import LockWaitConnection, check_sqlite_file
 from graph_agent.core.state.lengths import checked, lengths_of, removed
 from graph_agent.storage.checkpoints.format import check_format, check_values, readable
+from graph_agent.storage.checkpoints.note_rows import sqlite_notes
 from graph_agent.storage.checkpoints.session_index import sqlite_threads
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
+
+    from graph_agent.base.inbox import ControlMessage
 
 
 _SNAPSHOT = 7
@@ -153,6 +156,10 @@ class SqliteReader:
         at = (thread_id, "")
         (checkpoint_id,) = self._connection.execute(_FIRST, at).fetchone()
         return await self.aget_tuple(_config(at, checkpoint_id)) if checkpoint_id else None
+
+    async def stored_notes(self, thread_id: str) -> list[ControlMessage]:
+        """Return the notes to a session in the file's Store, in the order of sending; empty if it has no Store."""
+        return sqlite_notes(self._connection, thread_id)
 
     def _history(self, at: tuple[str, str], target: str, channel: str) -> dict[str, Any]:
         """Return the history of one channel before the checkpoint `target`: `{"writes": […], "seed": …}`, oldest write

@@ -38,11 +38,13 @@ from graph_agent.base._compat import stop_batching
 from graph_agent.base._compat.checkpoints import raise_checkpoint_id_floor
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base._internal.sync_bridge import await_uninterrupted, call_in_thread
+from graph_agent.base.inbox import ControlMessage
 from graph_agent.base.input_ids import INPUT_ID
 from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, check_sqlite_file
 from graph_agent.core.runs.fence import OWNER
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
+from graph_agent.storage.checkpoints.note_rows import sqlite_notes
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder, Writer
 from graph_agent.storage.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
@@ -171,6 +173,15 @@ class SharedSqliteSaver(SqliteSaver):
         # In any namespace: answers that were stored apart have one of their own.
         thread: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         return await anext(self.alist(thread, filter={INPUT_ID: input_id}, limit=1), None)
+
+    async def stored_notes(self, thread_id: str) -> list[ControlMessage]:
+        """Return the notes to a session in the Store of the file, in the order of sending; empty if it has no Store."""
+        return await self._writer.run(partial(sqlite_notes, self.conn, thread_id), writes=False)
+
+    @property
+    def address(self) -> str:
+        """The URL of the file."""
+        return f"sqlite:///{self.database}"
 
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None

@@ -1,0 +1,184 @@
+"""Stores a person's feedback on an answer, without a run: a note that the session's next step takes into the history.
+
+An answer is named by the `seq` of its `agent_response` event, the id of its input, or the id of its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from langchain_core.messages import AIMessage
+
+from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.text import clean, to_json_safe
+from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.inbox import StoreInbox, new_note
+from graph_agent.base.input_ids import ANSWERS
+from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
+from graph_agent.core.runs.feedback import feedback_event
+from graph_agent.core.state.events import Rating, StoredEvent
+from graph_agent.session.activity import deliver_note, sees_other_processes
+from graph_agent.session.deduplicator import find_checkpoint, pruned_state
+from graph_agent.session.importing import read_history
+from graph_agent.session.pending_feedback import feedback_after
+from graph_agent.session.results import since_last_input
+from graph_agent.storage.locks.registry import inbox_of
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.store.base import BaseStore
+
+    from graph_agent.base.inbox import ControlMessage
+
+NOTE_CHARS = 4000
+"""Maximum characters of a note."""
+
+
+async def give_feedback(
+    saver: BaseCheckpointSaver[Any],
+    store: BaseStore | None,
+    session_id: str,
+    rating: Rating,
+    *,
+    note: str = "",
+    answer: str | int | None = None,
+    by: str | None = None,
+    evaluate: bool = False,
+    agent: str = "agent",
+) -> StoredEvent:
+    """Store feedback on an answer of a session, also while a run is in progress; return its event.
+
+    Args:
+        saver: The saver of the session.
+        store: The Store of the agent; None for that in the saver's database, or without one this process's memory.
+        session_id: The session.
+        rating: `up` or `down`; this and the next arguments are those of `Session.feedback`, which names the errors.
+        note: What the person wrote.
+        answer: The answer; None for the newest one.
+        by: Name of the person; None for `user`.
+        evaluate: Whether the answer is to become a case of an evaluation.
+        agent: Name of the agent, for OpenTelemetry.
+    """
+    if rating not in get_args(Rating):
+        raise InputError(f"rating={rating!r}: a rating is 'up' or 'down'.")
+    if not isinstance(note, str) or len(note) > NOTE_CHARS:
+        raise InputError(f"note: the note of a rating is a text of at most {NOTE_CHARS:,} characters.")
+    newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+    history = await read_history(saver, session_id, newest) if newest is not None else {}
+    rated = await _find(saver, session_id, newest, history, answer)
+    person = by or DEFAULT_DECIDER
+    fields: dict[str, Any] = {**rated, "rating": rating, "by": clean(person)}
+    if note.strip():
+        fields["note"] = clean(note.strip())
+    given = [*history["events"], *(await feedback_after(saver, store, newest) if newest is not None else ())]
+    if (before := _newest_of(given, rated["answer"], fields["by"])) is not None:
+        fields["replaces"] = before["rating"]
+    if evaluate:
+        fields["evaluate"] = True
+    made = new_note("feedback", fields)
+    await _store(saver, store, session_id, made)
+    entry = feedback_event(made)
+    assert entry is not None, "the note was made here, in the form of an event"
+    # The run that takes the note in does not report it, so that it is reported once, when it is given.
+    if telemetry.observer is not None:
+        telemetry.observer.feedback(entry, session_id, agent)
+    return entry
+
+
+def _newest_of(events: Sequence[StoredEvent], answer: int, by: str) -> StoredEvent | None:
+    """Return a person's newest feedback on an answer; None if there is none."""
+    own = (each for each in reversed(events) if each["type"] == "feedback")
+    return next((each for each in own if each["answer"] == answer and each["by"] == by), None)
+
+
+async def _store(
+    saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, note: ControlMessage
+) -> None:
+    """Store a note in the agent's Store, else in that of the saver's database, else in this process's memory.
+
+    Raises `ConfigError` for a database that has no place for it.
+    """
+    address: str | None = getattr(saver, "address", None)
+    if store is not None:
+        await StoreInbox(store).add(session_id, note)
+    elif address is not None:
+        await deliver_note(address, session_id, note)
+    elif await sees_other_processes(saver):
+        raise ConfigError(
+            f"Feedback waits in a Store for the session's next run, and this agent with {type(saver).__name__} has "
+            "none; build it with store=..., or with the saver of graph_agent.persistence.open_saver()."
+        )
+    else:
+        await (await inbox_of(saver, None)).add(session_id, note)
+
+
+async def _find(
+    saver: BaseCheckpointSaver[Any],
+    session_id: str,
+    newest: CheckpointTuple | None,
+    history: Mapping[str, Sequence[Any]],
+    answer: str | int | None,
+) -> dict[str, Any]:
+    """Return the fields of a `feedback` event that name an answer: `answer`, and the id by which it was named.
+
+    Raises `InputError` if the session has no such answer.
+    """
+    events: Sequence[StoredEvent] = history.get("events", ())
+    answers = [at for at, entry in enumerate(events) if entry["type"] == "agent_response"]
+    if answer is None and answers:
+        return {"answer": answers[-1]}
+    if isinstance(answer, int) and not isinstance(answer, bool) and answer in answers:
+        return {"answer": answer}
+    if isinstance(answer, str) and newest is not None:
+        if (at := _by_message(events, answers, history["messages"], answer)) is not None:
+            return {"answer": at, "message_id": answer}
+        if (at := await _by_input(saver, session_id, newest, events, answer)) is not None:
+            return {"answer": at, "input_id": answer}
+    named = "no answer yet" if answer is None else f"no answer {answer!r}"
+    known = f"; its answers are the events {', '.join(map(str, answers[-5:]))}" if answers else ""
+    raise InputError(
+        f"Session {session_id!r} has {named}{known}. Name an answer by the seq of its agent_response event, the id of "
+        "its input, or the id of its message."
+    )
+
+
+def _by_message(
+    events: Sequence[StoredEvent], answers: Sequence[int], messages: Sequence[Any], message_id: str
+) -> int | None:
+    """Return the index of the answer whose message has an id; None if there is none.
+
+    Messages have no link to events: of several answers with the same content, the events are in the messages' order.
+    """
+    at = next((n for n, each in enumerate(messages) if isinstance(each, AIMessage) and each.id == message_id), None)
+    if at is None:
+        return None
+    content = to_json_safe(messages[at].content)
+    equal = [index for index in answers if events[index]["content"] == content]
+    before = sum(
+        isinstance(each, AIMessage) and not each.tool_calls and to_json_safe(each.content) == content
+        for each in messages[:at]
+    )
+    return equal[before] if before < len(equal) else None
+
+
+async def _by_input(
+    saver: BaseCheckpointSaver[Any],
+    session_id: str,
+    newest: CheckpointTuple,
+    events: Sequence[StoredEvent],
+    input_id: str,
+) -> int | None:
+    """Return the index of the answer to the input with an id; None if there is no such input, or it has no answer."""
+    known = await find_checkpoint(saver, newest, input_id)
+    if known is None:
+        return None
+    is_pruned = known.config["configurable"].get("checkpoint_ns") == ANSWERS
+    at_its_end = pruned_state(known).values if is_pruned else await read_history(saver, session_id, known)
+    own = [each for each in since_last_input(at_its_end["events"]) if each["type"] == "agent_response"]
+    return _index_of(events, own[-1]) if own else None
+
+
+def _index_of(events: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> int | None:
+    """Return the index of an event in the history; None if it does not have it."""
+    return next((at for at in range(len(events) - 1, -1, -1) if events[at] == entry), None)

@@ -1,0 +1,60 @@
+"""Reads the notes to a session from the table of LangGraph's Store, with the saver of the same database.
+
+A note is a message to a session from outside its run. Programs that only read sessions, or have no Store, then see
+notes that no run has processed.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, LiteralString
+
+from graph_agent.base.inbox import ControlMessage, inbox_namespace, note_from
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg_pool import AsyncConnectionPool
+
+_HAS_STORE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'store'"
+_SQLITE_NOTES = "SELECT key, value FROM store WHERE prefix = ? ORDER BY key"
+_POSTGRES_HAS_STORE: LiteralString = "SELECT to_regclass('store') IS NOT NULL AS found"
+_POSTGRES_NOTES: LiteralString = "SELECT key, value FROM store WHERE prefix = %s ORDER BY key"
+
+
+def sqlite_notes(connection: sqlite3.Connection, session_id: str) -> list[ControlMessage]:
+    """Return the notes to a session, in the order of sending; empty if the file has no Store. Blocks.
+
+    Raises `sqlite3.Error` if the file cannot be read.
+    """
+    if connection.execute(_HAS_STORE).fetchone() is None:
+        return []
+    return _notes(connection.execute(_SQLITE_NOTES, (_prefix(session_id),)).fetchall())
+
+
+async def postgres_notes(
+    pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]], session_id: str
+) -> list[ControlMessage]:
+    """Return the notes to a session, in the order of sending; empty if the database has no Store.
+
+    Raises `psycopg.Error` if the database cannot be read.
+    """
+    async with pool.connection() as connection:
+        found = await (await connection.execute(_POSTGRES_HAS_STORE)).fetchone()
+        if found is None or not found["found"]:
+            return []
+        rows = await (await connection.execute(_POSTGRES_NOTES, [_prefix(session_id)])).fetchall()
+    return _notes((row["key"], row["value"]) for row in rows)
+
+
+def _prefix(session_id: str) -> str:
+    """Return the text that the Store's table has for the namespace of a session's notes."""
+    return ".".join(inbox_namespace(session_id))
+
+
+def _notes(rows: Iterable[tuple[str, Any]]) -> list[ControlMessage]:
+    """Return the valid notes in rows of key and value, which is JSON text in SQLite."""
+    values = ((key, json.loads(value) if isinstance(value, str | bytes) else value) for key, value in rows)
+    notes = (note_from(key, value) for key, value in values if isinstance(value, dict))
+    return [note for note in notes if note is not None]
