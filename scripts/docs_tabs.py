@@ -87,13 +87,14 @@ def script_block(language: str, replies: list[Any]) -> str:
         language: The example's: `python` or `console`.
         replies: The replies, each a text or a JSON object.
     """
-    texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
+    # An object without calls is an answer, which a model writes as text.
+    given = [reply if isinstance(reply, str) or "tool_calls" in reply else json.dumps(reply) for reply in replies]
     if language == "console":
-        listed = ",\n  ".join(json.dumps(text) for text in texts)
+        listed = ",\n  ".join(json.dumps(reply) for reply in given)
         array = f"[\n  {listed}\n]"
         code = f"export {_VARIABLE}={shlex.quote(array)}"
     else:
-        listed = "".join(f"    {text!r},\n" for text in texts)
+        listed = "".join(f"    {reply!r},\n" for reply in given)
         code = f'import json\nimport os\n\nos.environ["{_VARIABLE}"] = json.dumps([\n{listed}])'
     return f"{_NOTE}\n\n```{language}\n{code}\n```"
 

@@ -317,7 +317,7 @@ def _size(content: str | list[Any]) -> int:
 
 
 MOCK_VARIABLE = "DEBUG_MOCK_RESPONSES"
-_EXAMPLE = """["No more actions.", "Hello!"]"""
+_EXAMPLE = """[{"name": "weather", "arguments": {"city": "Bergen"}}, "It rains."]"""
 
 
 class MockChatModel(ScriptedChatModel):
@@ -325,9 +325,9 @@ class MockChatModel(ScriptedChatModel):
 
 
 def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatModel | None:
-    """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of strings.
+    """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of replies.
 
-    Each call returns a new model, which starts at the first reply.
+    A reply is a string, or an object or array of objects with calls, as for `ScriptedChatModel`. Each call returns a new model, which starts at the first reply.
 
     Args:
         environ: the environment. Default: that of the process.
@@ -336,8 +336,7 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
         The model; None if the variable is unset or blank.
 
     Raises:
-        ConfigError: if the variable is not a non-empty JSON array of strings, or one of the strings cannot be parsed as
-            a reply.
+        ConfigError: if the variable is not a non-empty JSON array, or an item cannot be parsed as a reply.
     """
     raw = environ.get(MOCK_VARIABLE, "")
     if not raw.strip():
@@ -351,8 +350,8 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
     if not replies:
         raise _refusal("holds no replies", raw)
     for number, reply in enumerate(replies, 1):
-        if not isinstance(reply, str):
-            raise _refusal(f"must hold strings only, and item {number} is {_kind(reply)}", raw)
+        if not isinstance(reply, str | dict | list):
+            raise _refusal(f"must hold texts and calls, and item {number} is {_kind(reply)}", raw)
     try:
         return MockChatModel(responses=replies)
     except ConfigError as error:
@@ -361,7 +360,7 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
 
 def _refusal(problem: str, raw: str) -> ConfigError:
     return ConfigError(
-        f"{MOCK_VARIABLE} {problem}; got {excerpt(raw, 80)!r}. Set it to a JSON array of strings, such as "
+        f"{MOCK_VARIABLE} {problem}; got {excerpt(raw, 80)!r}. Set it to a JSON array of replies, such as "
         f"{MOCK_VARIABLE}='{_EXAMPLE}', or unset it to use the real model."
     )
 

@@ -209,7 +209,7 @@ def create_graph_agent(
 
     A node `approve` is added if a person must approve calls: if `config.approve` is set, or a tool has the mark.
 
-    Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model
+    Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of replies, replaces every model
     by one script. `AGENTIC_LOOP_ENABLED` sets one planner for every session: `false` plans everything up front
     (`planner="dag"`) for any `tool_calling`; `true` makes structured plans wave by wave.
 

@@ -221,6 +221,20 @@ def test_scripts_of_the_environment_play_to_their_end(raw: str) -> None:
     assert [call["id"] for reply in replies for call in reply.tool_calls] == ["call_1"][: len(replies) - 1]
 
 
+@pytest.mark.parametrize(
+    "reply", ['{"name": "echo", "arguments": {"text": "x"}}', '[{"name": "echo", "arguments": {"text": "x"}}]']
+)
+def test_a_call_in_the_variable_needs_no_text_with_escaped_quotes(reply: str) -> None:
+    model = mock_model_from_env({"DEBUG_MOCK_RESPONSES": f'[{reply}, "done"]'})
+
+    assert model is not None
+    called, answered = model.invoke("x"), model.invoke("x")
+    assert ([(call["name"], call["args"]) for call in called.tool_calls], answered.text) == (
+        [("echo", {"text": "x"})],
+        "done",
+    )
+
+
 @pytest.mark.parametrize("environ", [{}, {"DEBUG_MOCK_RESPONSES": ""}, {"DEBUG_MOCK_RESPONSES": "  "}])
 def test_an_unset_variable_gives_no_model(environ: dict[str, str]) -> None:
     assert mock_model_from_env(environ) is None
@@ -237,7 +251,7 @@ def test_an_unset_variable_gives_no_model(environ: dict[str, str]) -> None:
         ("null", "must be a JSON array, and this is null"),
         ("[]", "holds no replies"),
         ('["a", 1]', "item 2 is a number"),
-        ('["a", {"tool_calls": []}]', "item 2 is an object"),
+        ('["a", {"total": 3}]', "Step 2 of the script is of type dict and no call"),
         ("[null]", "item 1 is null"),
         (r'["{\"tool_calls\": [{\"id\": \"x\"}]}"]', "Step 1 of the script has a tool call without a name"),
     ],
@@ -249,7 +263,7 @@ def test_a_malformed_variable_is_one_clear_error(raw: str, message: str) -> None
 
     text = str(caught.value)
     assert text.startswith("DEBUG_MOCK_RESPONSES ")
-    assert """DEBUG_MOCK_RESPONSES='["No more actions.", "Hello!"]'""" in text
+    assert """DEBUG_MOCK_RESPONSES='[{"name": "weather", "arguments": {"city": "Bergen"}}, "It rains."]'""" in text
     assert len(text) < 700
 
 

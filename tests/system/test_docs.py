@@ -13,6 +13,7 @@ import subprocess
 import textwrap
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import skills_ref
@@ -110,11 +111,13 @@ def test_the_site_shows_the_script_of_each_example(page: Path, monkeypatch: pyte
     tabs = re.findall(r'^=== "Without a key"\n\n.*?\n    ```(\w+)\n(.*?)\n    ```$', shown, re.M | re.S)
     scripts = [script_of(language, textwrap.dedent(f"{code}\n"), monkeypatch) for language, code in tabs]
     assert scripts == [
-        [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies] for replies in scripted if replies
+        [reply if isinstance(reply, str) or "tool_calls" in reply else json.dumps(reply) for reply in replies]
+        for replies in scripted
+        if replies
     ]
 
 
-def script_of(language: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def script_of(language: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the replies that the code of a tab gives to the model."""
     if language == "console":
         printed = subprocess.check_output(["bash", "-c", f'{code}printf %s "$DEBUG_MOCK_RESPONSES"'], text=True)
@@ -122,7 +125,7 @@ def script_of(language: str, code: str, monkeypatch: pytest.MonkeyPatch) -> list
         monkeypatch.setenv("DEBUG_MOCK_RESPONSES", "")
         exec(code, {})
         printed = os.environ["DEBUG_MOCK_RESPONSES"]
-    replies: list[str] = json.loads(printed)
+    replies: list[Any] = json.loads(printed)
     return replies
 
 
