@@ -23,6 +23,8 @@ _PARTS = re.compile(
     re.M | re.S,
 )
 _EDGE = re.compile(r'^ *(?P<source>\w+) --(?: "(?P<label>[^"]*)" --)?> (?P<target>\w+)$', re.M)
+CALL_KEYS = frozenset({"name", "tool_calls"})
+"""Keys of which a reply has one if it is a call or has calls; any other object is an answer."""
 _VARIABLE = "DEBUG_MOCK_RESPONSES"
 _NOTE = "Run this before the example, and before the ones that follow up to the next such tab:"
 
@@ -88,7 +90,7 @@ def script_block(language: str, replies: list[Any]) -> str:
         replies: The replies, each a text or a JSON object.
     """
     # An object without calls is an answer, which a model writes as text.
-    given = [reply if isinstance(reply, str) or "tool_calls" in reply else json.dumps(reply) for reply in replies]
+    given = [reply if isinstance(reply, str) or reply.keys() & CALL_KEYS else json.dumps(reply) for reply in replies]
     if language == "console":
         listed = ",\n  ".join(json.dumps(reply) for reply in given)
         array = f"[\n  {listed}\n]"

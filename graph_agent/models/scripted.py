@@ -327,7 +327,8 @@ class MockChatModel(ScriptedChatModel):
 def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatModel | None:
     """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of replies.
 
-    A reply is a string, or an object or array of objects with calls, as for `ScriptedChatModel`. Each call returns a new model, which starts at the first reply.
+    A reply is a string, or an object or array of objects with calls, as for `ScriptedChatModel`. Each call of this
+    function returns a new model, which starts at the first reply.
 
     Args:
         environ: the environment. Default: that of the process.

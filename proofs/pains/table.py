@@ -14,19 +14,19 @@ from proofs.pains.scenarios import SCENARIOS
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "why.md"
 TITLES = {
-    "graph_agent": "us",
-    "create_agent": "ca",
-    "deepagents": "da",
-    "create_react_agent": "cr",
-    "openai_agents": "oa",
-    "pydantic_ai": "pa",
-    "strands": "st",
-    "smolagents": "sm",
-    "google_adk": "ga",
-    "agno": "ag",
-    "agent_framework": "af",
+    "graph_agent": "graph-<br>agent",
+    "create_agent": "create_<br>agent",
+    "deepagents": "deep-<br>agents",
+    "create_react_agent": "create_<br>react_<br>agent",
+    "openai_agents": "openai-<br>agents",
+    "pydantic_ai": "pydantic-<br>ai",
+    "strands": "strands",
+    "smolagents": "smol-<br>agents",
+    "google_adk": "google-<br>adk",
+    "agno": "agno",
+    "agent_framework": "agent-<br>framework",
 }
-"""The columns, which are narrow; the control has none."""
+"""Adapter → heading of its column, which is narrow; the control has none."""
 
 
 @dataclass
@@ -75,10 +75,10 @@ def page() -> str:
     for scenario in SCENARIOS:
         cells = [_cell(record.verdicts.get(scenario.name())) for record in records.values()]
         lines.append(f"| [{scenario.title()}]({scenario.issue()[0]}) | " + " | ".join(cells) + " |")
-    versions = ["| | name | version | date | holds | opt-in settings |", "|---|---|---|---|---|---|"]
+    versions = ["| name | version | date | holds | opt-in settings |", "|---|---|---|---|---|"]
     for name, record in records.items():
         versions.append(
-            f"| {TITLES[name]} | `{name}` | {record.package} {record.version} | {record.date} | {_counts(record)} "
+            f"| `{name}` | {record.package} {record.version} | {record.date} | {_counts(record)} "
             f"| {record.opt_in or 'none'} |"
         )
     text = (HERE / "why.md").read_text()

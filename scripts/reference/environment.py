@@ -20,8 +20,8 @@ from scripts.reference.markdown import code, default_of, document, table
 
 OTHERS = {
     KEYS_VARIABLE: "API keys of a server, separated by commas or newlines, each `key` or `name:key`.",
-    MOCK_VARIABLE: "Replies of a scripted model in place of every model: a JSON array of texts and calls. No model is called. "
-    "See [testing](../guides/testing.md).",
+    MOCK_VARIABLE: "Replies of a scripted model in place of every model: a JSON array of texts and calls. "
+    "No model is called. See [testing](../guides/testing.md).",
     TODAY_VARIABLE: "The ISO date that a served agent and its stdio MCP servers take as today.",
     "GRAPH_AGENT_OTEL": "`true` to [trace](../guides/observability.md#opentelemetry) runs by OTLP; the extra `otel`.",
     "GRAPH_AGENT_LOG_FORMAT": "`json` for one JSON object per [log record](../guides/logging.md#fields); `text` else.",

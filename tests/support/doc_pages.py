@@ -38,6 +38,7 @@ from graph_agent import ScriptedChatModel
 from graph_agent.evaluation import read_cases
 from graph_agent.models.scripted import mock_model_from_env
 from graph_agent.spec import load_spec
+from scripts.docs_tabs import CALL_KEYS
 from tests.support.warm_process import ONLY_OUR_PLUGIN, Process, start_python, warm_commands
 
 ROOT = Path(__file__).parents[2]
@@ -169,9 +170,11 @@ class PageRun:
             assert_shown(printed, block.output)
 
     def _set_script(self, replies: list[Any]) -> None:
-        texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
-        if texts:
-            self.monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(texts))
+        given = [
+            reply if isinstance(reply, str) or reply.keys() & CALL_KEYS else json.dumps(reply) for reply in replies
+        ]
+        if given:
+            self.monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(given))
         else:
             self.monkeypatch.delenv("DEBUG_MOCK_RESPONSES", raising=False)
 
