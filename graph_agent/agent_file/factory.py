@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
@@ -35,12 +35,19 @@ from langgraph.types import Checkpointer
 from graph_agent.agent_file.credentials import read_credentials
 from graph_agent.agent_file.delegates import OpenedAgent
 from graph_agent.agent_file.imports import HookSpec, load_attribute, load_hook, make
-from graph_agent.agent_file.spec import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
+from graph_agent.agent_file.spec import (
+    SYSTEM_VARIABLES,
+    TODAY_VARIABLE,
+    AgentSpec,
+    WorkspaceSpec,
+    load_spec,
+)
 from graph_agent.base._internal.failure_log import clause
 from graph_agent.base._internal.own_files import record_file
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base._internal.yaml_files import expand, parse_yaml
+from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import ConfigError, located
 from graph_agent.base.settings.approval_rule import signature_fault
 from graph_agent.base.settings.config import LoopConfig
@@ -54,6 +61,9 @@ from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.session.agent import create_graph_agent
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.storage.checkpoints.open import open_cache, open_saver, open_store
+
+if TYPE_CHECKING:
+    from graph_agent.integrations.memory.facts import Memory
 
 SCHEMA_FILES = (".json", ".yaml", ".yml")
 
@@ -121,6 +131,8 @@ async def open_agent(
     db: str | None = None,
     environment: Mapping[str, str] | None = None,
     model: MockChatModel | None = None,
+    memory_db: str | None = None,
+    caller: str | None = None,
 ) -> AsyncIterator[CompiledAgentGraph]:
     """Open the agent of a file: build its model, start its MCP servers, open its database. All are closed on exit.
 
@@ -133,6 +145,8 @@ async def open_agent(
         db: A database URL that replaces the file's; `""` for no checkpointer and no store; None for the file's.
         environment: Variables for every stdio MCP server; its own variables override them.
         model: A model that replaces the file's, also for delegates; None for the file's.
+        memory_db: A database URL of the memory; None for that of the sessions, `db`, or else the file's.
+        caller: The user of every run whose context names none, for the agent's memory; None for no such user.
 
     Raises:
         ConfigError: Something that the file names cannot be built, or a credential has no value.
@@ -140,8 +154,10 @@ async def open_agent(
     """
     given = {**({TODAY_VARIABLE: today.isoformat()} if isinstance(today, date) else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
-        shared = _Shared(stack, today, given, model)
-        yield await _open(spec, spec.db if db is None else db, shared, [])
+        shared = _Shared(stack, today, given, model, memory_db or db)
+        graph = await _open(spec, spec.db if db is None else db, shared, [])
+        graph.builder.caller = caller
+        yield graph
 
 
 @asynccontextmanager
@@ -158,7 +174,8 @@ async def open_parts(spec: AgentSpec, model: MockChatModel | None = None) -> Asy
     # Servers and secrets may be missing where a file is only checked.
     bare = spec.model_copy(update={"mcp_servers": {}, "credentials": {}})
     async with AsyncExitStack() as stack:
-        yield await _open(bare, "", _Shared(stack, None, {}, model or MockChatModel(responses=["OK"])), [])
+        mocked = model or MockChatModel(responses=["OK"])
+        yield await _open(bare, "", _Shared(stack, None, {}, mocked, MEMORY, asks_embeddings=False), [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +187,10 @@ class _Shared:
     environment: Mapping[str, str]
     mocked: MockChatModel | None = None
     """The model of all these agents; None for the model of each file."""
+    memory_db: str | None = None
+    """Database URL of the memory of these agents; None or empty for that of each file."""
+    asks_embeddings: bool = True
+    """Whether a memory may ask an embedding model; without one it finds facts by their words."""
 
 
 async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
@@ -194,9 +215,52 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     store = await stack.enter_async_context(open_store(db)) if db else None
     cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
     # In a thread: reading and importing the file's references must not block a server's event loop.
-    graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache)
+    memory = None
+    if spec.memory is not None:
+        opening = open_memory_of(spec, shared.memory_db or spec.db, asks_embeddings=shared.asks_embeddings)
+        memory = await stack.enter_async_context(opening)
+    graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache, memory)
     graph.builder.credentials = credentials
     return graph
+
+
+@asynccontextmanager
+async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = True) -> AsyncIterator[Memory]:
+    """Open the memory of an agent file, and close it on exit.
+
+    Args:
+        spec: The agent file.
+        db: The database URL.
+        asks_embeddings: Whether the file's embedding model is used; without it, facts are found by their words.
+
+    Raises:
+        ConfigError: The file has no memory, or its memory cannot be opened.
+    """
+    if spec.memory is None:
+        raise ConfigError(f"Agent file {spec.path}: this agent has no memory; write 'memory: true' in the file.")
+    # In a thread: the import reads files, which must not block a server's event loop.
+    await call_in_thread(import_module, "graph_agent.integrations.memory.open")
+    from graph_agent.integrations.memory.open import open_memory
+
+    embedding: Any = spec.memory.embedding if asks_embeddings else None
+    if embedding is not None:
+        with located(f"Agent file {spec.path}: memory.embedding"):
+            found = await call_in_thread(functools.partial(load_attribute, embedding, spec.folder, missing_ok=True))
+            embedding = embedding if found is None else made_if_function(embedding, found)
+    with located(f"Agent file {spec.path}"):
+        opening = open_memory(db, embedding=embedding, dims=spec.memory.dims, recall=spec.memory.recall)
+        memory = await opening.__aenter__()
+    try:
+        yield memory
+    finally:
+        await opening.__aexit__(None, None, None)
+
+
+def made_if_function(name: str, found: Any) -> Any:
+    """Return an embedding model: the object that was found, or what a function without parameters returns."""
+    from langchain_core.embeddings import Embeddings
+
+    return found if isinstance(found, Embeddings) else make(name, found, "an embedding model")
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
@@ -230,6 +294,7 @@ def _build(
     saver: Checkpointer,
     store: BaseStore | None,
     cache: BaseCache[Any] | None,
+    memory: Memory | None,
 ) -> CompiledAgentGraph:
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
@@ -259,6 +324,7 @@ def _build(
             name=spec.name,
             resolve=_resolver(spec),
             skills=[spec.folder / skill for skill in spec.skills if isinstance(skill, str)],
+            memory=memory,
         )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from graph_agent.agent_file.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
@@ -60,6 +60,20 @@ class WorkspaceSpec(BaseModel):
     """Paths below the folder that are never written, each with all that is below it."""
 
 
+class MemorySpec(BaseModel):
+    """Facts of users across sessions; see `open_memory`. They are kept in the database of the sessions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
+
+    embedding: str | None = Field(None, min_length=1)
+    """Embedding model by whose vectors facts are found: `provider:name`, or `module:attribute` with an `Embeddings`
+    object or a function that returns one; none to find them by their words."""
+    dims: PositiveInt | None = None
+    """Length of the model's vectors; asked of the model if absent."""
+    recall: int = Field(5, ge=0, le=100)
+    """Maximum number of facts that are added to the requests of each message; 0 for none."""
+
+
 class AgentSpec(BaseModel):
     """The validated content of an agent file. Unknown keys are errors."""
 
@@ -81,6 +95,9 @@ class AgentSpec(BaseModel):
     """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
     workspace: WorkspaceSpec | None = None
     """Folder for the tools of `graph_agent.workspace`; none by default. Its commands need the extra `workspace`."""
+    memory: MemorySpec | None = None
+    """Facts of users across sessions, with the tools `manage_memory` and `search_memory`; `true` for the defaults, none
+    by default. It needs the extra `memory`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
     """Server name → connection in the form of `open_mcp_tools`, e.g. `{transport: sse, url: …}`.
 
@@ -117,6 +134,11 @@ class AgentSpec(BaseModel):
     of the process, or `sqlite:///FILE`, relative to the current folder."""
     path: Path = Field(default=Path(), exclude=True)
     """The path of the file; set by `load_spec`, never in the file."""
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _check_memory(cls, given: Any) -> Any:
+        return {} if given is True else None if given is False else given
 
     @field_validator("response_format", mode="before")
     @classmethod

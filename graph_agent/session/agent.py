@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from graph_agent.base.settings.response_format import ResponseStrategy
     from graph_agent.core.tools.delegation import Delegate
+    from graph_agent.core.tools.memory import AgentMemory
     from graph_agent.core.waves.schema import PlanningResult
     from graph_agent.models.pool import Resolve
     from graph_agent.session.compiled import CompileOptions
@@ -53,7 +54,6 @@ _MOVED = {
     "llm": "model",
     "max_iterations": "config=LoopConfig(max_steps=…)",
     "recursion_limit": "config=LoopConfig(max_steps=…), or `recursion_limit` in a run's config",
-    "memory": "checkpointer",
     "output_type": "response_format",
     "output_schema": "response_format",
     "agents": "delegates",
@@ -127,6 +127,7 @@ if TYPE_CHECKING:
         state_schema: type[Any] | None
         resolve: Resolve | None
         skills: Sequence[str | Path]
+        memory: AgentMemory | None
 
     class AgentOptions(CompileOptions, _Options, total=False):
         """The arguments that do not change the type of the agent."""
@@ -203,6 +204,7 @@ def create_graph_agent(
     name: str | None = "agent",
     resolve: Callable[[Any], BaseChatModel] | None = None,
     skills: Sequence[str | Path] = (),
+    memory: AgentMemory | None = None,
     **unknown: Never,
 ) -> GraphAgent[Any, Any]:
     """Create an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
@@ -245,6 +247,8 @@ def create_graph_agent(
         resolve: Returns the chat model for a name or object in `model`, the configuration or a run's context (which may
             come from a client); None for `graph_agent.models.resolve.resolve_model`.
         skills: Folders of Agent Skills, each a skill or a folder that holds skills; see the guide on skills.
+        memory: Facts of users across sessions, from `graph_agent.memory.open_memory`; see the guide on memory. None for
+            none. LangGraph's checkpointers, which other frameworks call memory, are `checkpointer`.
 
     Raises:
         ConfigError: When the arguments do not fit together, or the model cannot be built.
@@ -254,6 +258,11 @@ def create_graph_agent(
     _check_storage("checkpointer", checkpointer, BaseCheckpointSaver | bool, "open_saver")
     _check_storage("store", store, BaseStore, "open_store")
     _check_storage("cache", cache, BaseCache, "open_cache")
+    if memory is not None and not hasattr(memory, "recall"):
+        raise ConfigError(
+            f"memory={memory!r}: pass what `async with open_memory(address)` of graph_agent.memory opens. What stores "
+            "sessions is a checkpointer: use checkpointer."
+        )
     # Imported here: neither is needed before an agent is built.
     from graph_agent.models.resolve import resolve_model
     from graph_agent.models.scripted import MockChatModel, mock_model_from_env
@@ -283,6 +292,7 @@ def create_graph_agent(
         warnings=partial(_servers_down, failed) if failed else tuple,
         resolve=find,
         skills=skills,
+        memory=memory,
     )
     graph.mcp_states = next((each.states for each in lists.values() if hasattr(each, "states")), None)
     # LangGraph would take a text for a list of its characters.

@@ -24,6 +24,7 @@ from graph_agent.core.planning.planner import agentic_loop_from_env
 from graph_agent.core.state.custom_state import HookedPlanState, custom_state
 from graph_agent.core.state.schema import AgentState, PlanState
 from graph_agent.core.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
+from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.read_result import with_read_result
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.waves.schema import PlanningResult
@@ -66,6 +67,7 @@ def assemble(
     warnings: Callable[[], Sequence[str]] = tuple,
     resolve: Resolve | None = None,
     skills: Sequence[str | Path] = (),
+    memory: AgentMemory | None = None,
 ) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; `build_graph` describes the arguments, the errors and the result."""
     context_schema = AgentContext if context_schema is None else context_schema
@@ -88,7 +90,8 @@ def assemble(
     added = checked_tools([tool for one in admitted for tool in one.tools])
     opened = opened_skills(skills)
     agents = checked_delegates(delegates)
-    given = with_read_result([*added, *checked_tools(tools), *(opened or ()), *wait_tools(agents)], config)
+    others = [*(opened or ()), *(memory.tools if memory else ()), *wait_tools(agents)]
+    given = with_read_result([*added, *checked_tools(tools), *others], config)
     toolbox = Toolbox(given, agents, templates, registered.offered, own)
     config = with_approvals(config, toolbox)
     prompt = system_prompt_source(system_prompt, own.current)
@@ -122,6 +125,7 @@ def assemble(
         cache=cache,
         agentic_loop=agentic_loop_from_env(),
         context_schema=context_schema if is_own else RunContext,
+        memory=memory,
         warnings=warnings,
         hooks=registered.hooks,
         rewriters=registered.rewriters,

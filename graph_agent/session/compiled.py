@@ -397,9 +397,11 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             if context is not None:
                 context = run_context(context, user)
                 kwargs = {**kwargs, "context": context}
-        if not builder.credentials:
+        if not builder.credentials and builder.caller is None:
             return kwargs
-        context = with_credentials(context, builder.credentials, config, builder.deps.context_schema)
+        context = with_credentials(
+            context, builder.credentials, config, builder.deps.context_schema, caller=builder.caller
+        )
         return {**kwargs, "context": context}
 
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
@@ -561,6 +563,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Credentials of every run; a run's own credentials of the same names win."""
     compiled_class: type[CompiledAgentGraph] = CompiledAgentGraph
     """Class of the compiled graph; a subclass adds methods only."""
+    caller: str | None = None
+    """The caller of every run that brings none, such as the person at a terminal; None for no such caller."""
 
     def __init__(self, deps: AgentDeps, context_schema: type[Any], transformers: Sequence[Any], *, asks: bool) -> None:
         own = self.own = deps.toolbox.own

@@ -20,7 +20,18 @@ from graph_agent.core.state.events import NOT_RUN, ModelCallRecord
 E = TypeVar("E", bound=Mapping[str, Any])
 SpanKind = Literal["input", "plan", "answer", "model", "tool", "delegation", "wait"]
 NOTED = frozenset(
-    {"steering", "background_result", "summary", "loop_detected", "limit", "middleware", "hook", "warning", "error"}
+    {
+        "recall",
+        "steering",
+        "background_result",
+        "summary",
+        "loop_detected",
+        "limit",
+        "middleware",
+        "hook",
+        "warning",
+        "error",
+    }
 )
 """Types of the events that are notes of their input's span."""
 SUPERSEDED = "SUPERSEDED"
@@ -382,6 +393,9 @@ def _text(entry: Mapping[str, Any]) -> str:
             return f"{entry['reason']}: {entry['limit']:g}"
         case "loop_detected":
             return f"{entry['count']} times: {', '.join(entry['pattern'])}"
+        case "recall":
+            count = len(entry["facts"])
+            return f"{count} {'fact' if count == 1 else 'facts'} of the memory"
         case "background_result":
             return f"{entry['target']} {entry['status']}: {text_of(entry['content'])}"
         case "middleware":

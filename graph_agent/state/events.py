@@ -35,6 +35,7 @@ from graph_agent.core.state.events import PlanEvent as PlanEvent
 from graph_agent.core.state.events import PlannedCall as PlannedCall
 from graph_agent.core.state.events import Purpose as Purpose
 from graph_agent.core.state.events import Rating as Rating
+from graph_agent.core.state.events import RecallEvent as RecallEvent
 from graph_agent.core.state.events import ResultStatus as ResultStatus
 from graph_agent.core.state.events import StatusEvent as StatusEvent
 from graph_agent.core.state.events import SteeringEvent as SteeringEvent

@@ -27,7 +27,7 @@ from graph_agent import GraphDelegate, LoopConfig, RunResult, Session, create_gr
 from graph_agent.approvals import approve
 from graph_agent.errors import SessionLostError
 from graph_agent.persistence import strict_serializer
-from graph_agent.storage.checkpoints.postgres import _pool
+from graph_agent.storage.checkpoints.postgres import open_pool
 from tests.support.fault_agent import (
     ANSWER,
     GoesOn,
@@ -132,7 +132,7 @@ async def open_watched(url: str, reach: Reach) -> AsyncIterator[BaseCheckpointSa
             saver.reach = cast("WatchedConnection", saver.conn).reach = reach
             yield saver
         return
-    async with _pool(url, 8) as pool:
+    async with open_pool(url, 8) as pool:
         postgres_saver = WatchedStatementsSaver(pool, strict_serializer())
         postgres_saver.reach = reach
         WatchedCursor.reach = staticmethod(reach)

@@ -103,13 +103,14 @@ def _disconnect(connection: psycopg.Connection[Any], database: str) -> None:
 
 
 @contextmanager
-def postgres_server(*, fsync: str = "off") -> Iterator[PostgresServer]:
+def postgres_server(*, fsync: str = "off", programs: Path | None = None) -> Iterator[PostgresServer]:
     """Run a server for the context, as another user if this process is root, which PostgreSQL refuses.
 
     Args:
         fsync: PostgreSQL's setting; `off` is fast, and loses data only when the machine stops.
+        programs: The folder of PostgreSQL's programs; None for the installed ones.
     """
-    bin_ = binaries()
+    bin_ = programs or binaries()
     assert bin_ is not None
     # Short, as a socket's path may have 107 bytes only; and where the other user can get in.
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp" if fsync == "on" else memory_folder() or "/tmp"))

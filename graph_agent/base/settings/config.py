@@ -331,6 +331,12 @@ class AgentContext(CheckedModel):
     removed_fields: ClassVar[Mapping[str, str]] = LoopConfig.removed_fields
 
     credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that use them.")
+    caller: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The user that the program has authenticated, whose facts the memory holds; never from a model or "
+        "a request's body.",
+    )
     client_tools: list[dict[str, Any]] = Field(
         default=[], description="Tools of the caller's own, as OpenAI functions; a call of one is an interrupt."
     )
@@ -501,8 +507,12 @@ def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> Age
     return None
 
 
+_INHERITED = frozenset({"credentials", "caller"})
+"""Fields of `AgentContext` that a delegate receives."""
+
+
 def delegated_context(given: Any) -> AgentContext:
-    """Return the context of a delegate's run: only the credentials and the user's own object or fields.
+    """Return the context of a delegate's run: only the credentials, the caller, and the user's own object or fields.
 
     A delegate keeps its own limits and model.
 
@@ -511,7 +521,7 @@ def delegated_context(given: Any) -> AgentContext:
     """
     context = coerce_context(given)
     if context is not None:
-        settings = {name: field for name, field in AgentContext.model_fields.items() if name != "credentials"}
+        settings = {name: field for name, field in AgentContext.model_fields.items() if name not in _INHERITED}
         return context.model_copy(update={name: field.get_default() for name, field in settings.items()})
     if given is None:
         return AgentContext()
@@ -525,8 +535,10 @@ def with_credentials(
     own: Mapping[str, SecretStr],
     config: "RunnableConfig | None" = None,
     schema: type[AgentContext] = AgentContext,
+    *,
+    caller: str | None = None,
 ) -> Any:
-    """Return a run's context with the agent's own credentials added; those of the run take precedence.
+    """Return a run's context with the agent's own credentials and caller added; those of the run take precedence.
 
     Args:
         given: The run's context. With None, that of the surrounding run is used, if any. A value of another type is
@@ -534,17 +546,18 @@ def with_credentials(
         own: The agent's credentials by name.
         config: The run's config, in which the surrounding run is found.
         schema: Class of the context that is created.
+        caller: The caller of a context without one; None to add none.
     """
     if given is None:
         from graph_agent.base._compat import surrounding_context  # imports LangGraph, which a run has imported already
 
         given = coerce_context(surrounding_context(config), schema)
     if given is None:
-        return schema(credentials=dict(own))
+        return schema(credentials=dict(own), caller=caller)
     if isinstance(given, AgentContext):
-        return given.model_copy(update={"credentials": {**own, **given.credentials}})
+        return given.model_copy(update={"credentials": {**own, **given.credentials}, "caller": given.caller or caller})
     if isinstance(given, dict) and isinstance(credentials := given.get("credentials", {}), Mapping):
-        return {**given, "credentials": {**own, **credentials}}
+        return {**given, "credentials": {**own, **credentials}, "caller": given.get("caller") or caller}
     return given
 
 

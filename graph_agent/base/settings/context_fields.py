@@ -29,6 +29,7 @@ class ContextFields(TypedDict, total=False):
     """The fields of `AgentContext` with the types of their values."""
 
     credentials: dict[str, SecretStr | str]
+    caller: str | None
     client_tools: list[dict[str, Any]]
     client_calls: dict[str, str]
     client_tool_choice: str | None

@@ -31,6 +31,7 @@ from graph_agent.core.hooks.protocol import LoopHook, sees_answers
 from graph_agent.core.runs.run import Run, run_of
 from graph_agent.core.state.call_events import CallResult
 from graph_agent.core.state.schema import INITIAL_LOOP, LoopState
+from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.client import Mode, ModelClient
@@ -96,6 +97,8 @@ class AgentDeps:
     """How `AGENTIC_LOOP_ENABLED` sets the planner of every session: True for `wave`, False for `dag`, None if unset."""
     context_schema: type[AgentContext] = AgentContext
     """Type of a run's context. Under a parent graph, the context may be the parent's own mapping."""
+    memory: AgentMemory | None = None
+    """Facts of users across sessions; None for an agent without a memory."""
     warnings: Callable[[], Sequence[str]] = tuple
     """Returns the agent's present problems, e.g. a server that is down; each input has a `warning` event for each."""
     hooks: tuple[LoopHook, ...] = ()

@@ -22,7 +22,7 @@ from graph_agent.core.planning.prepared_history import PreparedHistory, with_car
 from graph_agent.core.runs.run import RunHandle
 from graph_agent.core.state.call_events import EarlierCalls
 from graph_agent.core.state.messages import without_failure_report
-from graph_agent.core.state.schema import LoopState
+from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
 from graph_agent.core.tools.truncation import with_cuts
 from graph_agent.models.client import Mode
 from graph_agent.models.pool import BoundModel
@@ -74,6 +74,8 @@ class NextRequest:
     """Text of the current summary, which stands for the older messages; None if there is none."""
     result_texts: Mapping[str, str] = field(default_factory=dict)
     """Message id → text that replaces a tool result."""
+    recalled: Sequence[RequestOnlyMessages] = ()
+    """The message with facts of earlier sessions; empty if there is none."""
     of_hook: RequestOfHook | None = None
     """The request of a hook that replaces this one; None for the agent's own."""
     in_text: bool = False
@@ -143,6 +145,7 @@ class NextRequest:
             earlier=run.shared("earlier calls", EarlierCalls),
             thread_id=task.config["configurable"].get("thread_id", ""),
             session_id=run.identity.session_id,
+            recalled=await _recalled(task, loop) if "recalled" in loop else (),
             new_watch=(run.parent.forwarder if isinstance(run.parent, RunHandle) else None) or StreamWatch,
             ends=ends,
         )
@@ -176,6 +179,8 @@ class NextRequest:
         if self.of_hook is not None:
             return self.of_hook.request.messages
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("request_only_messages")
+        if self.recalled:
+            carried = [*self.recalled, *(carried or ())]
         messages = with_carried(self.conversation, carried) if carried else self.conversation
         if self.result_texts:
             messages = with_texts(messages, self.result_texts)
@@ -243,6 +248,14 @@ class NextRequest:
         self.prepared.of(self.history, self.agent.prompts)
         system = self._system()
         return (0 if system is None else estimated_tokens([system])) + self.prepared.estimated_tokens()
+
+
+async def _recalled(task: Task, loop: LoopState) -> Sequence[RequestOnlyMessages]:
+    """Return the message with the facts that the input has recalled; empty if there is none."""
+    # Imported here: most agents have no memory.
+    from graph_agent.core.planning.recall import recalled_messages
+
+    return await recalled_messages(task, loop)
 
 
 def _with_options_of(request: HookRequest, agent: AgentDeps) -> AgentDeps:

@@ -151,6 +151,11 @@ class PlanUpdate:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
         warnings = (*self.deps.warnings(), *self.run.identity.warnings)
         self.events += [event("warning", 0, message=warning) for warning in warnings]
+        if self.deps.memory is not None:
+            # Imported here: most agents have no memory.
+            from graph_agent.core.planning.recall import recall_facts
+
+            await recall_facts(self, self.deps.memory, [message.text for message in users])
         self.changes |= {"status": SessionStatus.RUNNING.value, "stop_reason": None, "structured_response": None}
 
     async def prepare(self) -> None:

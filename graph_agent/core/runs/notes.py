@@ -183,13 +183,16 @@ def checked_fields(fields: Any) -> dict[str, Any]:
         fields: Mapping of a field of `AgentContext` → its value.
 
     Raises:
-        ConfigError: It is no mapping, has an unknown field or an invalid value, or has `credentials`.
+        ConfigError: It is no mapping, has an unknown field or an invalid value, or has `credentials` or `caller`.
     """
     if not isinstance(fields, dict):
         raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
     # The session would store them in its checkpoints.
     if "credentials" in fields:
         raise ConfigError("credentials belong to one run's context; a session may not store them.")
+    # A note may come from a model's tool or another process.
+    if "caller" in fields:
+        raise ConfigError("caller belongs to one run's context; a session may not store it.")
     try:
         context = AgentContext(**fields)
     except ConfigError as error:

@@ -229,6 +229,15 @@ class BackgroundResultEvent(_DelegateAnswer):
     type: Literal["background_result"]
 
 
+class RecallEvent(_Event):
+    """Facts of earlier sessions were added to the requests of this input; only for an agent with a memory."""
+
+    type: Literal["recall"]
+    facts: list[str]
+    """Ids of the facts, the best first. The texts stand in the memory alone, where the user can edit and forget
+    them."""
+
+
 class SteeringEvent(_Event):
     """The user sent a message during a run."""
 
@@ -461,6 +470,7 @@ Event: TypeAlias = (
     | DelegationResponseEvent
     | DelegationProgressEvent
     | BackgroundResultEvent
+    | RecallEvent
     | SteeringEvent
     | ApprovalRequestEvent
     | ApprovalDecisionEvent

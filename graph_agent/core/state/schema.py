@@ -121,6 +121,15 @@ class RequestOnlyMessages(TypedDict):
     """The messages, in order."""
 
 
+class RecalledFacts(TypedDict):
+    """The facts of the memory that are part of this input's requests."""
+
+    at: int
+    """Number of messages of the history that precede them in requests."""
+    facts: list[str]
+    """Ids of the facts, the best first."""
+
+
 class Position(TypedDict):
     """Position in the loop: the plans of this input, and the newest wave."""
 
@@ -184,6 +193,8 @@ class RequestChanges(TypedDict):
     truncations: NotRequired[dict[str, int]]
     """Id of a tool result's message → number of its characters in requests; absent if no result is truncated
     further."""
+    recalled: NotRequired[RecalledFacts]
+    """Facts that the memory holds for this input; absent if there are none."""
 
 
 class HookState(TypedDict):

@@ -44,6 +44,8 @@ from graph_agent.session.results import RunResult, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.trace import spans_of
 
+_CALLER = "evaluation"
+"""The user of all trials, for agents with a memory."""
 _CONTEXT = {"on_failure": "answer"}
 """A failure is an outcome of a case, not an exception."""
 _NAME_CHARS = 40
@@ -173,12 +175,16 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
     mocked = mock_model_from_env() and _TrialModel(responses=[])
     async with AsyncExitStack() as stack:
         agents = {
-            label: await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db, model=mocked))
+            label: await stack.enter_async_context(
+                open_agent(spec, today=plan.today, db=plan.db, model=mocked, caller=_CALLER)
+            )
             for label, spec in plan.agents.items()
         }
         default = next(iter(plan.agents.values()))
         opened_judges = {
-            key: await stack.enter_async_context(open_agent(_judge_spec(judge, plan, default), db=plan.db))
+            key: await stack.enter_async_context(
+                open_agent(_judge_spec(judge, plan, default), db=plan.db, caller=_CALLER)
+            )
             for key, judge in judges.items()
         }
         yield Runner(plan, agents, opened_judges)

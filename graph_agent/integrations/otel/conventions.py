@@ -62,6 +62,7 @@ EVENT_FIELDS = {
     "approval_decision": ("id", "name", "decision", "waited_s"),
     "limit": ("reason", "limit"),
     "loop_detected": ("pattern", "count", "repeated"),
+    "recall": ("facts",),
     "steering": (),
     "summary": ("messages",),
     "warning": (),

@@ -15,6 +15,7 @@ from graph_agent.base.errors import GraphAgentError
 from graph_agent.interfaces.cli.agent_file import doctor, graph, new
 from graph_agent.interfaces.cli.eval import eval_
 from graph_agent.interfaces.cli.inspection import events, report, trace
+from graph_agent.interfaces.cli.memory import edit_fact, forget, memory
 from graph_agent.interfaces.cli.replay import replay
 from graph_agent.interfaces.cli.run import chat, resume, run
 from graph_agent.interfaces.cli.serving import a2a, acp, mcp, serve
@@ -91,6 +92,10 @@ sessions_app.command("export")(export_)
 sessions_app.command("import")(import_)
 sessions_app.command("rm")(rm)
 app.add_typer(sessions_app, name="sessions")
+memory_app = typer.Typer(invoke_without_command=True, callback=memory)
+memory_app.command("edit")(edit_fact)
+memory_app.command("forget")(forget)
+app.add_typer(memory_app, name="memory")
 
 
 def main() -> None:

@@ -14,7 +14,15 @@ from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.errors import GraphAgentError, InputError, did_you_mean
 from graph_agent.interfaces.cli.agent_thread import EXIT_S, STOPPED, AgentThread, leave_at_once
-from graph_agent.interfaces.cli.dialog import Dialog, Question, approve_all, questions_of, show_question, signed
+from graph_agent.interfaces.cli.dialog import (
+    Dialog,
+    Question,
+    approve_all,
+    questions_of,
+    show_question,
+    signed,
+    user_name,
+)
 from graph_agent.interfaces.cli.editor import LineEditor, open_history
 from graph_agent.interfaces.cli.inspection import event_line
 from graph_agent.interfaces.cli.one_shot import RUN_CONTEXT, Settings, new_session_id
@@ -196,7 +204,7 @@ async def chat_with(settings: Settings) -> int:
 
     def opened() -> Any:
         """Open the agent; called in its thread."""
-        return open_agent(settings.spec, today=settings.today, db=settings.db)
+        return open_agent(settings.spec, today=settings.today, db=settings.db, caller=user_name())
 
     agent = AgentThread(opened, EXIT_S)
     async with agent as graph:

@@ -27,6 +27,7 @@ from graph_agent.interfaces.cli.dialog import (
     questions_of,
     show_how_to_go_on,
     signed,
+    user_name,
 )
 from graph_agent.interfaces.cli.options import no_session
 from graph_agent.interfaces.cli.report import JsonReport, RunReport, TextReport
@@ -214,7 +215,7 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
     with Interrupts.handled() as interrupts:
         runner = InputRunner(settings, interrupts)
         session_id = settings.session_id or new_session_id()
-        async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+        async with open_agent(settings.spec, today=settings.today, db=settings.db, caller=user_name()) as graph:
             session = Session(graph, session_id)
             try:
                 async for question, show in _questions(questions, runner.err):
@@ -242,7 +243,7 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
     """
     assert settings.session_id is not None
     with Interrupts.handled() as interrupts:
-        async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+        async with open_agent(settings.spec, today=settings.today, db=settings.db, caller=user_name()) as graph:
             session = Session(graph, settings.session_id)
             try:
                 state = await graph.aget_state({"configurable": {"thread_id": session.id}})

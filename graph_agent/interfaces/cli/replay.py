@@ -229,6 +229,7 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     and secrets are not read unless a tool can run.
     """
     from graph_agent.agent_file.factory import open_agent, silent_model
+    from graph_agent.base.database_urls import MEMORY
     from graph_agent.devtools.testing.session_replay import Replayer
 
     found: list[Replayer] = []
@@ -249,7 +250,10 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
         # A replay on another machine has no secrets, and needs none while no tool runs.
         spec = spec.model_copy(update={"credentials": {}})
     stand_in = None if change.has_new_model else silent_model()
-    async with open_agent(spec, today=change.today or current_date, db="", model=stand_in) as graph:
+    today = change.today or current_date
+    # A replay must not read or change the facts of a user.
+    opening = open_agent(spec, today=today, db="", model=stand_in, memory_db=MEMORY, caller="replay")
+    async with opening as graph:
         for warning in graph.input_warnings:
             Terminal(stderr=True).print(f"warning: {warning}", style="yellow")
         found.append(

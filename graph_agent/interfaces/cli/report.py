@@ -134,6 +134,10 @@ class TextReport(RunReport):
             # The caller has printed the first message itself.
             if self._answered:
                 self.question(text_of(event["content"]))
+        elif event["type"] == "recall":
+            count = len(event["facts"])
+            facts = f"{count} fact{'' if count == 1 else 's'}"
+            self._screen.out.print(f"  memory: {facts} about you; `graph-agent memory` shows them", style="dim")
         elif event["type"] == "steering":
             self._end_wave()
             self._screen.out.print(f"  steering: {text_of(event['content'])}", style="dim")

@@ -111,11 +111,12 @@ def chat(
         with needs_extra("graph-agent chat --web", "server"):
             from graph_agent.agent_file.credentials import sources_from
             from graph_agent.agent_file.spec import TODAY_VARIABLE
+            from graph_agent.interfaces.cli.dialog import user_name
             from graph_agent.interfaces.server.host import of_file
             from graph_agent.interfaces.server.serve import serve_page
         if today is not None:
             os.environ[TODAY_VARIABLE] = today.date().isoformat()
-        source = of_file(config, sources_from(credential or []), record=record)
+        source = of_file(config, sources_from(credential or []), record=record, db=db, caller=user_name())
         serve_page(source, session_id=session, db=db, log_level=level)
         return
     settings = settings_of(config, session, today, db, credential, approve_all=approve_all, record=record, level=level)

@@ -141,7 +141,7 @@ def a2a(
         # The option only switches it on; the file may have done so already.
         spec = spec.model_copy(update={"push_notifications": True})
     serve_a2a(
-        replace(of_spec(spec), show_outputs=show_outputs),
+        replace(of_spec(spec, db), show_outputs=show_outputs),
         host=host,
         port=port,
         db=db,
@@ -163,11 +163,13 @@ def mcp(
     with needs_extra("graph-agent mcp", "server"):
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
+        from graph_agent.interfaces.cli.dialog import user_name
         from graph_agent.interfaces.server.host import of_file
         from graph_agent.interfaces.server.mcp.mount import serve_stdio
     # Standard output belongs to the protocol, so logs go to standard error.
     log_at(chosen_level(verbose, log_level))
-    run_async(serve_stdio(of_file(config, sources_from(credential or []), record=record), db))
+    sources = sources_from(credential or [])
+    run_async(serve_stdio(of_file(config, sources, record=record, db=db, caller=user_name()), db))
 
 
 def acp(
@@ -199,5 +201,5 @@ async def _serve(settings: Settings, transport: StdioTransport) -> None:
     task = asyncio.current_task()
     with suppress(NotImplementedError):  # on Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: task and task.cancel())
-    async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+    async with open_agent(settings.spec, today=settings.today, db=settings.db, caller=user_name()) as graph:
         await serve_acp(graph, transport, user=user_name())

@@ -583,7 +583,8 @@ async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) 
             return session_id, False
     # The session waits for a person, or its process crashed: the agent settles the open calls.
     from graph_agent.agent_file.factory import open_agent
+    from graph_agent.interfaces.cli.dialog import user_name
     from graph_agent.session.session import Session
 
-    async with open_agent(spec, db=db) as graph:
+    async with open_agent(spec, db=db, caller=user_name()) as graph:
         return session_id, await Session(graph, session_id).abort()

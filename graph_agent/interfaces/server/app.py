@@ -42,6 +42,7 @@ _APIS = {
     "graph_agent.interfaces.server.responses.routes": ("/v1/responses",),
     "graph_agent.interfaces.server.responses.conversations": ("/v1/conversations",),
     "graph_agent.interfaces.server.anthropic_messages": ("/v1/messages",),
+    "graph_agent.interfaces.server.facts": ("/memory/facts",),
     "graph_agent.interfaces.server.sessions": ("/sessions", "/memory/"),
     "graph_agent.interfaces.server.feedback": ("/sessions",),
     "graph_agent.interfaces.server.agui.routes": ("/agui",),

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from graph_agent.base._internal.polling import polling
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.interfaces.server.feeds import CheckpointNotifier, Feeds
 from graph_agent.interfaces.server.problems import InvalidRequestError
-from graph_agent.interfaces.server.settings import ServerSettings
+from graph_agent.interfaces.server.settings import KEYS_VARIABLE, ServerSettings
 from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.agent_checks import check_further_tools, downloads_images
 from graph_agent.session.compiled import CompiledAgentGraph
@@ -58,28 +58,42 @@ class AgentSource:
     """Credential name → the request header that may carry it."""
     show_outputs: bool = False
     """Whether A2A clients receive the outputs of tools."""
+    needs_callers: bool = False
+    """Whether the agent has a memory, whose users only API keys distinguish."""
 
 
 def of_file(
-    path: str | Path, credentials: Mapping[str, CredentialSource] | None = None, *, record: bool = False
+    path: str | Path,
+    credentials: Mapping[str, CredentialSource] | None = None,
+    *,
+    record: bool = False,
+    db: str | None = None,
+    caller: str | None = None,
 ) -> AgentSource:
     """Return the source of an agent file, opened when the server starts and closed when it stops.
 
     Args:
         credentials: Credential name → source; replaces the file's credentials of the same names.
         record: Whether to record what models receive, for any configuration of the file.
+        db: A database URL that replaces the file's, also for the memory; None for the file's.
+        caller: The user of requests on a transport without keys, such as standard input; None for none.
 
     Raises:
         ConfigError: If the file is missing or invalid, or a credential has no value.
     """
     spec = with_sources(load_spec(path), credentials or {})
-    return of_spec(recording(spec) if record else spec)
+    return of_spec(recording(spec) if record else spec, db, caller=caller)
 
 
-def of_spec(spec: AgentSpec) -> AgentSource:
-    """Return the source of a parsed agent file; raise `ConfigError` if a credential has no value."""
+def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None) -> AgentSource:
+    """Return the source of a parsed agent file; raise `ConfigError` if a credential has no value.
+
+    `db` and `caller` are those of `of_file`.
+    """
     read_credentials(spec.credentials)
-    return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
+    spec = spec if db is None else spec.model_copy(update={"db": db})
+    source = _source(spec, lambda: open_agent(spec, today=today_from_env(), db="", caller=caller))
+    return replace(source, needs_callers=spec.memory is not None and caller is None)
 
 
 def of_served(agent: ServedAgent) -> AgentSource:
@@ -263,6 +277,16 @@ class Host:
         except InputError as error:
             raise InvalidRequestError(str(error)) from None
 
+    def context_of(self, thread: str, context: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the context of a run in a thread, with the caller whose name the thread begins with.
+
+        Nothing is added for an agent without a memory, or on a server without keys.
+        """
+        if self.kept.builder.deps.memory is None or not self.settings.keys:
+            return {**context}
+        # `Caller` has made the thread from the key's name, so that nothing in a request decides whose facts it reaches.
+        return {**context, "caller": thread.partition("/")[0]}
+
     @property
     def tool_names(self) -> tuple[str, ...]:
         """Names of the agent's own tools and delegations."""
@@ -371,6 +395,8 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
     check_headers(credential_headers, has_keys=bool(settings.keys), session_header=settings.session_header)
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
+        has_memory = graph.builder.deps.memory is not None and graph.builder.caller is None
+        check_callers(source.needs_callers or has_memory, settings)
         kept, notifier = _compile(graph, saver, store), CheckpointNotifier()
         host = Host(
             source=source,
@@ -391,6 +417,15 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             finally:
                 if host.closing:
                     await asyncio.wait(host.closing)
+
+
+def check_callers(needs_callers: bool, settings: ServerSettings) -> None:
+    """Raise `ConfigError` for an agent with a memory on a server without keys, which cannot distinguish its users."""
+    if needs_callers and not settings.keys:
+        raise ConfigError(
+            "memory: this server has no API keys, so all who reach it would share one memory. Give each user a key, in "
+            f"{KEYS_VARIABLE} or a keys file (one 'name:key' a line), or remove the memory from the agent file."
+        )
 
 
 def _compile(

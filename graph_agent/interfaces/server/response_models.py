@@ -220,6 +220,24 @@ class SessionInfo(_Reply):
     interrupts: list[dict[str, Any]]
 
 
+class FactReply(_Reply):
+    """A fact that the agent remembers about the caller."""
+
+    id: str
+    content: str
+    """The text; empty for a forgotten fact."""
+    updated: str
+    """When it was last changed or forgotten: ISO 8601, UTC."""
+    forgotten: bool
+    """Whether it was forgotten, so that only its id is left."""
+
+
+class FactList(_Reply):
+    """Facts of the caller."""
+
+    facts: list[FactReply]
+
+
 class SessionIds(_Reply):
     """Sessions, newest first."""
 

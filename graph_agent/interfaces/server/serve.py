@@ -30,7 +30,7 @@ from graph_agent.base.errors import ConfigError, GraphAgentError
 from graph_agent.integrations.otel import instrument_from_env, is_switched_on
 from graph_agent.interfaces.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
 from graph_agent.interfaces.server.admission.gate import read_keys
-from graph_agent.interfaces.server.host import AgentSource, of_file
+from graph_agent.interfaces.server.host import AgentSource, check_callers, of_file
 from graph_agent.interfaces.server.settings import ServerSettings, unknown_variables
 from graph_agent.interfaces.server.supervisor import Supervisor, check_workers, sharing
 from graph_agent.session.activity import use_daemon_threads_of_own_loop
@@ -160,7 +160,7 @@ def serve(
         SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
     _begin_log(log_level)
-    source = of_file(config, credentials, record=record)
+    source = of_file(config, credentials, record=record, db=db)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     check_workers(workers, db or source.db)
     is_switched_on()  # raises for a wrong value, which every worker would find
@@ -334,7 +334,7 @@ def _worker_application(
     """
     log_at(log_level)
     try:
-        source = of_file(config, credentials, record=record)
+        source = of_file(config, credentials, record=record, db=db)
         return _application(source, with_keys(source), db, shared=shared)
     except GraphAgentError as error:  # a file was changed since the start
         logger.error("A worker process cannot open the agent: %s", error)
@@ -344,10 +344,11 @@ def _worker_application(
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
     """Return the settings with the API keys of the environment and of `keys_file`.
 
-    Raises `ConfigError` if the keys are invalid, `host` is reachable by other machines and there are none, or a header
-    of a credential is in use otherwise.
+    Raises `ConfigError` if the keys are invalid, `host` is reachable by other machines and there are none, the agent's
+    memory needs some, or a header of a credential is in use otherwise.
     """
     settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
+    check_callers(source.needs_callers, settings)
     headers = {**source.credential_headers, **settings.credential_headers}
     check_headers(headers, has_keys=bool(settings.keys), session_header=settings.session_header)
     return settings

@@ -44,6 +44,7 @@ from graph_agent.storage.checkpoints.write_probe import PROBE_BYTES
 try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     from langgraph.store.postgres.aio import AsyncPostgresStore
+    from langgraph.store.postgres.base import PostgresIndexConfig
     from psycopg import AsyncConnection, Error
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
@@ -90,7 +91,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
         await connection.execute(POSTGRES_INPUT_INDEX)
 
     await make_tables(url, make)
-    async with _pool(url, SAVER_CONNECTIONS) as pool:
+    async with open_pool(url, SAVER_CONNECTIONS) as pool:
         saver = SharedPostgresSaver(pool, serde)
         try:
             yield saver
@@ -106,7 +107,7 @@ async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
     or used.
     """
     await make_tables(url, lambda connection: AsyncPostgresStore(connection).setup())
-    async with _pool(url, STORE_CONNECTIONS) as pool:
+    async with open_pool(url, STORE_CONNECTIONS) as pool:
         store = SharedPostgresStore(pool)
         try:
             yield store
@@ -121,8 +122,8 @@ class SharedPostgresStore(AsyncPostgresStore):
     U+FFFD.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(pool)
+    def __init__(self, pool: Pool, *, index: PostgresIndexConfig | None = None) -> None:
+        super().__init__(pool, index=index)
         self._pool = pool
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
@@ -147,7 +148,7 @@ class SharedPostgresStore(AsyncPostgresStore):
 
 
 @asynccontextmanager
-async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
+async def open_pool(url: str, size: int) -> AsyncIterator[Pool]:
     """Open a pool of 1 to `size` connections, which are checked before each use, and close it on exit."""
 
     async def check(connection: AsyncConnection[DictRow]) -> None:

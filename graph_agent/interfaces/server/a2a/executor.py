@@ -309,21 +309,25 @@ class GraphExecutor(AgentExecutor):
                 async with heartbeats(reporter, self._heartbeat_s):
                     result = await self._run(session, run, context, reporter, known if is_answer else None)
             if not run.cancelled:
-                follow_up = asyncio.create_task(self._run_follow_ups(session.id, lock))
+                follow_up = asyncio.create_task(
+                    self._run_follow_ups(session.id, lock, context.call_context.user.user_name)
+                )
                 self._follow_ups.add(follow_up)
                 follow_up.add_done_callback(self._follow_ups.discard)
         await self._settle(result, reporter)
 
-    async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock) -> None:
+    async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock, user: str) -> None:
         """Run a session's queued follow-ups, which belong to no task; errors are logged.
 
         Args:
             session_id: Id of the session.
             lock: Excludes other tasks of the conversation.
+            user: Name of the authenticated user; empty without one.
         """
         async with lock:
             try:
-                await Session(self._graph, session_id).run_follow_ups(context=self._context, control=self._control)
+                session = Session(self._graph, session_id)
+                await session.run_follow_ups(context=self._context_of(user), control=self._control)
             except GraphDrained:
                 return  # the session continues from its checkpoint
             except Exception as error:  # noqa: BLE001 - no caller waits for it, so the error is logged
@@ -370,6 +374,11 @@ class GraphExecutor(AgentExecutor):
         with suppress(SessionBusyError):
             await session.driver.control.settle()
 
+    def _context_of(self, user: str) -> dict[str, Any]:
+        """Return the context of a user's runs: the overrides, and for an agent with a memory the user as the caller."""
+        identified = user and self._graph.builder.deps.memory is not None
+        return {**self._context, "caller": user} if identified else self._context
+
     def _session(self, context: RequestContext, scope: RunHandle) -> Session:
         """Return the session of a request's conversation, with the budget that a delegating run has sent.
 
@@ -397,7 +406,8 @@ class GraphExecutor(AgentExecutor):
             waiting: The task whose question the message answers; None for a new input.
         """
         message, credentials = request.message, request_credentials(request.call_context)
-        context = {**self._context, "credentials": credentials} if credentials else self._context
+        context = self._context_of(request.call_context.user.user_name)
+        context = {**context, "credentials": credentials} if credentials else context
         if waiting is not None:
             parts = session.stream_resume(
                 _answer_to(question_ids(waiting.status.message), await session.interrupts(), message),

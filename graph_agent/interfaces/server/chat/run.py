@@ -387,7 +387,7 @@ class ServerRun:
             delegates=spec.shows_delegates,
         )
         # Failures are reported by the outcome.
-        context = {**spec.context, "on_failure": "answer"}
+        context = self._host.context_of(spec.thread, {**spec.context, "on_failure": "answer"})
         reasoning = spec.shows_reasoning and not spec.is_structured
         options = RunOptions(context, self._control, output=output, reasoning=reasoning)
         async with contextlib.aclosing(self.driver.input_parts(self.input, spec.graph_input, options)) as parts:

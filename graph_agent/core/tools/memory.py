@@ -1,0 +1,46 @@
+"""Defines the protocol of a memory: facts of users across sessions, with the tools that keep and search them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from langgraph.runtime import Runtime
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+
+class RecalledFact(Protocol):
+    """A fact, as a memory returns it."""
+
+    @property
+    def id(self) -> str:
+        """Id of the fact."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """The text; empty for a forgotten fact."""
+        ...
+
+
+class AgentMemory(Protocol):
+    """The facts of users across sessions; `graph_agent.memory.open_memory` opens one."""
+
+    @property
+    def tools(self) -> Sequence[BaseTool]:
+        """Tools with which the model keeps and searches facts."""
+        ...
+
+    def caller_of(self, runtime: Runtime[Any]) -> str:
+        """Return the authenticated caller of a run; raise `ConfigError` if it has none."""
+        ...
+
+    async def recall(self, caller: str, text: str) -> Sequence[RecalledFact]:
+        """Return the facts of a caller for an input with this text."""
+        ...
+
+    async def get(self, caller: str, ids: Iterable[str]) -> Mapping[str, RecalledFact]:
+        """Return facts of a caller by id."""
+        ...

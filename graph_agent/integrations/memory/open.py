@@ -1,0 +1,91 @@
+"""Opens the memory of an agent in a database, with search by vectors or by full text.
+
+```python
+async with open_memory("sqlite:///app.db") as memory:
+    agent = create_graph_agent("openai:gpt-4o-mini", memory=memory)
+    await Session(agent, "s1").run("Remember that I am a vegetarian.", context={"caller": "alice"})
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import IndexConfig
+from langgraph.store.base.embed import ensure_embeddings
+
+from graph_agent.base._internal.failure_log import get_logger
+from graph_agent.base._internal.own_files import record_database
+from graph_agent.base.database_urls import MEMORY, file_of, is_postgres
+from graph_agent.base.errors import ConfigError
+from graph_agent.integrations.memory.facts import Memory
+from graph_agent.integrations.memory.words import by_words
+
+logger = get_logger("graph_agent.memory")
+
+EmbeddingModel: TypeAlias = str | Embeddings | Callable[[Sequence[str]], Any]
+"""`provider:name` as in LangChain's `init_embeddings`, LangChain's `Embeddings`, or a function of texts that returns
+their vectors."""
+
+
+@asynccontextmanager
+async def open_memory(
+    url: str,
+    *,
+    embedding: EmbeddingModel | None = None,
+    dims: int | None = None,
+    recall: int = 5,
+    folder: Path | None = None,
+) -> AsyncIterator[Memory]:
+    """Open the memory in a database, and close it on exit. Missing tables are created.
+
+    With an embedding model, facts are found by the similarity of their vectors: in SQLite by sqlite-vec, in PostgreSQL
+    by pgvector. Without one, and in a PostgreSQL without pgvector, they are found by their words (FTS5, `tsvector`).
+
+    Args:
+        url: `sqlite:///FILE`, `postgresql://…` (needs the extra `postgres`), or `memory:`, which is lost on exit. It
+            may be the database of the sessions.
+        embedding: The embedding model; None to search by words.
+        dims: Length of the model's vectors; None to ask the model for one vector now.
+        recall: Maximum number of facts that are added to the requests of each input; 0 for none.
+        folder: Folder to which a relative SQLite file refers; None for the current folder.
+
+    Raises:
+        ConfigError: The URL is of another kind, the database cannot be opened, or the embedding model cannot be built.
+        ImportError: The extra `memory` or `postgres` is needed and not installed.
+    """
+    index = None if embedding is None else await _index(embedding, dims)
+    if url == MEMORY:
+        from langgraph.store.memory import InMemoryStore
+
+        store = InMemoryStore(index=index)
+        yield Memory(store, None if index else by_words(store), recall=recall)
+    elif is_postgres(url):
+        from graph_agent.integrations.memory.postgres import open_postgres_facts
+
+        async with open_postgres_facts(url, index) as (postgres, find):
+            yield Memory(postgres, find, recall=recall)
+    else:
+        from graph_agent.integrations.memory.sqlite import open_sqlite_facts
+
+        path = file_of(url, folder)
+        record_database(path)
+        async with open_sqlite_facts(path, index) as (sqlite, find):
+            yield Memory(sqlite, find, recall=recall)
+
+
+async def _index(embedding: EmbeddingModel, dims: int | None) -> IndexConfig:
+    """Return the Store's configuration of vectors."""
+    try:
+        model = ensure_embeddings(embedding)
+        length = dims or len((await model.aembed_documents(["dimensions"]))[0])
+    except Exception as error:  # a provider may raise anything
+        raise ConfigError(
+            f"memory.embedding={embedding!r}: {error}. Name a model that LangChain's init_embeddings knows, such as "
+            "'openai:text-embedding-3-small', or give an Embeddings object."
+        ) from error
+    return {"dims": length, "embed": model, "fields": ["content"]}

@@ -1,0 +1,100 @@
+"""Gives langmem's two tools the facts of the caller; a call that is run again after a crash writes nothing twice."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import get_runtime
+from langgraph.store.base import BaseStore, Item, SearchItem
+
+from graph_agent.base._internal.extras import needs_extra
+
+if TYPE_CHECKING:
+    from graph_agent.integrations.memory.facts import Memory
+
+_KEYS = uuid.UUID("6c0fb0e5-6f6a-4c39-9a3e-8d0b8a1f6c55")
+"""Namespace of the ids of facts that calls create."""
+
+
+class CallerFacts:
+    """The methods of a Store that langmem's tools call, on the facts of the caller of the current run.
+
+    The namespace in their arguments is ignored: only the run's context decides whose facts a call reaches.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    @property
+    def _caller(self) -> str:
+        return self._memory.caller_of(get_runtime())
+
+    async def aput(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
+        """Store `value["content"]` as the fact `key`; raise `InputError` if it is empty or too long."""
+        await self._memory.keep(self._caller, value.get("content"), key)
+
+    async def adelete(self, namespace: tuple[str, ...], key: str) -> None:
+        """Forget the fact `key`; raise `UnknownFactError` if the caller never had it."""
+        await self._memory.forget(self._caller, key)
+
+    async def asearch(
+        self, namespace: tuple[str, ...], *, query: str, filter: Any = None, limit: int = 10, offset: int = 0
+    ) -> list[SearchItem]:
+        """Return facts that fit `query`, the best first; `filter` is ignored, because facts have no other fields."""
+        return await self._memory.found(self._caller, query, limit=max(1, min(limit, 100)), offset=max(0, offset))
+
+    async def aget(self, key: str) -> Item | None:
+        """Return the fact `key` of the caller; None if there is none."""
+        return await self._memory.item(self._caller, key)
+
+
+def memory_tools(memory: Memory) -> list[BaseTool]:
+    """Return `manage_memory` and `search_memory` of langmem for a memory.
+
+    Raises:
+        ImportError: The extra `memory` is not installed.
+    """
+    with needs_extra("The memory of an agent", "memory"), warnings.catch_warnings():
+        # Its package imports names that LangGraph has deprecated.
+        warnings.simplefilter("ignore")
+        from langmem import create_manage_memory_tool, create_search_memory_tool
+    facts = CallerFacts(memory)
+    namespace, store = ("memories",), cast("BaseStore", facts)
+    manage = create_manage_memory_tool(namespace, store=store)
+    search = create_search_memory_tool(namespace, store=store)
+    write = cast("Any", manage).coroutine
+
+    async def manage_memory(
+        content: str | None = None,
+        action: Literal["create", "update", "delete"] = "create",
+        *,
+        id: uuid.UUID | None = None,
+        runtime: ToolRuntime[Any, Any],
+    ) -> str:
+        """Create, replace or forget a fact; a repeated call of the same id has the same effect."""
+        if action != "create":
+            if id is not None and action == "update" and await facts.aget(str(id)) is None:
+                raise ValueError(f"There is no memory {id}; search for it, or create one without an id.")
+            return str(await write(content=content, action=action, id=id))
+        if id is not None:
+            return str(await write(content=content, id=id))  # which refuses it
+        thread = runtime.config["configurable"].get("thread_id")
+        # langmem would take a random id, so that a call that runs again after a crash would leave a second fact.
+        key = uuid.uuid5(_KEYS, f"{thread}/{runtime.tool_call_id}") if thread else uuid.uuid4()
+        await write(content=content, action="update", id=key)
+        return f"created memory {key}"
+
+    return [
+        _tool(manage, {"effect": "write", "idempotent": True}, manage_memory),
+        _tool(search, {"effect": "read"}, cast("Any", search).coroutine),
+    ]
+
+
+def _tool(given: Any, marks: dict[str, Any], coroutine: Any) -> StructuredTool:
+    """Return a tool with the name, description and arguments of another, which runs in the event loop only."""
+    tool: StructuredTool = given.model_copy(update={"func": None, "coroutine": coroutine, "metadata": marks})
+    return tool
