@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from graph_agent.core.tools.memory import AgentMemory
     from graph_agent.core.waves.schema import PlanningResult
     from graph_agent.models.pool import Resolve
-    from graph_agent.session.compiled import CompileOptions
+    from graph_agent.session.compile_options import CompileOptions
     from graph_agent.session.graph_agent import GraphAgent, GraphAgentBuilder
 
 

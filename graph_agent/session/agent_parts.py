@@ -22,6 +22,8 @@ from graph_agent.models.pool import ModelWrapper, leave_unwrapped
 from graph_agent.models.prompts import Prompts
 
 if TYPE_CHECKING:
+    from langgraph.cache.base import BaseCache
+
     from graph_agent.core.hooks.middleware import AdmittedMiddleware
     from graph_agent.core.tools.skills import SkillSet
 
@@ -40,6 +42,27 @@ class MiddlewareWrappers(NamedTuple):
     """The hooks around the model, which become nodes; None if there are none."""
     transformers: tuple[Any, ...] = ()
     """Stream transformers for LangGraph's `compile`."""
+
+
+def checked_config(config: LoopConfig | None, cache: BaseCache[Any] | None) -> LoopConfig:
+    """Return the configuration of an agent, the defaults for None.
+
+    Raises `ConfigError` for an object of another class, and for a cache of plans that is configured and missing.
+    """
+    if config is not None and not isinstance(config, LoopConfig):
+        raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
+    config = config or LoopConfig()
+    if config.plan_cache_ttl_s is not None and cache is None:
+        raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
+    return config
+
+
+def checked_plan_schema(given: type[PlanningResult] | None) -> type[PlanningResult]:
+    """Return the class of structured plans, `PlanningResult` for None; raise `ConfigError` for another class."""
+    given = PlanningResult if given is None else given
+    if not (isinstance(given, type) and issubclass(given, PlanningResult)):
+        raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {given!r}.")
+    return given
 
 
 @functools.lru_cache(maxsize=16)

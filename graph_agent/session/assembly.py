@@ -13,7 +13,6 @@ from langgraph.graph import END, START
 
 from graph_agent.base._compat import dual_runnable, route_by_update
 from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.base.errors import ConfigError
 from graph_agent.base.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.tool_names import PLAN_TOOL
@@ -38,6 +37,8 @@ from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.session.agent_parts import (
     admitted_middleware,
+    checked_config,
+    checked_plan_schema,
     json_schema_of,
     middleware_wrappers,
     opened_skills,
@@ -72,16 +73,9 @@ def assemble(
     """Build an agent's graph from ready objects; `build_graph` describes the arguments, the errors and the result."""
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
-    if config is not None and not isinstance(config, LoopConfig):
-        raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
-    config = config or LoopConfig()
-    if config.plan_cache_ttl_s is not None and cache is None:
-        raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
-    plan_schema = PlanningResult if plan_schema is None else plan_schema
+    config, plan_schema = checked_config(config, cache), checked_plan_schema(plan_schema)
     system_prompt = DEFAULT_SYSTEM_PROMPT if system_prompt is None else system_prompt
     is_own = isinstance(context_schema, type) and issubclass(context_schema, AgentContext)
-    if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
-        raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     templates = Prompts(prompts)
     registered = sort_hooks([*checked_hooks(hooks), *checked_hooks(middleware, "middleware")])
     admitted = admitted_middleware(registered.middleware)

@@ -25,7 +25,7 @@ from langgraph.prebuilt import ToolCallTransformer
 from langgraph.stream import StreamTransformer
 from langgraph.types import Command, StateSnapshot
 from pydantic import SecretStr
-from typing_extensions import TypedDict, Unpack, is_typeddict
+from typing_extensions import Unpack, is_typeddict
 
 from graph_agent.base._compat import (
     NO_PERSISTENCE,
@@ -58,12 +58,9 @@ from graph_agent.storage.checkpoints.metadata import check_start, patch_metadata
 from graph_agent.storage.locks.registry import is_dispatched, refuse_within, running
 
 if TYPE_CHECKING:
-    from langgraph.cache.base import BaseCache
-    from langgraph.store.base import BaseStore
-    from langgraph.types import All
-
     from graph_agent.base.settings.context_fields import ContextFields
     from graph_agent.core.execution.deps import AgentDeps
+    from graph_agent.session.compile_options import CompileOptions
 
 _UNNAMED = (None, "agent", "LangGraph")
 """Names that an agent has without an argument `name`; its messages do not carry them."""
@@ -399,9 +396,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 kwargs = {**kwargs, "context": context}
         if not builder.credentials and builder.caller is None:
             return kwargs
-        context = with_credentials(
-            context, builder.credentials, config, builder.deps.context_schema, caller=builder.caller
-        )
+        schema = builder.deps.context_schema
+        context = with_credentials(context, builder.credentials, config, schema, caller=builder.caller)
         return {**kwargs, "context": context}
 
     def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
@@ -535,18 +531,6 @@ class PushedMessages(StreamTransformer):
             whole = AIMessage(data[0].content, id=data[0].id, response_metadata=data[0].response_metadata)
             event["params"]["data"] = (whole, *data[1:])
         return True
-
-
-class CompileOptions(TypedDict, total=False):
-    """Arguments of LangGraph's `compile`, except the checkpointer."""
-
-    store: BaseStore | None
-    cache: BaseCache[Any] | None
-    interrupt_before: All | list[str] | None
-    interrupt_after: All | list[str] | None
-    debug: bool
-    transformers: Sequence[Any] | None
-    name: str | None
 
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from graph_agent.base.settings.context_fields import ContextFields
-    from graph_agent.session.compiled import CompileOptions
+    from graph_agent.session.compile_options import CompileOptions
     from graph_agent.session.driver import RunDriver
     from graph_agent.session.interrupts import OnApproval
     from graph_agent.session.results import Part, RunResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -109,7 +109,7 @@ async def test_a_run_without_a_caller_is_refused() -> None:
         with pytest.raises(ConfigError, match=r"no authenticated caller.*context=\{'caller': 'alice'\}"):
             await Session(agent, "s1").run("Hello.")
         with pytest.raises(ConfigError, match="caller belongs to one run's context"):
-            await Session(agent, "s1").configure(caller="alice")
+            await Session(agent, "s1").configure(**cast("Any", {"caller": "alice"}))
 
 
 async def test_a_memory_that_cannot_be_read_is_a_warning() -> None:

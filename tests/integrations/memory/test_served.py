@@ -27,6 +27,8 @@ def test_each_key_lists_edits_and_forgets_its_own_facts(tmp_path: Path) -> None:
     environment = {"DEBUG_MOCK_RESPONSES": json.dumps(script)}
     options = ["--keys-file", str(tmp_path / "keys")]
     with serving(tmp_path, *options, agent=AGENT, environment=environment) as server, server.http() as http:
+        mine: Any
+        other: Any
         mine, other = ({"headers": {"x-api-key": KEYS[name]}} for name in KEYS)
         answers = [
             ask(http, "alice", "I have a cat."),
