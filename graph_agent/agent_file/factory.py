@@ -216,7 +216,7 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
     # In a thread: reading and importing the file's references must not block a server's event loop.
     memory = None
-    if spec.memory is not None:
+    if spec.memory_settings is not None:
         opening = open_memory_of(spec, shared.memory_db or spec.db, asks_embeddings=shared.asks_embeddings)
         memory = await stack.enter_async_context(opening)
     graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache, memory)
@@ -236,19 +236,19 @@ async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = Tr
     Raises:
         ConfigError: The file has no memory, or its memory cannot be opened.
     """
-    if spec.memory is None:
+    if (settings := spec.memory_settings) is None:
         raise ConfigError(f"Agent file {spec.path}: this agent has no memory; write 'memory: true' in the file.")
     # In a thread: the import reads files, which must not block a server's event loop.
     await call_in_thread(import_module, "graph_agent.integrations.memory.open")
     from graph_agent.integrations.memory.open import open_memory
 
-    embedding: Any = spec.memory.embedding if asks_embeddings else None
+    embedding: Any = settings.embedding if asks_embeddings else None
     if embedding is not None:
         with located(f"Agent file {spec.path}: memory.embedding"):
             found = await call_in_thread(functools.partial(load_attribute, embedding, spec.folder, missing_ok=True))
             embedding = embedding if found is None else made_if_function(embedding, found)
     with located(f"Agent file {spec.path}"):
-        opening = open_memory(db, embedding=embedding, dims=spec.memory.dims, recall=spec.memory.recall)
+        opening = open_memory(db, embedding=embedding, dims=settings.dims, recall=settings.recall)
         memory = await opening.__aenter__()
     try:
         yield memory

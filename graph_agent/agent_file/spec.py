@@ -95,7 +95,7 @@ class AgentSpec(BaseModel):
     """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
     workspace: WorkspaceSpec | None = None
     """Folder for the tools of `graph_agent.workspace`; none by default. Its commands need the extra `workspace`."""
-    memory: MemorySpec | None = None
+    memory: MemorySpec | bool | None = None
     """Facts of users across sessions, with the tools `manage_memory` and `search_memory`; `true` for the defaults, none
     by default. It needs the extra `memory`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
@@ -134,11 +134,6 @@ class AgentSpec(BaseModel):
     of the process, or `sqlite:///FILE`, relative to the current folder."""
     path: Path = Field(default=Path(), exclude=True)
     """The path of the file; set by `load_spec`, never in the file."""
-
-    @field_validator("memory", mode="before")
-    @classmethod
-    def _check_memory(cls, given: Any) -> Any:
-        return {} if given is True else None if given is False else given
 
     @field_validator("response_format", mode="before")
     @classmethod
@@ -191,6 +186,11 @@ class AgentSpec(BaseModel):
                 except ValueError as error:
                     raise ValueError(f"fallback_models.{at}: {error}") from None
         return config
+
+    @property
+    def memory_settings(self) -> MemorySpec | None:
+        """The settings of the memory; None without one."""
+        return MemorySpec() if self.memory is True else self.memory or None
 
     @property
     def folder(self) -> Path:

@@ -36,6 +36,7 @@ from tests.support.agents import asks, dialogue, echo, says, thread
 BLOCKS = SystemMessage([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}])
 OF_A_RUN = [
     "credentials",
+    "caller",
     "client_tools",
     "client_calls",
     "client_tool_choice",

@@ -36,6 +36,7 @@ FULL: dict[str, Any] = {
     "system_prompt": "prompts/system.yaml",
     "prompts": {"planner": "prompts/planner.yaml"},
     "workspace": {"folder": "."},
+    "memory": True,
     "tools": ["my_tools:search", "my_package.tools:Box.search", "my_tools.search"],
     "mcp_servers": {
         "one": {"transport": "stdio", "command": "python", "args": ["server.py"], "env": {"HOME": None, "A": "b"}},

@@ -130,6 +130,6 @@ async def test_a_postgresql_without_pgvector_is_searched_by_words(
 
 
 async def test_an_unknown_embedding_model_is_an_error_of_the_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"memory\.embedding='nobody:nothing'.*Supported providers"):
+    with pytest.raises(ConfigError, match=r"memory\.embedding='nobody:nothing.: Provider .nobody. is not supported"):
         async with open_memory("memory:", embedding="nobody:nothing"):
             pass
