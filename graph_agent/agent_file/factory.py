@@ -35,13 +35,8 @@ from langgraph.types import Checkpointer
 from graph_agent.agent_file.credentials import read_credentials
 from graph_agent.agent_file.delegates import OpenedAgent
 from graph_agent.agent_file.imports import HookSpec, load_attribute, load_hook, make
-from graph_agent.agent_file.spec import (
-    SYSTEM_VARIABLES,
-    TODAY_VARIABLE,
-    AgentSpec,
-    WorkspaceSpec,
-    load_spec,
-)
+from graph_agent.agent_file.memory import open_memory_of
+from graph_agent.agent_file.spec import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, WorkspaceSpec, load_spec
 from graph_agent.base._internal.failure_log import clause
 from graph_agent.base._internal.own_files import record_file
 from graph_agent.base._internal.sync_bridge import call_in_thread
@@ -222,45 +217,6 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache, memory)
     graph.builder.credentials = credentials
     return graph
-
-
-@asynccontextmanager
-async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = True) -> AsyncIterator[Memory]:
-    """Open the memory of an agent file, and close it on exit.
-
-    Args:
-        spec: The agent file.
-        db: The database URL.
-        asks_embeddings: Whether the file's embedding model is used; without it, facts are found by their words.
-
-    Raises:
-        ConfigError: The file has no memory, or its memory cannot be opened.
-    """
-    if (settings := spec.memory_settings) is None:
-        raise ConfigError(f"Agent file {spec.path}: this agent has no memory; write 'memory: true' in the file.")
-    # In a thread: the import reads files, which must not block a server's event loop.
-    await call_in_thread(import_module, "graph_agent.integrations.memory.open")
-    from graph_agent.integrations.memory.open import open_memory
-
-    embedding: Any = settings.embedding if asks_embeddings else None
-    if embedding is not None:
-        with located(f"Agent file {spec.path}: memory.embedding"):
-            found = await call_in_thread(functools.partial(load_attribute, embedding, spec.folder, missing_ok=True))
-            embedding = embedding if found is None else made_if_function(embedding, found)
-    with located(f"Agent file {spec.path}"):
-        opening = open_memory(db, embedding=embedding, dims=settings.dims, recall=settings.recall)
-        memory = await opening.__aenter__()
-    try:
-        yield memory
-    finally:
-        await opening.__aexit__(None, None, None)
-
-
-def made_if_function(name: str, found: Any) -> Any:
-    """Return an embedding model: the object that was found, or what a function without parameters returns."""
-    from langchain_core.embeddings import Embeddings
-
-    return found if isinstance(found, Embeddings) else make(name, found, "an embedding model")
 
 
 async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:

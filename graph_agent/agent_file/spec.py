@@ -65,12 +65,12 @@ class MemorySpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, json_schema_extra=describe_fields)
 
-    embedding: str | None = Field(None, min_length=1)
+    embedding: str | None = Field(default=None, min_length=1)
     """Embedding model by whose vectors facts are found: `provider:name`, or `module:attribute` with an `Embeddings`
     object or a function that returns one; none to find them by their words."""
     dims: PositiveInt | None = None
     """Length of the model's vectors; asked of the model if absent."""
-    recall: int = Field(5, ge=0, le=100)
+    recall: int = Field(default=5, ge=0, le=100)
     """Maximum number of facts that are added to the requests of each message; 0 for none."""
 
 

@@ -43,7 +43,8 @@ from graph_agent.base._internal.sync_bridge import background_loop, blocking, bl
 from graph_agent.base._internal.text import check_session_id, html_table
 from graph_agent.base.errors import InputError
 from graph_agent.base.input_ids import InputStoredError
-from graph_agent.base.settings.config import RunContext, run_context, with_credentials
+from graph_agent.base.settings.config import RunContext, run_context
+from graph_agent.base.settings.inherited_context import with_credentials
 from graph_agent.base.types import ContextT, ResponseT
 from graph_agent.base.usage import name_of_model
 from graph_agent.core.approvals.requests import is_approval_request

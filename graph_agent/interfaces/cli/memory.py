@@ -80,7 +80,7 @@ def forget(
 @asynccontextmanager
 async def _opened(config: Path, db: str | None, *, asks_embeddings: bool = True) -> AsyncIterator[Memory]:
     """Open the memory of an agent file, in an existing database."""
-    from graph_agent.agent_file.factory import open_memory_of
+    from graph_agent.agent_file.memory import open_memory_of
     from graph_agent.agent_file.spec import load_spec
 
     spec = load_spec(config)
