@@ -116,17 +116,22 @@ def to_case(recording: Recording, number: int | None = None, *, agent: str | Non
     import yaml
 
     inputs = recording.inputs if number is None else (recording.input(number),)
+    case = case_content(recording.session_id, inputs)
+    file = {**({} if agent is None else {"agent": agent}), "cases": [case]}
+    return yaml.safe_dump(file, sort_keys=False, allow_unicode=True, width=100)
+
+
+def case_content(name: str, inputs: Sequence[RecordedInput]) -> dict[str, Any]:
+    """Return the content of a case with at least one input, as turns, which expects their calls and the last answer."""
     contents, last = [each.content for each in inputs], inputs[-1]
     waves = [[_expected(call) for call in step.calls] for each in inputs for step in each.steps if step.calls]
     expect: dict[str, Any] = {"calls": [wave[0] if len(wave) == 1 else wave for wave in waves]}
     if last.answer:
         expect["answer"] = {"equals": last.answer}
-    case: dict[str, Any] = {"name": recording.session_id, "input": contents[0] if len(contents) == 1 else contents}
+    case: dict[str, Any] = {"name": name, "input": contents[0] if len(contents) == 1 else contents}
     if decisions := _decisions_by_tool(inputs):
         case["approvals"] = decisions
-    case["expect"] = {**expect, "status": last.status.value}
-    file = {**({} if agent is None else {"agent": agent}), "cases": [case]}
-    return yaml.safe_dump(file, sort_keys=False, allow_unicode=True, width=100)
+    return {**case, "expect": {**expect, "status": last.status.value}}
 
 
 def _expected(call: RecordedCall) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base.errors import GraphAgentError
 from graph_agent.interfaces.cli.agent_file import doctor, graph, new
 from graph_agent.interfaces.cli.eval import eval_
+from graph_agent.interfaces.cli.feedback import feedback
 from graph_agent.interfaces.cli.inspection import events, report, trace
 from graph_agent.interfaces.cli.memory import edit_fact, forget, memory
 from graph_agent.interfaces.cli.replay import replay
@@ -74,6 +75,7 @@ for command in (
     steer,
     follow_up,
     abort,
+    feedback,
     new,
     doctor,
     graph,

@@ -10,7 +10,7 @@ import typer
 
 from graph_agent.base.errors import ConfigError
 from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.options import TodayOption
+from graph_agent.interfaces.cli.options import AGENT_FILE, TodayOption
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graph_agent.agent_file.spec import AgentSpec
+    from graph_agent.devtools.evaluation.cases import CaseFile
     from graph_agent.devtools.evaluation.formats import CaseFormat
     from graph_agent.devtools.evaluation.report import Report
     from graph_agent.devtools.evaluation.runner import Plan, Trial
@@ -29,7 +30,7 @@ DATABASE = ".graph_agent_eval.db"
 
 
 def eval_(
-    cases: Annotated[Path, typer.Argument(help="The file of cases.")],
+    cases: Annotated[Path | None, typer.Argument(help="The file of cases; none with --from-feedback.")] = None,
     agent: Annotated[
         Path | None, typer.Option("--agent", "-a", help="The agent file, in place of the key `agent` of the cases.")
     ] = None,
@@ -51,6 +52,12 @@ def eval_(
         str | None, typer.Option("--db", help=f"Database of the runs; by default {DATABASE} next to the cases.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what an earlier evaluation has run.")] = False,
+    from_feedback: Annotated[
+        bool,
+        typer.Option(
+            "--from-feedback", help="The cases are the answers that people have rated, in the database of --agent."
+        ),
+    ] = False,
     export: Annotated[
         str | None,
         typer.Option(
@@ -71,11 +78,20 @@ def eval_(
 
     Each run is a session of the database. After a kill, the same command continues; it runs nothing twice.
     """
+    if (cases is None) != from_feedback:
+        raise typer.BadParameter("give a file of cases, or --from-feedback.", param_hint="CASES")
+    if cases is None:
+        agent = agent or AGENT_FILE
+        cases, file = agent.with_suffix(""), run_async(_rated(agent))
+    else:
+        from graph_agent.devtools.evaluation.formats import read_cases
+
+        file = read_cases(cases)
     if export is not None:
-        _export(cases, export)
+        _export(file, export)
         return
     # Before anything runs, so that a wrong option costs no model call.
-    plan = _plan(cases, agent, vs or [], only or [], repeat, today, db)
+    plan = _plan(file, cases, agent, vs or [], only or [], repeat, today, db)
     report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
         from graph_agent.devtools.evaluation.report import junit_of
@@ -86,7 +102,24 @@ def eval_(
     raise typer.Exit(0 if report.passed else 1)
 
 
+async def _rated(agent: Path) -> CaseFile:
+    """Return the rated answers in the database of an agent file, as cases; raise `ConfigError` if there are none."""
+    from graph_agent.agent_file.spec import load_spec
+    from graph_agent.devtools.evaluation.cases import CaseFile
+    from graph_agent.devtools.evaluation.from_feedback import rated_cases
+    from graph_agent.interfaces.cli.options import shared_database
+
+    address = shared_database(load_spec(agent).db)
+    if not (found := await rated_cases(address)):
+        raise ConfigError(
+            f"--from-feedback: no answer in the database of {agent} has feedback yet. Give it on the page, by "
+            "`graph-agent feedback`, or by POST /sessions/{id}/feedback."
+        )
+    return CaseFile(cases=found)
+
+
 def _plan(
+    file: CaseFile,
     path: Path,
     agent: Path | None,
     vs: Sequence[str],
@@ -100,7 +133,8 @@ def _plan(
     Raises `ConfigError` if a file is invalid, no agent is named, or no case has a name of `only`.
 
     Args:
-        path: The file of cases.
+        file: The cases.
+        path: The file that they are in.
         agent: The agent file; None for the one that the cases name.
         vs: Another agent file, and keys `KEY=VALUE` that replace its own; empty to compare with no other agent.
         only: Names or patterns of cases; empty for all.
@@ -111,10 +145,8 @@ def _plan(
     from fnmatch import fnmatchcase
 
     from graph_agent.agent_file.spec import load_spec
-    from graph_agent.devtools.evaluation.formats import read_cases
     from graph_agent.devtools.evaluation.runner import Plan
 
-    file = read_cases(path)
     if agent is None and file.agent is None:
         raise ConfigError(f"Cases {path}: it names no agent; add the key 'agent', or give --agent FILE.")
     chosen = agent or path.parent / (file.agent or "")
@@ -132,22 +164,22 @@ def _plan(
     return Plan(cases, agents, address, path.parent.resolve(), repeat, today.date() if today else None)
 
 
-def _export(path: Path, export: str) -> None:
-    """Write the cases of the file `path` in another format.
+def _export(file: CaseFile, export: str) -> None:
+    """Write cases in a format.
 
     `export` is `FORMAT:FILE`, and an existing file is replaced.
 
-    Raises `ConfigError` for an unknown format, no file, or invalid cases.
+    Raises `ConfigError` for an unknown format, or no file.
     """
     from typing import get_args
 
     from graph_agent.base.errors import did_you_mean
-    from graph_agent.devtools.evaluation.formats import CaseFormat, read_cases, write_cases
+    from graph_agent.devtools.evaluation.formats import CaseFormat, write_cases
 
     format_, _, target = export.partition(":")
     if format_ not in get_args(CaseFormat) or not target:
         raise ConfigError(f"--export {export}: write FORMAT:FILE; {did_you_mean(format_, get_args(CaseFormat))}")
-    text = write_cases(read_cases(path), cast("CaseFormat", format_))
+    text = write_cases(file, cast("CaseFormat", format_))
     Path(target).write_text(text, encoding="utf-8")
 
 

@@ -280,3 +280,26 @@ async def test_the_exported_tree_is_that_of_the_event_log() -> None:
 
     [root] = await session.trace()
     assert traces.tree() == as_exported(root, None)
+
+
+async def test_feedback_has_a_span_of_its_own_without_the_note_and_the_person() -> None:
+    traces = Traces()
+    session = new_session(ScriptedChatModel(["One."]))
+    await session.run("first")
+
+    await session.feedback("up", note=CANARY, by=CANARY)
+
+    span = traces.spans[-1]
+    assert (span.name, span.parent, dict(span.attributes or {})) == (
+        "feedback agent",
+        None,
+        {
+            "gen_ai.operation.name": "feedback",
+            "gen_ai.conversation.id": "s1",
+            "gen_ai.agent.name": "agent",
+            "gen_ai.evaluation.name": "feedback",
+            "gen_ai.evaluation.score.value": 1.0,
+            "gen_ai.evaluation.score.label": "up",
+            "graph_agent.answer": 2,
+        },
+    )

@@ -1,0 +1,100 @@
+"""Makes cases of an evaluation from the answers of a database that people have rated.
+
+A case has the inputs of the session up to the rated answer, as turns. An answer rated up is expected again; one that
+any person rated down is given to a judge, with the notes as its rubric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
+from graph_agent.devtools.testing.export import case_content
+from graph_agent.devtools.testing.recording import Recording, read_recording
+from graph_agent.session.history import EventReader, list_threads
+from graph_agent.session.trace import inputs_of
+from graph_agent.storage.checkpoints.maintenance import open_tables
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+_RUBRIC = "People rated this answer down, and a good answer avoids what they disliked: {answer}"
+_NOTE = "\n{by} wrote: {note}"
+
+
+async def rated_cases(address: str) -> list[Case]:
+    """Return a case for each rated answer of a database, by session and then by place.
+
+    Args:
+        address: URL of the database, which must exist.
+
+    Raises:
+        ConfigError: If the database cannot be opened.
+        DamagedSessionError: If a part of a session with feedback is missing.
+    """
+    async with open_tables(address) as (_, saver):
+        return [case for session_id in sorted(await list_threads(saver)) for case in await _of(saver, session_id)]
+
+
+async def rated_case(address: str, session_id: str, answer: int) -> Case:
+    """Return the case of one rated answer of a session, by the `seq` of its event.
+
+    Raises `InputError` if there is no such session, and `StopIteration` if the answer has no feedback.
+    """
+    async with open_tables(address) as (_, saver):
+        return next(each for each in await _of(saver, session_id) if each.metadata["answer"] == answer)
+
+
+def add_case(path: Path, case: Case) -> None:
+    """Add a case to a file of cases, or replace the one with its name; a missing file is created.
+
+    Comments in the file are lost. Raises `ConfigError` if the file is invalid, and `OSError` if it cannot be written.
+    """
+    file = load_cases(path) if path.exists() else None
+    others = [each for each in file.cases if each.name != case.name] if file is not None else []
+    made = CaseFile(agent=file.agent if file is not None else None, cases=[*others, case])
+    path.write_text(dump_cases(made), encoding="utf-8")
+
+
+async def _of(saver: BaseCheckpointSaver[Any], session_id: str) -> list[Case]:
+    """Return the cases of the rated answers of one session, in order."""
+    found = await EventReader(None, saver, session_id).read_tail(pending=True)
+    events = found[1] if found is not None else []
+    # A person has one rating an answer, the newest.
+    ratings: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for entry in events:
+        if entry["type"] == "feedback":
+            ratings.setdefault(entry["answer"], {})[entry["by"]] = entry
+    if not ratings:
+        return []
+    recording = await read_recording(saver, session_id)
+    ends = [*accumulate(len(own) for own in inputs_of(events))]
+    return [
+        _case(recording, sum(end <= answer for end in ends) + 1, answer, [*given.values()])
+        for answer, given in sorted(ratings.items())
+    ]
+
+
+def _case(recording: Recording, number: int, answer: int, ratings: Sequence[Mapping[str, Any]]) -> Case:
+    """Return the case of one answer.
+
+    Args:
+        recording: The session.
+        number: Number of the answer's input, from 1.
+        answer: Index of the answer's event.
+        ratings: The feedback on it, at least one.
+    """
+    content = case_content(f"{recording.session_id}-{answer}", recording.inputs[:number])
+    down = [each for each in ratings if each["rating"] == "down"]
+    if down:
+        given = content["expect"].pop("answer", {}).get("equals", "")
+        notes = "".join(_NOTE.format(by=each["by"], note=each["note"]) for each in down if "note" in each)
+        # What the agent did for a bad answer is no expectation either.
+        del content["expect"]["calls"]
+        content["expect"]["answer"] = {"judge": {"rubric": _RUBRIC.format(answer=given) + notes}}
+    fields = ("rating", "by", "note", "evaluate")
+    about = [{name: each[name] for name in fields if name in each} for each in ratings]
+    return Case.model_validate({**content, "metadata": {"answer": answer, "feedback": about}})

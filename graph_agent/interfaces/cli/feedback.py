@@ -1,0 +1,82 @@
+"""Implements `graph-agent feedback`, which rates an answer of a stored session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    SessionArgument,
+    database_url_of,
+    no_session,
+    shared_database,
+)
+from graph_agent.interfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from graph_agent.core.state.events import Rating, StoredEvent
+
+
+def _check_rating(value: str) -> str:
+    """Return a rating unchanged; raise `typer.BadParameter` for any but `up` and `down`."""
+    if value not in ("up", "down"):
+        raise typer.BadParameter(f"{value!r} is no rating; give up or down.")
+    return value
+
+
+def feedback(
+    session: SessionArgument,
+    rating: Annotated[str, typer.Argument(callback=_check_rating, help="up or down.")],
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            "--answer",
+            help="The answer: number of its event, id of its input, or id of its message.",
+            show_default="the newest",
+        ),
+    ] = None,
+    note: Annotated[str, typer.Option("--note", "-m", help="Why, in words.")] = "",
+    by: Annotated[str | None, typer.Option("--by", help="Your name, for the history.", show_default="user")] = None,
+    case: Annotated[
+        Path | None,
+        typer.Option("--case", help="Add the answer to this file of cases for `graph-agent eval`, which may be new."),
+    ] = None,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+) -> None:
+    """Rate an answer of a session, in any process, also while it runs; no model receives the rating.
+
+    A newer rating of yours replaces the older one. `graph-agent eval --from-feedback` runs the rated answers as cases.
+    """
+    address = shared_database(database_url_of(config, db))
+    # A number is that of an event, as `graph-agent events` prints it.
+    named: str | int | None = int(answer) if answer is not None and answer.isdecimal() else answer
+    options = {"note": note, "answer": named, "by": by, "evaluate": case is not None}
+    event = run_async(_give(address, session, rating, options))  # type: ignore[arg-type]  # checked by the callback
+    Terminal().line(f"Rated answer {event['answer']} of session {session}: {rating}")
+    if case is not None:
+        from graph_agent.devtools.evaluation.from_feedback import add_case, rated_case
+
+        made = run_async(rated_case(address, session, event["answer"]))
+        add_case(case, made)
+        Terminal(stderr=True).print(f"{case} has the case {made.name}.", style="dim")
+
+
+async def _give(address: str, session_id: str, rating: Rating, options: dict[str, Any]) -> StoredEvent:
+    """Store the feedback without opening the agent; raise `InputError` if there is no such session or answer.
+
+    `options` are the other arguments of `Session.feedback`.
+    """
+    from graph_agent.session.feedback import give_feedback
+    from graph_agent.storage.checkpoints.open import open_saver
+
+    async with open_saver(address) as saver:
+        if await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}) is None:
+            raise no_session(session_id, address)
+        return await give_feedback(saver, None, session_id, rating, **options)

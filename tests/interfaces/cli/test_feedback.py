@@ -1,0 +1,80 @@
+"""Feedback on the command line, and the cases that evaluations make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests.support.cli import run_cli
+
+AGENT = {"name": "guide", "model": "openai:gpt-4o-mini", "db": "sqlite:///guide.db"}
+
+
+def rated_folder(folder: Path) -> Path:
+    """A folder with an agent whose session has two answers, of which none is rated."""
+    (folder / "agent.yaml").write_text(yaml.safe_dump(AGENT))
+    for text, reply in (("Capital of France?", "Paris."), ("And of Italy?", "Milan.")):
+        run_cli(folder, "run", "--session", "s1", text, script=[reply])
+    return folder
+
+
+def test_an_answer_is_rated_on_the_command_line_and_listed(tmp_path: Path) -> None:
+    folder = rated_folder(tmp_path)
+
+    rated = run_cli(folder, "feedback", "s1", "up", "--answer", "2", "--note", "Right.", "--by", "ana")
+
+    events = run_cli(folder, "events", "s1", "--last", "1").stdout.split(maxsplit=2)
+    listed = run_cli(folder, "sessions").stdout
+    report = run_cli(folder, "report").stdout.splitlines()
+    assert (rated.returncode, rated.stdout) == (0, "Rated answer 2 of session s1: up\n")
+    assert events[2] == "feedback             up on answer 2 by ana: Right.\n"
+    assert listed.rstrip("\n").split("\t")[-1] == "1 up"
+    assert "thumbs" in report[0].split()
+
+
+def test_feedback_without_an_answer_or_a_session_is_refused(tmp_path: Path) -> None:
+    folder = rated_folder(tmp_path)
+
+    refused = [run_cli(folder, "feedback", *given) for given in (("s1", "up", "--answer", "3"), ("s2", "up"))]
+
+    assert [each.returncode for each in refused] == [2, 2]
+    assert [each.stderr.partition(";")[0] for each in refused] == [
+        "error: Session 's1' has no answer 3",
+        "error: There is no session 's2' in sqlite:///guide.db",
+    ]
+
+
+def test_a_rated_answer_is_added_to_a_file_of_cases(tmp_path: Path) -> None:
+    folder = rated_folder(tmp_path)
+
+    for rating in ("up", "down"):
+        run_cli(folder, "feedback", "s1", rating, "--note", "It is Rome.", "--case", "cases.yaml")
+
+    (case,) = yaml.safe_load((folder / "cases.yaml").read_text())["cases"]
+    rubric = (
+        "People rated this answer down, and a good answer avoids what they disliked: Milan.\nuser wrote: It is Rome."
+    )
+    assert case == {
+        "name": "s1-6",
+        "input": ["Capital of France?", "And of Italy?"],
+        "metadata": {
+            "answer": 6,
+            "feedback": [{"rating": "down", "by": "user", "note": "It is Rome.", "evaluate": True}],
+        },
+        "expect": {"answer": {"judge": {"rubric": rubric}}, "status": "COMPLETED"},
+    }
+
+
+def test_an_evaluation_runs_the_rated_answers(tmp_path: Path) -> None:
+    folder = rated_folder(tmp_path)
+    none = run_cli(folder, "eval", "--from-feedback")
+    run_cli(folder, "feedback", "s1", "up", "--answer", "2")
+
+    passed = run_cli(folder, "eval", "--from-feedback", script=["Paris."])
+    failed = run_cli(folder, "eval", "--from-feedback", "--fresh", script=["Lyon."])
+
+    start = "error: --from-feedback: no answer in the database of agent.yaml has feedback yet."
+    assert (none.returncode, none.stderr[: len(start)]) == (2, start)
+    assert (passed.returncode, passed.stdout.splitlines()[0][:10]) == (0, "pass  s1-2")
+    assert (failed.returncode, failed.stdout.splitlines()[0][:10]) == (1, "FAIL  s1-2")
