@@ -16,7 +16,6 @@ from graph_agent.devtools.testing.export import case_content
 from graph_agent.devtools.testing.recording import Recording, read_recording
 from graph_agent.session.history import EventReader, list_threads
 from graph_agent.session.trace import inputs_of
-from graph_agent.storage.checkpoints.maintenance import open_tables
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -25,27 +24,17 @@ _RUBRIC = "People rated this answer down, and a good answer avoids what they dis
 _NOTE = "\n{by} wrote: {note}"
 
 
-async def rated_cases(address: str) -> list[Case]:
+async def rated_cases(saver: BaseCheckpointSaver[Any]) -> list[Case]:
     """Return a case for each rated answer of a database, by session and then by place.
 
-    Args:
-        address: URL of the database, which must exist.
-
-    Raises:
-        ConfigError: If the database cannot be opened.
-        DamagedSessionError: If a part of a session with feedback is missing.
+    Raises `DamagedSessionError` if a part of a session with feedback is missing.
     """
-    async with open_tables(address) as (_, saver):
-        return [case for session_id in sorted(await list_threads(saver)) for case in await _of(saver, session_id)]
+    return [case for session_id in sorted(await list_threads(saver)) for case in await _of(saver, session_id)]
 
 
-async def rated_case(address: str, session_id: str, answer: int) -> Case:
-    """Return the case of one rated answer of a session, by the `seq` of its event.
-
-    Raises `InputError` if there is no such session, and `StopIteration` if the answer has no feedback.
-    """
-    async with open_tables(address) as (_, saver):
-        return next(each for each in await _of(saver, session_id) if each.metadata["answer"] == answer)
+async def rated_case(saver: BaseCheckpointSaver[Any], session_id: str, answer: int) -> Case:
+    """Return the case of one rated answer of a session, by the `seq` of its event, which must have feedback."""
+    return next(each for each in await _of(saver, session_id) if each.metadata["answer"] == answer)
 
 
 def add_case(path: Path, case: Case) -> None:

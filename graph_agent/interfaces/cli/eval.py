@@ -108,9 +108,11 @@ async def _rated(agent: Path) -> CaseFile:
     from graph_agent.devtools.evaluation.cases import CaseFile
     from graph_agent.devtools.evaluation.from_feedback import rated_cases
     from graph_agent.interfaces.cli.options import shared_database
+    from graph_agent.storage.checkpoints.open import open_saver
 
-    address = shared_database(load_spec(agent).db)
-    if not (found := await rated_cases(address)):
+    async with open_saver(shared_database(load_spec(agent).db)) as saver:
+        found = await rated_cases(saver)
+    if not found:
         raise ConfigError(
             f"--from-feedback: no answer in the database of {agent} has feedback yet. Give it on the page, by "
             "`graph-agent feedback`, or by POST /sessions/{id}/feedback."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -20,7 +20,8 @@ from graph_agent.interfaces.cli.options import (
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from graph_agent.core.state.events import Rating, StoredEvent
+    from graph_agent.core.state.events import Rating
+    from graph_agent.devtools.evaluation.cases import Case
 
 
 def _check_rating(value: str) -> str:
@@ -58,20 +59,19 @@ def feedback(
     # A number is that of an event, as `graph-agent events` prints it.
     named: str | int | None = int(answer) if answer is not None and answer.isdecimal() else answer
     options = {"note": note, "answer": named, "by": by, "evaluate": case is not None}
-    event = run_async(_give(address, session, rating, options))  # type: ignore[arg-type]  # checked by the callback
-    Terminal().line(f"Rated answer {event['answer']} of session {session}: {rating}")
-    if case is not None:
-        from graph_agent.devtools.evaluation.from_feedback import add_case, rated_case
+    answer_seq, made = run_async(_give(address, session, cast("Rating", rating), options))
+    Terminal().line(f"Rated answer {answer_seq} of session {session}: {rating}")
+    if case is not None and made is not None:
+        from graph_agent.devtools.evaluation.from_feedback import add_case
 
-        made = run_async(rated_case(address, session, event["answer"]))
         add_case(case, made)
         Terminal(stderr=True).print(f"{case} has the case {made.name}.", style="dim")
 
 
-async def _give(address: str, session_id: str, rating: Rating, options: dict[str, Any]) -> StoredEvent:
-    """Store the feedback without opening the agent; raise `InputError` if there is no such session or answer.
+async def _give(address: str, session_id: str, rating: Rating, options: dict[str, Any]) -> tuple[int, Case | None]:
+    """Store the feedback without opening the agent; return the index of the answer, and its case if it is wanted.
 
-    `options` are the other arguments of `Session.feedback`.
+    `options` are the other arguments of `Session.feedback`. Raises `InputError` if there is no such session or answer.
     """
     from graph_agent.session.feedback import give_feedback
     from graph_agent.storage.checkpoints.open import open_saver
@@ -79,4 +79,9 @@ async def _give(address: str, session_id: str, rating: Rating, options: dict[str
     async with open_saver(address) as saver:
         if await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}) is None:
             raise no_session(session_id, address)
-        return await give_feedback(saver, None, session_id, rating, **options)
+        answer = (await give_feedback(saver, None, session_id, rating, **options))["answer"]
+        if not options["evaluate"]:
+            return answer, None
+        from graph_agent.devtools.evaluation.from_feedback import rated_case
+
+        return answer, await rated_case(saver, session_id, answer)
