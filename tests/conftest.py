@@ -31,11 +31,11 @@ if folder := memory_folder():
 # A change is judged by the same examples each time. `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("search", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=500)
-settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=15)
 settings.load_profile("fixed")
 
 
-_MOST_CASES = 6
+_MOST_CASES = 4
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,7 +16,8 @@ from tests.support.mcp_servers.running import asking
 
 pytestmark = pytest.mark.xdist_group("page")
 NUMBERS = (2**53 + 1, -(2**63), 2**64 - 1)
-"""Integers that a database holds; it stores larger ones as texts."""
+"""Integers that a database holds; it stores larger ones as texts. Each test has them in another order, and `make test`
+runs one number of each."""
 
 
 def transfers(page: Page, served: Served, account: int, amount: str) -> Any:
@@ -34,6 +35,7 @@ def results_of(served: Served, page: Page) -> list[Any]:
     return [json.loads(event["content"]) for event in events["events"] if event["type"] == "tool_result"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("account", NUMBERS)
 def test_a_person_approves_the_number_that_is_run(page: Page, travel: Served, account: int) -> None:
     form = transfers(page, travel, account, "1.0")
@@ -44,7 +46,8 @@ def test_a_person_approves_the_number_that_is_run(page: Page, travel: Served, ac
     assert results_of(travel, page) == [{"account": account, "amount": 1.0}]
 
 
-@pytest.mark.parametrize("account", NUMBERS)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("account", [*NUMBERS[1:], NUMBERS[0]])
 def test_an_edit_of_another_argument_leaves_a_number_as_it_was(page: Page, travel: Served, account: int) -> None:
     form = transfers(page, travel, account, "0.1")
     form.get_by_label("edit").check()
@@ -73,7 +76,8 @@ def test_the_details_and_an_export_show_numbers_as_they_were_run(page: Page, tra
     assert (shown, exported) == ([f'{{\n  "account": {account},\n  "amount": 2.5\n}}'] * 2, shown)
 
 
-@pytest.mark.parametrize("nights", NUMBERS)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("nights", [NUMBERS[2], *NUMBERS[:2]])
 def test_a_field_for_an_integer_is_sent_as_it_was_typed(page: Page, tmp_path: Path, nights: int) -> None:
     with serving(tmp_path, agent={**PARROT, "mcp_servers": {"hotel": asking(tmp_path)}}) as served:
         page.goto(served.url)

@@ -186,6 +186,7 @@ def test_a_restarted_server_is_followed_again(page: Page, tmp_path: Path) -> Non
             expect(page.locator(".message.agent")).to_have_text(["You said: one", "You said: two"], timeout=DONE_MS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("late", ["request", "answer"])
 @pytest.mark.parametrize("path", ["/events$", "follow=true", "/sessions/page-[^/]*$", "/summaries"])
 def test_an_answer_is_shown_in_any_order_of_arrivals(page: Page, travel: Served, path: str, late: str) -> None:

@@ -149,6 +149,7 @@ ADVERSARIAL = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("unit", ADVERSARIAL)
 def test_work_grows_no_faster_than_the_text(unit: str) -> None:
     short, long = (work_of(unit * (size // len(unit))) for size in (5_000, 20_000))
