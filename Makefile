@@ -41,7 +41,7 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test test-pythons attack attack-machines thorough documented restate phoenix providers real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test compiled test-pythons attack attack-machines thorough documented restate phoenix providers real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
@@ -79,6 +79,10 @@ test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	@echo "Collecting the tests in $(WORKERS) processes; the first results follow in about half a minute."
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
+# Each worker of `make test` would compile the tests and what they import, if no process has.
+compiled: $(VENV)/.dev
+	$(RUN) $(BIN)/pytest --collect-only -qq tests > /dev/null
+
 test-pythons: $(BIN)/python  ## Run every test with every supported Python of the machine, and the newest dependencies.
 	$(RUN) $(BIN)/python -m tests.checks.pythons $(PYTHON_TESTS)
 
@@ -89,7 +93,8 @@ attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disk
 attack-machines: $(VENV)/.dev  ## Kill, pause and restart four servers and their database for two minutes, while 200 sessions run.
 	TEST_ATTACK_SCALE=10 $(RUN) $(BIN)/pytest -m attack tests/attack/test_machines.py
 
-thorough: $(VENV)/.dev documented  ## Run every case of which `make test` has a sample, properties with many examples, and `make documented`; about twenty minutes.
+thorough: $(VENV)/.dev documented  ## Run every case of which `make test` has a sample, properties with many examples, pyright over the tests, and `make documented`; about twenty minutes.
+	$(RUN) $(BIN)/pyright tests benchmarks scripts proofs
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m thorough tests
 	$(RUN) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m hypothesis --hypothesis-profile=thorough tests
 
