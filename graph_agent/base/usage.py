@@ -148,8 +148,8 @@ class ExtraUsage:
     """Number of returned replies that no model wrote."""
     timed: list[TimedRequest] = field(default_factory=list)
     """Every model request, including those of returned replies."""
-    warnings: list[str] = field(default_factory=list)
-    """Warnings about the model's endpoint for a developer, in full sentences."""
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Type and fields of events of the request: warnings about the endpoint, and calls that the provider ran."""
     replaced: list[tuple[str, AIMessage | None]] = field(default_factory=list)
     """Name of a middleware that replaced a reply, and the model's own reply; None if no model was asked."""
 
@@ -190,8 +190,13 @@ def record_replaced(name: str, reply: AIMessage | None) -> None:
 
 def record_warning(warning: str) -> None:
     """Record a warning about the model's endpoint, for an event; a full sentence."""
+    record_event("warning", message=warning)
+
+
+def record_event(type_: str, **fields: Any) -> None:
+    """Record an event of the current request, with the fields of its type."""
     if (extra := _extra_usage.get()) is not None:
-        extra.warnings.append(warning)
+        extra.events.append((type_, fields))
 
 
 def record_cut_off(
@@ -429,7 +434,18 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
     cached = used.get("input_token_details", {}).get("cache_read", 0) if price.cached_input is not None else 0
     # Cached tokens are a part of the input tokens.
     fresh = used["input_tokens"] - cached
-    return (fresh * price.input + cached * (price.cached_input or 0.0) + used["output_tokens"] * price.output) / 1e6
+    cost = (fresh * price.input + cached * (price.cached_input or 0.0) + used["output_tokens"] * price.output) / 1e6
+    return cost + _cost_of_calls(reply, price.provider_calls) if price.provider_calls else cost
+
+
+PROVIDER_CALLS = "graph_agent_provider_calls"
+"""Key in `response_metadata` of a reply: name of a tool that the provider ran → number of calls that it charges."""
+
+
+def _cost_of_calls(reply: AIMessage, prices: Mapping[str, float]) -> float:
+    """Return the cost of the calls of tools that the provider ran for a reply."""
+    calls: Mapping[str, int] = reply.response_metadata.get(PROVIDER_CALLS) or {}
+    return sum(number * prices.get(name, 0.0) for name, number in calls.items())
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price:

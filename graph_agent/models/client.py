@@ -94,6 +94,8 @@ class ToolSchemas(Sequence[dict[str, Any]]):
 class ModelClient:
     """Sends the requests of one chat model, with the offered tools under names that its provider accepts (aliases).
 
+    `ProviderToolClient` also offers tools that the provider runs.
+
     Args:
         model: The chat model; it is not modified.
         schemas: The offered tools, in OpenAI's function format.
@@ -114,6 +116,8 @@ class ModelClient:
         endpoint: Endpoint | None = None,
     ) -> None:
         self.model = model
+        self.has_provider_tools = False
+        """Whether requests offer tools that the provider runs."""
         self.endpoint = endpoint or endpoint_of(model, {})
         """The rules of the model's endpoint, including those learned from its errors."""
         self._tool_choice = tool_choice
@@ -227,7 +231,7 @@ class ModelClient:
                     joins_pauses=phase == "answer",
                 )
             except Exception as error:
-                if watch is not None and watch.seen:
+                if watch is not None and watch.is_committed:
                     raise
                 answers = None if by_schema else schema
                 if answers is not None and form is not None and self._schema_mode.refused(answers, form, error):
@@ -455,7 +459,7 @@ class ModelClient:
         options = with_options(settings, self.options)
         for name in rules.left_out:
             options.pop(name, None)
-        has_tools = bool(self.schemas) and mode == "native"
+        has_tools = (bool(self.schemas) or self.has_provider_tools) and mode == "native"
         if not has_tools:
             if mode == "text" and self.schemas:
                 if form is not None:

@@ -54,7 +54,7 @@ async def ask_until_whole(
     """
     reply = await ask(runnable, request, options, settings, config=config, watch=watch, decoder=decoder)
     for _ in range(min(_DISCARDED_RETRIES, settings.model_retries)):
-        if not has_discarded_call(reply) or (watch is not None and watch.seen):
+        if not has_discarded_call(reply) or (watch is not None and watch.is_committed):
             break
         # It is not returned, so its usage would otherwise be lost.
         record_replies([reply])

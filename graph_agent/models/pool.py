@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
 
@@ -14,11 +14,14 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import name_of_model
 from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.client import Mode, ModelClient, ToolSchemas
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.models.wire.client_retries import without_client_retries
-from graph_agent.models.wire.learn import endpoint_of
+from graph_agent.models.wire.learn import Endpoint, endpoint_of
 from graph_agent.models.wire.shape import adapted_copy
+
+if TYPE_CHECKING:
+    from graph_agent.models.provider_tools import ProviderTool
 
 Resolve = Callable[[Any], BaseChatModel]
 """Returns the chat model for a name or an object; raises `ConfigError` if it cannot build one."""
@@ -82,9 +85,10 @@ class ModelPool:
         plan_schema: JSON schema of a structured plan.
         plan_tool: Name of the tool that receives a structured plan.
         around: Wraps the clients of each model; by default they are not wrapped.
+        provider_tools: Tools that a model's provider runs; each model is offered those that its API has.
 
     Raises:
-        ConfigError: `config` names a model that cannot be built.
+        ConfigError: `config` names a model that cannot be built, or no model has one of `provider_tools`.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class ModelPool:
         plan_schema: dict[str, Any],
         plan_tool: str,
         around: ModelWrapper = leave_unwrapped,
+        provider_tools: Sequence[ProviderTool] = (),
     ) -> None:
         self.own = own
         """The model that the agent was built with."""
@@ -106,6 +111,7 @@ class ModelPool:
         self._plan_schema = plan_schema
         self._plan_tool = plan_tool
         self._wrap = around
+        self._provider_tools = provider_tools
         self._lock = threading.Lock()
         self._run_models: dict[object, BoundModel] = {}
         self._built: dict[object, BoundModel] = {}
@@ -116,6 +122,11 @@ class ModelPool:
         """Name of a model → whether its server leaves the tools out of the prompt; no entry while unknown."""
         self.first = self._built[_key(config.model or own, config)]
         """The model of runs that select no other: `config.model` if set, otherwise `own`."""
+        if provider_tools:
+            from graph_agent.models.provider_tools import check_provider_tools
+
+            models = [(each.name, each.client.model, each.client.endpoint.rules) for each in self._built.values()]
+            check_provider_tools(provider_tools, models, ToolSchemas.of(schemas).names, config.tool_calling)
 
     async def chain(self, settings: LoopConfig) -> list[BoundModel]:
         """Return the distinct models of a run: the selected one, then the fallbacks in order. Builds those not cached.
@@ -149,6 +160,15 @@ class ModelPool:
                     del self._run_models[next(iter(self._run_models))]
         return ready
 
+    def _client(self, model: BaseChatModel, endpoint: Endpoint) -> ModelClient:
+        """Return the client of a model, which also offers the tools that its provider runs."""
+        if not self._provider_tools:
+            return ModelClient(model, self._schemas, endpoint=endpoint)
+        # Imported here: most agents have no such tools.
+        from graph_agent.models.provider_client import ProviderToolClient
+
+        return ProviderToolClient(model, self._schemas, self._provider_tools, endpoint=endpoint)
+
     def _build(self, given: Any, field: str, settings: LoopConfig) -> BoundModel:
         try:
             found = given if given is self.own else self.resolve(given)
@@ -159,7 +179,7 @@ class ModelPool:
         endpoint = endpoint_of(model, settings.rules_of(name, name_of_model(model)))
         window = (model.profile or {}).get("max_input_tokens") or endpoint.rules.window
         client, planner = self._wrap(
-            ModelClient(model, self._schemas, endpoint=endpoint),
+            self._client(model, endpoint),
             StructuredPlanner(model, self._plan_schema, self._plan_tool, endpoint),
         )
         return BoundModel(

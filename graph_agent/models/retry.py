@@ -308,14 +308,14 @@ async def ask(
             raise
         except Exception as error:
             limit.timed.end(None, classify_model_error(error))
-            if not watch.seen and may_refuse_stream(runnable, options, error):
+            if not watch.is_committed and may_refuse_stream(runnable, options, error):
                 # Not counted as an attempt, because the model has not failed.
                 is_stream_refused, runnable = True, unstreamed(runnable)
                 unobserved = unobserved_model(runnable, options, config)
                 continue
             if isinstance(error, ModelTimeoutError):
                 raise  # the same server would need as long again
-            if watch.seen or not await pause_before_retry(error, attempt, settings.model_retries):
+            if watch.is_committed or not await pause_before_retry(error, attempt, settings.model_retries):
                 raise
         attempt += 1
 

@@ -180,6 +180,16 @@ _current_limit: ContextVar[TokenTimeout | None] = ContextVar("graph_agent_reques
 """The time limits of the request that the task sends, for callbacks of the request that wait for a reader."""
 
 
+def id_of_reply(known: str | None, newest: str | None) -> str | None:
+    """Return the id that LangChain gives the whole reply: the provider's, if any chunk has it, else that of the run.
+
+    Args:
+        known: The id so far; None before the first chunk.
+        newest: The id of the newest chunk.
+    """
+    return known if known and (newest is None or newest.startswith("lc_run")) else newest
+
+
 class Visibility(Protocol):
     """Decides how much of an incomplete reply may be shown to the reader. One object serves one reply."""
 
@@ -208,6 +218,8 @@ class StreamWatch(AsyncCallbackHandler):
 
     run_inline = True
     """Avoids a task per token."""
+    ran_tools = False
+    """Whether the provider may have run a tool for the reply; set by the client that offers such tools."""
 
     def __init__(self, visibility: Callable[[], Visibility] | None = None) -> None:
         self.seen = False
@@ -273,6 +285,11 @@ class StreamWatch(AsyncCallbackHandler):
         """Start a new reply as `begin` does; LangChain's callback for the start of a request."""
         self.begin()
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether the request must not be sent again: a reader has text of the reply, or the provider ran a tool."""
+        return self.seen or self.ran_tools
+
     def begin(self) -> None:
         """Start a new reply: discard the text of a failed attempt that no reader has seen.
 
@@ -295,7 +312,10 @@ class StreamWatch(AsyncCallbackHandler):
         """Record one token, and pass the text that may now be shown to `forward`; LangChain's callback for a token."""
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
-        elif new := self.receive(chunk.message):
+            return
+        given, new = self.id, self.receive(chunk.message)
+        self.id = id_of_reply(given, self.id)
+        if new:
             await self.forward(new)
 
     def receive(self, message: BaseMessage) -> str:
@@ -479,7 +499,8 @@ class ReasoningReader(AsyncCallbackHandler):
 
     def __init__(self, emit: Callable[[str, str | None], Awaitable[None]]) -> None:
         self._emit = emit
-        self._own: set[UUID] = set()
+        self._own: dict[UUID, str | None] = {}
+        """Run of a model → id of its reply, as far as known."""
         self._streamed: set[UUID] = set()
 
     async def on_chat_model_start(
@@ -494,16 +515,19 @@ class ReasoningReader(AsyncCallbackHandler):
         """Record the run if it belongs to the agent's own `plan` or `finalize` node."""
         place = metadata or {}
         if place.get("langgraph_node") in _REASONING_NODES and "|" not in str(place.get("langgraph_checkpoint_ns", "")):
-            self._own.add(run_id)
+            self._own[run_id] = None
 
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
     ) -> None:
         """Emit the reasoning in one chunk of a recorded run."""
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) and run_id in self._own else None
-        if isinstance(message, AIMessageChunk) and (text := reasoning_text(message)):
+        if not isinstance(message, AIMessageChunk):
+            return
+        self._own[run_id] = id_ = id_of_reply(self._own[run_id], message.id)
+        if text := reasoning_text(message):
             self._streamed.add(run_id)
-            limit, passing = _current_limit.get(), self._emit(text, message.id)
+            limit, passing = _current_limit.get(), self._emit(text, id_)
             await (passing if limit is None else limit.suspended(passing))
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:

@@ -6,7 +6,7 @@ Marks are the metadata of a tool, such as `{"approve": True}`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from graph_agent.core.hooks.middleware import AdmittedMiddleware
     from graph_agent.core.tools.skills import SkillSet
+    from graph_agent.models.provider_tools import ProviderTool
 
 
 logger = get_logger("graph_agent.assembly")
@@ -73,16 +74,38 @@ def json_schema_of(plan_schema: type[PlanningResult]) -> dict[str, Any]:
     return plan_schema.model_json_schema()
 
 
-def with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
+def split_provider_tools(tools: object) -> tuple[object, Sequence[ProviderTool]]:
+    """Return an agent's tools without those that the provider runs, and these.
+
+    Raises `ConfigError` for a tool of a provider that the caller has to run.
+    """
+    if not isinstance(tools, Sequence) or not any(_may_be_of_provider(each) for each in tools):
+        return tools, ()
+    # Imported here: most agents have no such tools.
+    from graph_agent.models.provider_tools import split_tools
+
+    return split_tools(tools)
+
+
+def _may_be_of_provider(tool: object) -> bool:
+    """Whether an item of `tools` has the form of a tool that the provider runs."""
+    return isinstance(tool, Mapping) or type(tool).__module__.startswith("google.genai")
+
+
+def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[ProviderTool] = ()) -> LoopConfig:
     """Return the configuration with `approve` set if any call may need a person's approval; the same object if not.
 
     `approve` becomes an empty tuple if only marks of tools ask for approval. Raises `ConfigError` for an invalid mark
-    `approve`, or a name in `approve` that no tool or delegate has.
+    `approve`, or a name in `approve` that no tool or delegate has, or that of a tool that the provider runs.
     """
     marks = {name: toolbox.marks(name).get("approve") for name in toolbox.tools}
     by_mark = [name for name, mark in marks.items() if read_review(mark, f"The mark approve of the tool {name!r}")]
     if config.approve is None:
         return config.with_values({"approve": ()}) if by_mark else config
+    if provided:
+        from graph_agent.models.provider_tools import check_approvals
+
+        check_approvals(provided, config.approval_rules)
     known = [*toolbox.tools, *toolbox.delegates]
     for rule in config.approval_rules:
         # A pattern or a function may match a tool that is added later.

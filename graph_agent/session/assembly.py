@@ -12,7 +12,6 @@ from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START
 
 from graph_agent.base._compat import dual_runnable, route_by_update
-from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base.settings.config import AgentContext, LoopConfig, RunContext, field_names
 from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.tool_names import PLAN_TOOL
@@ -42,12 +41,11 @@ from graph_agent.session.agent_parts import (
     json_schema_of,
     middleware_wrappers,
     opened_skills,
+    split_provider_tools,
     with_approvals,
 )
 from graph_agent.session.graph_agent import GraphAgentBuilder
 from graph_agent.session.routing import PATHS, Route, after_plan, after_plan_in_run, after_plan_or_ask, session_checked
-
-logger = get_logger("graph_agent.assembly")
 
 
 def assemble(
@@ -71,6 +69,7 @@ def assemble(
     memory: AgentMemory | None = None,
 ) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; `build_graph` describes the arguments, the errors and the result."""
+    tools, provided = split_provider_tools(tools)
     context_schema = AgentContext if context_schema is None else context_schema
     field_names(context_schema)
     config, plan_schema = checked_config(config, cache), checked_plan_schema(plan_schema)
@@ -87,7 +86,7 @@ def assemble(
     others = [*(opened or ()), *(memory.tools if memory else ()), *wait_tools(agents)]
     given = with_read_result([*added, *checked_tools(tools), *others], config)
     toolbox = Toolbox(given, agents, templates, registered.offered, own)
-    config = with_approvals(config, toolbox)
+    config = with_approvals(config, toolbox, provided)
     prompt = system_prompt_source(system_prompt, own.current)
     if opened is not None:
         config, prompt = opened.with_limits(config), opened.with_section(prompt)
@@ -104,6 +103,7 @@ def assemble(
         plan_schema=json_schema_of(plan_schema),
         plan_tool=PLAN_TOOL,
         around=wrappers.wrap_model_call,
+        provider_tools=provided,
     )
     deps = AgentDeps(
         models=models,

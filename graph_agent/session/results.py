@@ -210,6 +210,13 @@ class RunResult(Generic[ResponseT]):
         return [each for each in requests_of(self.events) if each.seq >= first]
 
     @property
+    def citations(self) -> list[Citation]:
+        """The sources of the answer that tools of the provider found, in the order of the text; empty without any."""
+        newest = next((each for each in reversed(self.events) if each["type"] == "agent_response"), None)
+        cited: list[Citation] = newest.get("citations", []) if newest is not None else []
+        return cited
+
+    @property
     def waiting(self) -> Waiting | None:
         """What the session waits for; None if it does not wait."""
         return waiting_for(self.interrupts)
@@ -565,6 +572,7 @@ ServedPart: TypeAlias = RunPart | StateValues
 """A part of `RunDriver.input_parts`."""
 if TYPE_CHECKING:
     from graph_agent.core.state.model_requests import ModelRequest
+    from graph_agent.models.citations import Citation
 
     Part: TypeAlias = RunPart | Done[ResponseT]
     """A part of `Session.stream`; a union tagged by `type`."""

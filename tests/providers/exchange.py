@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from tests.providers.provider_calls import ProviderRun, Source
+
 Kind = Literal["text", "image", "document", "audio", "reasoning", "other"]
 _CHARS_PER_TOKEN = 4
 _TOKENS_OF_MEDIA = 300
@@ -152,6 +154,10 @@ class Reply:
     text: str = ""
     calls: tuple[Call, ...] = ()
     reasoning: str = ""
+    ran: tuple[ProviderRun, ...] = ()
+    """Calls of tools that the provider runs, before the text."""
+    sources: tuple[Source, ...] = ()
+    """Sources that the text cites."""
     usage: Usage = Usage()
     finish: str | None = None
     """`stop`, `calls`, `length` or `filter`, which protocols translate, or a provider's own word; None to infer it."""

@@ -57,6 +57,8 @@ class Price(BaseModel):
     """Output tokens."""
     cached_input: NonNegativeFloat | None = None
     """Input tokens from the provider's prompt cache; None if they cost as much as others."""
+    provider_calls: dict[str, NonNegativeFloat] = Field(default={})
+    """Name of a tool that the provider runs, such as `web_search` → price of one call, not of a million."""
 
 
 if TYPE_CHECKING:

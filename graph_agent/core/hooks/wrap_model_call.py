@@ -144,7 +144,7 @@ class ModelMiddleware:
         async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
             nonlocal failure, own
             # Readers have received tokens of the failed reply, and a second one would follow them.
-            if failure is not None and watch.seen:
+            if failure is not None and watch.is_committed:
                 raise failure
             if wrapped.response_format is not None:
                 # The agent parses the answer by its own schema.

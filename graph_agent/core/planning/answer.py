@@ -39,6 +39,7 @@ from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.wire.traits import CITATIONS
 
 logger = get_logger("graph_agent.nodes.finalize")
 AnswerWork: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
@@ -441,7 +442,8 @@ class AnswerUpdate:
         if self.structured is None and self.error is None:
             self.structured = extras.get("structured")
         if self.answer is not None:
-            optional = {"truncated": self.truncated, "error": self.error and self.error["kind"]}
+            cited = self.answer.response_metadata.get(CITATIONS)
+            optional = {"truncated": self.truncated, "error": self.error and self.error["kind"], "citations": cited}
             fields = {name: value for name, value in optional.items() if value}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
         logger.info("The input ended: %s", self.reason)

@@ -199,7 +199,7 @@ class Exchange:
                     self.warn_of_refusal()
                     raise RefusedError(AIMessage(REFUSED), NO_USAGE) from failure
                 # A reader cannot take back what it has received.
-                if self.stream.seen:
+                if self.stream.is_committed:
                     raise failure
                 # Adopted also if it may not help: it holds the length of a request that was too long.
                 change = (recover or recovered)(request, failure)
@@ -233,8 +233,8 @@ class Exchange:
                 if extra.timed:
                     self._record_model_calls(extra.timed, purpose)
                 self.warn_of_replaced(self.stream.replaced)
-                for warning in extra.warnings:
-                    self.warn(warning)
+                for type_, fields in extra.events:
+                    self.report(type_, fields, purpose)
                 for name, own in extra.replaced:
                     given = None if own is None else (str(own.text), calls_of(own))
                     self.report_hook(name, "replaced", given, plans=purpose == "plan")
@@ -291,6 +291,20 @@ class Exchange:
         """
         logger.warning("%s", logged or message, extra=IN_HISTORY)
         self.events.append(event("warning", self.request.loop["step"], message=message, **fields))
+
+    def report(self, type_: str, fields: dict[str, Any], purpose: Purpose) -> None:
+        """Record an event of a request: a warning, or a call that the provider ran.
+
+        Args:
+            type_: The event's type.
+            fields: The fields of that type.
+            purpose: What the reply of the request is for.
+        """
+        if type_ == "warning":
+            self.warn(**fields)
+        else:
+            step = self.request.loop["step"] + (purpose == "plan")
+            self.events.append(event(type_, step, **to_json_safe(fields)))
 
     def warn_of_replaced(self, texts: list[str]) -> None:
         """Record streamed texts that middleware or a hook has replaced as commentary in warnings, and empty the

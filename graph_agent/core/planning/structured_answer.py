@@ -101,7 +101,7 @@ async def ask_for_structure(
             fault = str(error)
             if (correction := response.correction(error, reply)) is None:
                 return _misfit(reply, f": {fault}")
-        if exchange.stream.seen and attempt < REPAIRS:
+        if exchange.stream.is_committed and attempt < REPAIRS:
             exchange.events.append(
                 event("warning", exchange.request.loop["step"], message=replaced_answer_warning(fault))
             )

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from graph_agent.base._internal import telemetry
 from graph_agent.base.types import Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
+from graph_agent.models.citations import Citation
 
 if TYPE_CHECKING:
     from graph_agent.core.approvals.decisions import Decided
@@ -440,6 +441,24 @@ class ErrorEvent(_Event):
     """Advice for the developer; absent if there is none."""
 
 
+class ProviderCallEvent(_Event):
+    """The model's provider ran a tool for a reply, such as a web search."""
+
+    type: Literal["provider_call"]
+    id: str
+    """The provider's id of the call, or one made of the reply's id."""
+    name: str
+    """Name of the tool, such as `web_search`; of an MCP server, the name of the server's tool."""
+    server: NotRequired[str]
+    """Label of the MCP server; absent for other tools."""
+    arguments: dict[str, Any]
+    """The arguments, as far as the provider reports them."""
+    status: Literal["success", "error", "unknown"]
+    """`unknown` if the reply broke off before the result, so that the call may have had an effect."""
+    content: str
+    """The result as text, without encrypted parts; empty if the reply has none."""
+
+
 class AgentResponseEvent(_Event):
     """The agent answered, or a failed input ended with a report."""
 
@@ -450,6 +469,8 @@ class AgentResponseEvent(_Event):
     """The reason the answer is incomplete; absent for a complete one."""
     error: NotRequired[str]
     """The kind of the error that prevented the answer or the rest of it; absent if there is none."""
+    citations: NotRequired[list[Citation]]
+    """Sources that tools of the provider found, in the order of the text; absent if there are none."""
 
 
 class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):
@@ -483,6 +504,7 @@ Event: TypeAlias = (
     | HookEvent
     | WarningEvent
     | ErrorEvent
+    | ProviderCallEvent
     | AgentResponseEvent
     | StatusEvent
 )

@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, get_args
 from graph_agent.base._internal.media import ALL_MEDIA, Media
 from graph_agent.base.errors import ConfigError, did_you_mean
 
+ProviderApi = Literal["openai", "anthropic", "gemini"]
+"""An API that has tools which the provider runs: OpenAI's Responses API, Anthropic's Messages API, or Gemini's."""
 CallIds = Literal["any", "plain", "nine"]
 """Form of a call's id: any text; at most 64 letters, digits, `_` and `-`; or exactly nine letters and digits."""
 
@@ -97,6 +99,10 @@ class WireRules:
     """Whether a streamed reply reports its usage if the request asks for it."""
     tools: bool = True
     """Whether tools can be offered natively; otherwise calls are written as text."""
+    provider_tools: frozenset[ProviderApi] = frozenset()
+    """APIs whose tools that the provider runs, such as web search, the endpoint has."""
+    provider_tools_mixed: bool = True
+    """Whether a request with such tools may offer tools of the agent, too."""
     left_out: frozenset[str] = frozenset()
     """Options of a request that the endpoint refuses, such as `temperature`; they are not sent."""
     max_tokens: str = ""
@@ -150,6 +156,7 @@ UNKNOWN = "unknown"
 """Name of the provider in the rules of an endpoint that is not in the table."""
 _TYPES: dict[str, str] = {field.name: str(field.type) for field in dataclasses.fields(WireRules)}
 _CHOICES = {"CallIds": get_args(CallIds)}
+_APIS: tuple[str, ...] = get_args(ProviderApi)
 
 
 def _fits(kind: str, value: Any) -> bool:
@@ -166,6 +173,8 @@ def _fits(kind: str, value: Any) -> bool:
             return isinstance(value, frozenset) and value <= ALL_MEDIA
         case "frozenset[str]":
             return isinstance(value, frozenset) and all(isinstance(each, str) for each in value)
+        case "frozenset[ProviderApi]":
+            return isinstance(value, frozenset) and value <= {*_APIS}
         case _:
             return value in _CHOICES[kind]
 
@@ -184,5 +193,7 @@ def _described(kind: str) -> str:
             return f"a list of {', '.join(sorted(ALL_MEDIA))}"
         case "frozenset[str]":
             return "a list of texts"
+        case "frozenset[ProviderApi]":
+            return f"a list of {', '.join(_APIS)}"
         case _:
             return f"one of {', '.join(_CHOICES[kind])}"

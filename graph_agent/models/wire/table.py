@@ -27,6 +27,7 @@ IN_PROCESS = WireRules(
     root_combinators=True,
     free_keys=True,
     reply_names=True,
+    provider_tools=frozenset(("openai", "anthropic", "gemini")),
 )
 """Rules of a chat model that is not a client of a known package; it receives every message unchanged."""
 
@@ -37,6 +38,7 @@ _OPENAI = WireRules(
     reasoning_fields=_NO_FIELDS,
     json_schema=True,
     reply_names=True,
+    provider_tools=frozenset(("openai",)),
 )
 _CLAUDE = WireRules(
     provider="anthropic",
@@ -48,6 +50,7 @@ _CLAUDE = WireRules(
     user_media=frozenset({"image", "pdf", "file"}),
     cache_control=True,
     json_schema=True,
+    provider_tools=frozenset(("anthropic",)),
 )
 _GEMINI = WireRules(
     provider="google-gemini",
@@ -58,6 +61,9 @@ _GEMINI = WireRules(
     schema_with_tools=False,
     text_enums=True,
     free_keys=True,
+    provider_tools=frozenset(("gemini",)),
+    # Gemini 3 accepts both with an option that LangChain's client does not send.
+    provider_tools_mixed=False,
 )
 _THINKING = frozenset({"reasoning_content"})
 

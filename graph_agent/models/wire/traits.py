@@ -14,6 +14,8 @@ SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SOURCE = "graph_agent_source"
 """Key in `response_metadata`: the endpoint whose provider-specific parts, e.g. reasoning, a reply has."""
+CITATIONS = "graph_agent_citations"
+"""Key in `response_metadata` of a reply: its citations, as in the event of an answer."""
 CALL_FIELDS = "graph_agent_call_fields"
 """Key in `additional_kwargs`: call id → provider-specific fields of the call in OpenAI's format."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")

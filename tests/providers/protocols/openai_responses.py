@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
 from tests.providers.protocols.framing import pieces
+from tests.providers.provider_calls import openai_annotations, openai_events, openai_items
 from tests.providers.signatures import signature
 
 _KINDS: Mapping[str, Kind] = {
@@ -98,6 +99,8 @@ def _message(item: dict[str, Any]) -> Message:
         return Message("assistant", calls=(call,), raw=item)
     if kind == "function_call_output":
         return Message("tool", _parts(item.get("output")), call_id=item.get("call_id", ""), raw=item)
+    if kind.endswith("_call"):
+        return Message("assistant", (Part("other", raw=item),), raw=item)
     if kind == "reasoning":
         return Message("assistant", _parts(item.get("summary") or [{"type": "summary_text"}]), raw=item)
     role = item.get("role", "")
@@ -120,8 +123,10 @@ def _items(reply: Reply, request: Request) -> list[dict[str, Any]]:
         content = signature(reply.reasoning, "openai")
         summary = [{"type": "summary_text", "text": reply.reasoning}]
         items.append({"type": "reasoning", "id": f"rs_{mark}", "summary": summary, "encrypted_content": content})
+    items += openai_items(reply.ran, number, request.body.get("include") or [])
     if reply.text:
-        text = {"type": "output_text", "text": reply.text, "annotations": []}
+        annotations = openai_annotations(reply.sources, reply.text)
+        text = {"type": "output_text", "text": reply.text, "annotations": annotations}
         message = {"type": "message", "id": f"msg_{number}{mark}", "role": "assistant", "content": [text]}
         items.append({**message, "status": "completed"})
     for at, call in enumerate(reply.calls):
@@ -133,6 +138,9 @@ def _items(reply: Reply, request: Request) -> list[dict[str, Any]]:
 
 def _events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     at = {"item_id": item["id"]}
+    if item["type"].endswith("_call") and item["type"] != "function_call":
+        yield from openai_events(item)
+        return
     if item["type"] == "reasoning":
         yield _added({**item, "summary": []})
         part = {**at, "summary_index": 0}
@@ -147,9 +155,12 @@ def _events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield _added({**item, "content": [], "status": "in_progress"})
         part = {**at, "content_index": 0}
         full = item["content"][0]
-        yield {"type": "response.content_part.added", **part, "part": {**full, "text": ""}}
+        yield {"type": "response.content_part.added", **part, "part": {**full, "text": "", "annotations": []}}
         for piece in pieces(full["text"]):
             yield {"type": "response.output_text.delta", **part, "delta": piece, "logprobs": []}
+        for index, annotation in enumerate(full["annotations"]):
+            added = {"annotation_index": index, "annotation": annotation}
+            yield {"type": "response.output_text.annotation.added", **part, **added}
         yield {"type": "response.output_text.done", **part, "text": full["text"], "logprobs": []}
         yield {"type": "response.content_part.done", **part, "part": full}
     else:

@@ -15,7 +15,31 @@ Find = Callable[[Request], Iterator[Mapping[str, str]]]
 Item = dict[str, Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "reasoning": "rs",
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "mcp_call": "mcp",
+}
+_OF_PROVIDER: Mapping[str, tuple[str, ...]] = {
+    "web_search_call": ("id", "status", "action"),
+    "file_search_call": ("id", "status", "queries"),
+    "code_interpreter_call": ("id", "status", "code", "container_id"),
+    "mcp_call": ("id", "name", "server_label", "arguments"),
+}
+"""Items of tools that OpenAI runs → the fields that they need in an input."""
+_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "function": ("name",),
+    "web_search": (),
+    "web_search_preview": (),
+    "file_search": ("vector_store_ids",),
+    "code_interpreter": ("container",),
+    "mcp": ("server_label",),
+}
+"""Types of tools → the fields that they need."""
 _MARK = re.compile(r"rs\d+$")
 """The end of the id of an item that came with reasoning."""
 
@@ -31,7 +55,7 @@ def _kind(item: Item) -> str:
 
 def _own(item: Item) -> bool:
     """Whether the model wrote an item."""
-    return _kind(item) == "function_call" or (_kind(item) == "message" and item.get("role") == "assistant")
+    return _kind(item) in {"function_call", *_OF_PROVIDER} or (_kind(item) == "message" and item.get("role") == "assistant")
 
 
 def _unanswered(request: Request) -> Iterator[Mapping[str, str]]:
@@ -134,7 +158,7 @@ def _forced_unknown(request: Request) -> Iterator[Mapping[str, str]]:
     name = choice.get("name") if isinstance(choice, dict) else None
     if name is not None and name not in {tool.name for tool in request.tools}:
         yield {"message": f"Tool choice '{name}' not found in 'tools' parameter."}
-    elif choice not in (None, "auto", "none") and not request.tools:
+    elif choice not in (None, "auto", "none") and not request.body.get("tools"):
         yield {"message": "Tool choice 'required' must be specified with 'tools' parameter."}
 
 
@@ -154,6 +178,26 @@ def _parts(request: Request) -> Iterator[Mapping[str, str]]:
             yield {"message": f"Missing required parameter: 'input[{index}].output'."}
         if _kind(item) not in {*_PREFIXES, "function_call_output", "item_reference"}:
             yield {"message": f"Invalid value: '{_kind(item)}'. input[{index}].type"}
+
+
+def _provider_items(request: Request) -> Iterator[Mapping[str, str]]:
+    for index, item in enumerate(_items(request)):
+        for name in _OF_PROVIDER.get(_kind(item), ()):
+            if item.get(name) is None:
+                yield {"message": f"Missing required parameter: 'input[{index}].{name}'."}
+        if _kind(item) in _OF_PROVIDER and (foreign := {"index", "sub_index"} & item.keys()):
+            yield {"message": f"Unknown parameter: 'input[{index}].{min(foreign)}'."}
+
+
+def _tools(request: Request) -> Iterator[Mapping[str, str]]:
+    for index, tool in enumerate(request.body.get("tools") or ()):
+        kind = str(tool.get("type"))
+        if kind not in _TOOLS:
+            words = f"Supported values are: {', '.join(repr(each) for each in sorted(_TOOLS))}."
+            yield {"message": f"Invalid value: '{kind}'. {words}", "param": f"tools[{index}]"}
+        for name in _TOOLS.get(kind, ()):
+            if name not in tool:
+                yield {"message": f"Missing required parameter: 'tools[{index}].{name}'.", "param": f"tools[{index}]"}
 
 
 def _sampling(request: Request) -> Iterator[Mapping[str, str]]:
@@ -235,6 +279,13 @@ RULES: tuple[Rule, ...] = (
         param=None,
         code="invalid_encrypted_content",
     ),
+    _rule(
+        "openai-provider-items",
+        _provider_items,
+        {"input": [_HI, {"type": "web_search_call", "id": "ws_1", "status": "completed"}, _HI]},
+        code="missing_required_parameter",
+    ),
+    _rule("openai-tools", _tools, {"tools": [{"type": "websearch"}]}, code="invalid_value"),
     _rule("openai-58", _sampling, {"model": "gpt-5", "temperature": 0.2}),
     _rule("openai-59", _word_json, {"text": {"format": {"type": "json_object"}}}),
 )

@@ -1,0 +1,219 @@
+"""Reads the calls of tools that the provider ran, their results and the citations in a model's reply.
+
+LangChain converts the blocks of each provider to standard ones: `server_tool_call`, `server_tool_result`, and texts with
+`annotations`. Only the providers' own types are named here where a request sends them back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage
+from typing_extensions import NotRequired, TypedDict
+
+from graph_agent.models.citations import Citation
+
+_CALLS = frozenset(
+    {
+        *("server_tool_call", "server_tool_call_chunk", "server_tool_use", "mcp_tool_use", "executable_code"),
+        *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call", "image_generation_call"),
+    }
+)
+"""Types of content blocks with a call, LangChain's and those of the providers."""
+_RESULTS = ("_tool_result", "server_tool_result", "code_execution_result")
+"""Ends of the types of content blocks with a result alone."""
+
+
+class ProviderCall(TypedDict):
+    """A call of a tool that the provider ran."""
+
+    id: str
+    """The provider's id of the call, or one made of the message's id."""
+    name: str
+    """Name of the tool, such as `web_search`; of an MCP server, the name of the server's tool."""
+    server: NotRequired[str]
+    """Label of the MCP server; absent for other tools."""
+    arguments: dict[str, Any]
+    """The arguments, as far as the provider reports them."""
+    status: Literal["success", "error", "unknown"]
+    """`unknown` if the reply has no result, so that the call may have had an effect."""
+    content: str
+    """The result as text, without encrypted parts; empty if the reply has none."""
+
+
+def has_provider_call(message: AIMessage) -> bool:
+    """Whether a reply, or a piece of one, has a call of a tool that the provider runs."""
+    content = message.content
+    return isinstance(content, list) and any(isinstance(each, dict) and each.get("type") in _CALLS for each in content)
+
+
+def provider_calls(message: AIMessage) -> list[ProviderCall]:
+    """Return the calls of a reply, in order, each with its result; empty if the provider ran no tool."""
+    found: dict[str, ProviderCall] = {}
+    for at, block in enumerate(_blocks(message)):
+        if block["type"] in ("server_tool_call", "server_tool_call_chunk"):
+            call = _call(block, f"{message.id or 'call'}-{at}")
+            found[call["id"]] = call
+        elif block["type"] == "server_tool_result":
+            # Gemini's results name no call: they follow it.
+            id_ = block.get("tool_call_id") or next(reversed(found), "")
+            if id_ in found:
+                found[id_] |= _outcome(block)
+    return [*found.values(), *_searches(message)]
+
+
+def _blocks(message: AIMessage) -> list[Mapping[str, Any]]:
+    """Return the standard content blocks of a message; empty if it has no text with sources and no call."""
+    if isinstance(message.content, str) and "grounding_metadata" not in message.response_metadata:
+        return []
+    return [*message.content_blocks]
+
+
+def _call(block: Mapping[str, Any], id_: str) -> ProviderCall:
+    extras = block.get("extras") or {}
+    arguments = block.get("args")
+    if isinstance(arguments, str):
+        arguments = _read(arguments)
+    name = str(block.get("name") or "tool")
+    call = ProviderCall(
+        id=str(block.get("id") or id_),
+        name=str(extras.get("tool_name") or name) if name == "remote_mcp" else name,
+        arguments=dict(arguments or {}),
+        status="unknown",
+        content="",
+    )
+    if label := extras.get("server_label") or extras.get("server_name"):
+        call["server"] = str(label)
+    return call
+
+
+def _read(arguments: str) -> dict[str, Any]:
+    """Return arguments that were streamed as JSON; those of a call that broke off as they are."""
+    try:
+        read = json.loads(arguments or "{}")
+    except ValueError:
+        return {"incomplete": arguments}
+    return read if isinstance(read, dict) else {"value": read}
+
+
+def _outcome(block: Mapping[str, Any]) -> Any:
+    """Return the status and the content of a result."""
+    output, extras = block.get("output"), block.get("extras") or {}
+    failed = block.get("status") == "error" or bool(extras.get("error")) or _is_error(output)
+    if "status" not in block and output is None and extras.get("status") not in (None, "completed"):
+        return {}
+    return {"status": "error" if failed else "success", "content": text_of_result(output or extras.get("error"))}
+
+
+def _is_error(output: Any) -> bool:
+    """Whether the output of Anthropic's API is an error."""
+    return isinstance(output, Mapping) and str(output.get("type", "")).endswith("_error")
+
+
+def _searches(message: AIMessage) -> Iterable[ProviderCall]:
+    """Yield the search of Gemini's API, which reports it with the reply and not as a block."""
+    grounding = message.response_metadata.get("grounding_metadata") or {}
+    if queries := grounding.get("web_search_queries"):
+        pages = [chunk.get("web") or {} for chunk in grounding.get("grounding_chunks") or ()]
+        content = text_of_result([{"title": page.get("title"), "url": page.get("uri")} for page in pages])
+        yield ProviderCall(
+            id=f"{message.id or 'reply'}-search",
+            name="google_search",
+            arguments={"queries": [*queries]},
+            status="success",
+            content=content,
+        )
+
+
+def text_of_result(output: Any) -> str:
+    """Return a result as text: of pages their titles and addresses, else the texts in it; without encrypted parts."""
+    if output is None or isinstance(output, str):
+        return output or ""
+    if isinstance(output, Mapping):
+        fields = [value for key, value in output.items() if key in _SHOWN and value]
+        return "\n".join(text for value in fields if (text := text_of_result(value)))
+    if isinstance(output, Iterable):
+        return "\n".join(text for value in output if (text := text_of_result(value)))
+    return str(output)
+
+
+_SHOWN = (
+    *("title", "filename", "url", "text", "content", "output", "outputs", "logs", "stdout", "stderr", "sources"),
+    *("results", "error_code", "return_code", "code_execution_result", "message"),
+)
+"""Fields of a result that are shown; the others are types, ids and encrypted content."""
+
+
+def citations_of(message: AIMessage) -> list[Citation]:
+    """Return the citations of a reply, in the order of its text; empty if there are none."""
+    found: list[Citation] = []
+    begin = 0
+    for block in _blocks(message):
+        if block["type"] != "text":
+            continue
+        text = str(block.get("text") or "")
+        for given in block.get("annotations") or ():
+            if given.get("type") == "citation":
+                found.append(_citation(given, begin, text))
+        begin += len(text)
+    return found
+
+
+def _citation(given: Mapping[str, Any], begin: int, text: str) -> Citation:
+    extras = given.get("extras") or {}
+    title = given.get("title") or extras.get("filename")
+    named = {"url": given.get("url"), "title": title, "cited_text": given.get("cited_text")}
+    cited = Citation(**{name: str(value) for name, value in named.items() if value})  # type: ignore[typeddict-item]  # the names are those of the class
+    start, end = given.get("start_index"), given.get("end_index")
+    if isinstance(end, int):
+        cited["start"], cited["end"] = begin + (start or 0), begin + end
+    elif text:
+        # Anthropic's API cites with a whole block of text.
+        cited["start"], cited["end"] = begin, begin + len(text)
+    return cited
+
+
+def as_text(message: AIMessage) -> str:
+    """Return the text of a reply for another model: its text, with each call and each result in its place.
+
+    Reasoning and encrypted parts are left out.
+    """
+    calls = {call["id"]: call for call in provider_calls(message)}
+    if not calls:
+        return message.text
+    texts: list[str] = [] if any(block["type"].startswith("server_") for block in _blocks(message)) else _written(calls)
+    left = iter(calls.values())
+    for block in _blocks(message):
+        if block["type"] == "text":
+            texts.append(str(block.get("text") or ""))
+        elif block["type"] in ("server_tool_call", "server_tool_call_chunk"):
+            texts += _written({"": next(left)})
+    return "\n\n".join(text for text in texts if text.strip())
+
+
+def _written(calls: Mapping[str, ProviderCall]) -> list[str]:
+    """Return calls and results as texts."""
+    texts = []
+    for call in calls.values():
+        texts.append(f"[Call of {call['name']}: {json.dumps(call['arguments'], ensure_ascii=False)}]")
+        result = "unknown, it may have run" if call["status"] == "unknown" else call["content"] or call["status"]
+        texts.append(f"[Result of {call['name']}: {result}]")
+    return texts
+
+
+def without_open_calls(content: list[Any]) -> list[Any]:
+    """Return content blocks in which each call without a result, which Anthropic's API refuses, is a text.
+
+    The same object if each call has its result.
+    """
+    ended = {block.get("tool_use_id") for block in content if isinstance(block, dict)}
+    return [
+        {"type": "text", "text": f"[Call of {block.get('name')}, whose result is unknown]"}
+        if isinstance(block, dict)
+        and block.get("type") in ("server_tool_use", "mcp_tool_use")
+        and block.get("id") not in ended
+        else block
+        for block in content
+    ]

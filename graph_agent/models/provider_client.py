@@ -1,0 +1,162 @@
+"""Sends requests that offer tools which the provider runs, and records the calls of these tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
+from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
+
+from graph_agent.base.settings.config import LoopConfig
+from graph_agent.base.usage import PROVIDER_CALLS, record_event
+from graph_agent.models.client import Mode, ModelClient, Phase
+from graph_agent.models.provider_calls import ProviderCall, citations_of, has_provider_call, provider_calls
+from graph_agent.models.provider_tools import ProviderTool, fits
+from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.structured import Binding, WireFormat
+from graph_agent.models.wire.learn import Endpoint
+from graph_agent.models.wire.rules import WireRules
+from graph_agent.models.wire.traits import CITATIONS
+
+_RESULTS = {
+    "web_search": "web_search_call.action.sources",
+    "file_search": "file_search_call.results",
+    "code_interpreter": "code_interpreter_call.outputs",
+}
+"""Tool of OpenAI's API → value of `include` by which a reply has its results."""
+
+
+class ProviderToolClient(ModelClient):
+    """A client whose requests also offer tools that the provider runs, as far as the model's endpoint has them.
+
+    Each call of such a tool is recorded as a `provider_call` event. A request that fails after one is not sent again,
+    because the call may have changed something; the event of a call without a result has the status `unknown`.
+    """
+
+    def __init__(
+        self,
+        model: BaseChatModel,
+        schemas: Sequence[dict[str, Any]],
+        tools: Sequence[ProviderTool],
+        *,
+        endpoint: Endpoint,
+    ) -> None:
+        super().__init__(model, schemas, endpoint=endpoint)
+        self._provided = [tool for tool in tools if fits(tool, model, endpoint.rules)]
+        self.has_provider_tools = bool(self._provided)
+
+    async def ask(
+        self,
+        phase: Phase,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        quiet: bool,
+        schema: dict[str, Any] | None = None,
+        watch: StreamWatch | None = None,
+    ) -> AIMessage:
+        """Send one request and return the reply, as `ModelClient.ask` does.
+
+        Nothing is sent again after the provider has begun to run a tool.
+        """
+        # The watch is what forbids to send a request again.
+        watch = watch or StreamWatch()
+        return await super().ask(phase, request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
+
+    async def _ask(
+        self, bound: Binding, rendered: Sequence[BaseMessage], settings: LoopConfig, **options: Any
+    ) -> AIMessage:
+        """Send a rendered request, and record the calls of the provider's tools in its reply, however it ends."""
+        guard = _CallGuard(options["watch"], is_hidden=any(tool.api == "openai" for tool in self._provided))
+        config = merge_configs(ensure_config(), {"callbacks": [guard]})
+        token = var_child_runnable_config.set(config)
+        try:
+            reply = await super()._ask(bound, rendered, settings, **options)
+        except BaseException:
+            _record(guard.calls())
+            raise
+        finally:
+            var_child_runnable_config.reset(token)
+        calls = provider_calls(reply)
+        _record(calls)
+        metadata: dict[str, Any] = {}
+        if counted := _counted(calls):
+            metadata[PROVIDER_CALLS] = counted
+        if cited := citations_of(reply):
+            metadata[CITATIONS] = cited
+        if not metadata:
+            return reply
+        return reply.model_copy(update={"response_metadata": {**reply.response_metadata, **metadata}})
+
+    def _bind(
+        self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode
+    ) -> Binding:
+        bound = super()._bind(phase, settings, form, rules, mode=mode)
+        wanted = [_RESULTS[tool.name] for tool in self._provided if tool.api == "openai" and tool.name in _RESULTS]
+        if not wanted or not hasattr(bound.runnable, "include"):
+            return bound
+        given = bound.options.get("include") or bound.runnable.include or ()
+        return bound._replace(options={**bound.options, "include": [*dict.fromkeys([*given, *wanted])]})
+
+    def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:
+        """Return the tools to send, the provider's last, and the tool choice; an answer may use the provider's."""
+        schemas, choice = super()._offer(phase, rules) if self.schemas else ([], None)
+        return [*schemas, *(dict(tool.definition) for tool in self._provided)], choice
+
+
+class _CallGuard(AsyncCallbackHandler):
+    """Sees whether the provider runs a tool in a request, and keeps the pieces of the reply with such calls.
+
+    Args:
+        watch: The watch of the reply; from the first call on it is committed, so that the request is not repeated.
+        is_hidden: Whether LangChain's client reports a call only at its end, so that any piece of the reply may follow
+            the start of one.
+    """
+
+    run_inline = True
+    """LangChain calls the handler directly, without creating a task for each token."""
+
+    def __init__(self, watch: StreamWatch, *, is_hidden: bool) -> None:
+        self._watch = watch
+        self._is_hidden = is_hidden
+        self._pieces: list[AIMessageChunk] = []
+
+    async def on_llm_new_token(
+        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
+    ) -> None:
+        """Look for a call in a piece of the reply."""
+        message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
+        if not isinstance(message, AIMessageChunk):
+            return
+        if self._pieces or has_provider_call(message):
+            self._pieces.append(message)
+        if self._pieces or self._is_hidden:
+            self._watch.ran_tools = True
+
+    def calls(self) -> list[ProviderCall]:
+        """Return the calls of a reply that broke off; those without a result have the status `unknown`."""
+        if not self._pieces:
+            return []
+        first, *others = self._pieces
+        return provider_calls(first + others if others else first)
+
+
+def _record(calls: Sequence[ProviderCall]) -> None:
+    """Record an event for each call."""
+    for call in calls:
+        record_event("provider_call", **call)
+
+
+def _counted(calls: Sequence[ProviderCall]) -> Mapping[str, int]:
+    """Return how many calls of each tool the provider charges: those that did not fail."""
+    counted: dict[str, int] = {}
+    for call in calls:
+        if call["status"] != "error":
+            counted[call["name"]] = counted.get(call["name"], 0) + 1
+    return counted
