@@ -15,9 +15,17 @@ from tests.providers.rows import ROWS
 TEA = Source("https://tea.example/assam", "Teas of Assam")
 ANSWER = "Assam grows black tea."
 SEARCH = ProviderRun("search", "tea assam", TEA.title, TEA.url)
-OPENAI = ("openai-responses", "openai-responses-unstored")
-WEB_SEARCH: dict[str, Any] = dict.fromkeys(OPENAI, {"type": "web_search"})
+WEB_SEARCH: dict[str, Any] = {
+    "openai-responses": {"type": "web_search"},
+    "openai-responses-unstored": {"type": "web_search"},
+    "anthropic": {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
+    "anthropic-thinking": {"type": "web_search_20250305", "name": "web_search"},
+    "gemini-2.5": {"google_search": {}},
+    "gemini-3": {"google_search": {}},
+}
 """Row → the tool in the form of its API."""
+MIXED = [name for name in WEB_SEARCH if not name.startswith("gemini")]
+"""Rows that accept the provider's tools together with the agent's."""
 
 
 @pytest.fixture(params=[*WEB_SEARCH])
@@ -37,12 +45,9 @@ def reported(result: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["streamed", "whole"])
-@pytest.mark.parametrize("own", [False, True], ids=["alone", "with own tools"])
-async def test_a_search_of_the_provider_is_reported_with_its_sources(lab: Lab, whole: bool, own: bool) -> None:
-    if own and lab.row.name.startswith("gemini"):
-        pytest.skip("Gemini takes no tools of the agent beside its own")
-    given = [WEB_SEARCH[lab.row.name], *([weather] if own else [])]
-    session = lab.session(Reply(ANSWER, ran=(SEARCH,), sources=(TEA,)), tools=given, whole=whole)
+async def test_a_search_of_the_provider_is_reported_with_its_sources(lab: Lab, whole: bool) -> None:
+    reply = Reply(ANSWER, ran=(SEARCH,), sources=(TEA,))
+    session = lab.session(reply, tools=[WEB_SEARCH[lab.row.name]], whole=whole)
 
     text, result = await streamed(session, "Which tea?")
 
@@ -70,9 +75,8 @@ async def test_calls_and_results_of_the_provider_are_sent_back(lab: Lab) -> None
     assert "web_search" in str(lab.requests[-1].body["tools"]) or "googleSearch" in str(lab.requests[-1].body["tools"])
 
 
+@pytest.mark.parametrize("lab", MIXED, indirect=True)
 async def test_a_call_of_the_provider_may_precede_a_call_of_the_agent(lab: Lab) -> None:
-    if lab.row.name.startswith("gemini"):
-        pytest.skip("Gemini takes no tools of the agent beside its own")
     first = calls(("weather", {"city": "Paris"}), ran=(SEARCH,))
     session = lab.session(first, Reply(ANSWER, sources=(TEA,)), tools=[WEB_SEARCH[lab.row.name], weather])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
 from tests.providers.protocols.framing import pieces
+from tests.providers.provider_calls import anthropic_blocks, anthropic_citations
 from tests.providers.signatures import signature
 
 _KINDS: Mapping[str, Kind] = {
@@ -65,7 +66,8 @@ class Anthropic:
 
     def whole(self, reply: Reply, request: Request, shape: Any) -> Answer:
         """Return a message."""
-        body = {**_head(request), "content": _blocks(reply, shape), **_end(reply), "usage": _usage(reply)}
+        blocks = _blocks(reply, shape, len(request.messages))
+        body = {**_head(request), "content": blocks, **_end(reply), "usage": _usage(reply)}
         return Answer(200, json.dumps(body).encode(), headers={"request-id": "req_0"})
 
     def stream(self, reply: Reply, request: Request, shape: Any) -> Iterator[bytes]:
@@ -77,7 +79,7 @@ class Anthropic:
         yield _event({"type": "ping"})
         if shape is not None and shape.repeated_start:
             yield _event(started)
-        for index, block in enumerate(_blocks(reply, shape)):
+        for index, block in enumerate(_blocks(reply, shape, len(request.messages))):
             empty, deltas = _opened(block)
             yield _event({"type": "content_block_start", "index": index, "content_block": empty})
             for delta in deltas:
@@ -138,7 +140,9 @@ def _end(reply: Reply) -> dict[str, Any]:
 def _usage(reply: Reply) -> dict[str, Any]:
     # Tokens read from a cache are no part of the input tokens here.
     usage = reply.usage
+    searches = sum(run.kind == "search" for run in reply.ran)
     return {
+        **({"server_tool_use": {"web_search_requests": searches}} if searches else {}),
         "input_tokens": usage.input - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
@@ -146,13 +150,15 @@ def _usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _blocks(reply: Reply, shape: AnthropicShape | None) -> list[dict[str, Any]]:
+def _blocks(reply: Reply, shape: AnthropicShape | None, number: int) -> list[dict[str, Any]]:
     form = shape or AnthropicShape()
     blocks: list[dict[str, Any]] = []
     if reasoning := reply.reasoning or ("Let me think." if form.thinks else ""):
         blocks.append({"type": "thinking", "thinking": reasoning, "signature": signature(reasoning, form.maker)})
+    blocks += anthropic_blocks(reply.ran, number)
     if reply.text:
-        blocks.append({"type": "text", "text": reply.text})
+        cited = {"citations": anthropic_citations(reply.sources)} if reply.sources else {}
+        blocks.append({"type": "text", "text": reply.text, **cited})
     for call in reply.calls:
         id_ = call.id or f"toolu_{next(_NUMBERS):02d}"
         blocks.append({"type": "tool_use", "id": id_, "name": call.name, "input": call.parsed()})
@@ -162,8 +168,12 @@ def _blocks(reply: Reply, shape: AnthropicShape | None) -> list[dict[str, Any]]:
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a block as its start event has it, and the deltas that complete it."""
     if block["type"] == "text":
-        deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
-        return {**block, "text": ""}, deltas
+        deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+        cited = [{"type": "citations_delta", "citation": each} for each in block.get("citations") or ()]
+        # The API sends the citations of a block before its text.
+        return {**block, "text": "", **({"citations": []} if cited else {})}, [*cited, *deltas]
+    if block["type"].endswith("_result"):
+        return block, []
     if block["type"] == "thinking":
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
         return {**block, "thinking": "", "signature": ""}, [

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.providers.exchange import Answer, Call, Kind, Message, Part, Reply, Request, Tool
 from tests.providers.protocols.framing import pieces
+from tests.providers.provider_calls import gemini_grounding, gemini_parts
 from tests.providers.signatures import signature
 
 _PATH = re.compile(r".*/models/(?P<model>[^/:?]+):(?P<method>\w+)")
@@ -139,6 +140,7 @@ def _parts(reply: Reply, form: GeminiShape) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     if reply.reasoning:
         parts.append({"text": reply.reasoning, "thought": True})
+    parts += gemini_parts(reply.ran)
     if reply.text:
         parts.append({"text": reply.text})
     for number, call in enumerate(reply.calls):
@@ -159,6 +161,8 @@ def _response(reply: Reply, request: Request, parts: list[dict[str, Any]], *, fi
     candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if finish:
         candidate["finishReason"] = _FINISH.get(reply.reason, reply.reason)
+        if (grounding := gemini_grounding(reply.ran, reply.sources, reply.text)) is not None:
+            candidate["groundingMetadata"] = grounding
     counts = {
         "promptTokenCount": usage.input,
         # Thoughts are counted apart from the candidates.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tests.providers.exchange import Request
+from tests.providers.provider_calls import is_signed
 from tests.providers.rule import MISSING, Found, Rule, words
 from tests.providers.signatures import signature
 
@@ -27,12 +28,22 @@ _BLOCKS: Mapping[str, frozenset[str]] = {
     "thinking": frozenset({"thinking", "signature"}),
     "redacted_thinking": frozenset({"data"}),
     "tool_use": frozenset({"id", "name", "input", "caller"}),
+    "server_tool_use": frozenset({"id", "name", "input", "caller"}),
+    "mcp_tool_use": frozenset({"id", "name", "server_name", "input"}),
+    "web_search_tool_result": frozenset({"tool_use_id", "content", "caller"}),
+    "code_execution_tool_result": frozenset({"tool_use_id", "content", "caller"}),
+    "mcp_tool_result": frozenset({"tool_use_id", "content", "is_error"}),
 }
 """The types of blocks and their fields."""
 _OF_ROLE = {
     "user": ("text", "image", "document", "search_result", "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "assistant": (
+        *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"),
+        *("web_search_tool_result", "code_execution_tool_result", "mcp_tool_result"),
+    ),
 }
+_SERVER_TOOL = re.compile(r"(?P<name>web_search|web_fetch|code_execution)_\d{8}|mcp_toolset")
+"""Types of tools that Anthropic runs, and the names that they need."""
 _OF_RESULT = ("text", "image", "document", "search_result")
 _FIELDS = words(
     "model messages max_tokens system tools tool_choice temperature top_p top_k stream stop_sequences metadata"
@@ -97,6 +108,47 @@ def _calls_without_results(request: Request) -> Iterator[str]:
             )
 
 
+def _open_server_calls(request: Request) -> Iterator[str]:
+    turns = _turns(request)
+    for at, (index, _role, blocks) in enumerate(turns):
+        ended = {block.get("tool_use_id") for block in blocks}
+        for block in [*_of(blocks, "server_tool_use"), *_of(blocks, "mcp_tool_use")]:
+            # A paused turn, which is sent back at the end, may have an open call.
+            if block["id"] not in ended and at < len(turns) - 1:
+                name = block["name"]
+                yield (
+                    f"messages.{index}: `{name}` tool use with id `{block['id']}` was found without a corresponding "
+                    f"`{name}_tool_result` block"
+                )
+
+
+def _server_results(request: Request) -> Iterator[str]:
+    for index, _role, blocks in _turns(request):
+        called = {block["id"] for block in [*_of(blocks, "server_tool_use"), *_of(blocks, "mcp_tool_use")]}
+        for place, block in enumerate(blocks):
+            if not str(block.get("type")).endswith("_tool_result"):
+                continue
+            if block.get("tool_use_id") not in called:
+                yield f"messages.{index}.content.{place}: unexpected `tool_use_id` found in `{block['type']}` blocks"
+            if not is_signed(block):
+                yield f"messages.{index}.content.{place}: Invalid encrypted_content in search_result block"
+
+
+def _server_tools(request: Request) -> Iterator[str]:
+    for index, tool in enumerate(request.body.get("tools") or []):
+        if (kind := tool.get("type")) in (None, "custom"):
+            continue
+        found = _SERVER_TOOL.fullmatch(kind)
+        if found is None:
+            yield f"tools.{index}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
+        elif found["name"] and tool.get("name") != found["name"]:
+            yield f"tools.{index}.{kind}.name: Input should be '{found['name']}'"
+        elif kind == "mcp_toolset" and tool.get("mcp_server_name") not in {
+            server.get("name") for server in request.body.get("mcp_servers") or []
+        }:
+            yield f"tools.{index}: MCP server '{tool.get('mcp_server_name')}' not found in mcp_servers"
+
+
 def _results_without_calls(request: Request) -> Iterator[str]:
     called: set[str] = set()
     for index, _role, blocks in _turns(request):
@@ -155,8 +207,8 @@ def _empty_message(request: Request) -> Iterator[str]:
 
 def _prefill(request: Request) -> Iterator[str]:
     turns = _turns(request)
-    if not turns or turns[-1][1] != "assistant":
-        return
+    if not turns or turns[-1][1] != "assistant" or _of(turns[-1][2], "server_tool_use"):
+        return  # a turn that the provider paused is sent back as it is
     if _WITHOUT_PREFILL.search(request.model):
         yield "This model does not support assistant message prefill. The conversation must end with a user message."
     if turns[-1][2] and str(turns[-1][2][-1].get("text", "")).endswith((" ", "\n", "\t")):
@@ -180,7 +232,7 @@ def _repeated_ids(request: Request) -> Iterator[str]:
 
 
 def _names(request: Request) -> Iterator[str]:
-    names = [tool.get("name") or "" for tool in request.body.get("tools") or []]
+    names = [tool.get("name") or "" for tool in request.body.get("tools") or [] if tool.get("type") != "mcp_toolset"]
     for index, name in enumerate(names):
         if not _NAME.fullmatch(name):
             yield f"tools.{index}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
@@ -199,7 +251,8 @@ def _names(request: Request) -> Iterator[str]:
 
 def _schemas(request: Request) -> Iterator[tuple[str, Any]]:
     for index, tool in enumerate(request.body.get("tools") or []):
-        yield f"tools.{index}.custom.input_schema", tool.get("input_schema")
+        if tool.get("type") in (None, "custom"):
+            yield f"tools.{index}.custom.input_schema", tool.get("input_schema")
 
 
 def _root_combinators(request: Request) -> Iterator[str]:
@@ -453,6 +506,10 @@ _PIXELS = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x20\x01\0\0\x20\x
 _IMAGE: Block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXELS}}
 
 
+_SEARCH: Block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "tea"}}
+_FOUND: Block = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+
+
 def rules(maker: str = "anthropic") -> tuple[Rule, ...]:
     """Return the rules that a request may break; `maker` names the provider whose signatures are accepted."""
     unsigned = {"type": "thinking", "thinking": "t", "signature": ""}
@@ -474,6 +531,17 @@ def rules(maker: str = "anthropic") -> tuple[Rule, ...]:
         ),
         _rule("anthropic-13", _result_content, _hi(_called("toolu_1"), _result("toolu_1", content=[]))),
         _rule("anthropic-01", _calls_without_results, _hi(_called("toolu_1"), {"role": "user", "content": "hi"})),
+        _rule(
+            "anthropic-open-server-call",
+            _open_server_calls,
+            _hi({"role": "assistant", "content": [_SEARCH]}, {"role": "user", "content": "hi"}),
+        ),
+        _rule(
+            "anthropic-server-result",
+            _server_results,
+            _hi({"role": "assistant", "content": [{**_FOUND, "tool_use_id": "other"}]}),
+        ),
+        _rule("anthropic-server-tool", _server_tools, {"tools": [{"type": "web_search", "name": "web_search"}]}),
         _rule("anthropic-02", _results_without_calls, {"messages": [_result("toolu_1")]}),
         _rule(
             "anthropic-03",

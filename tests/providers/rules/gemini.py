@@ -255,6 +255,22 @@ def _answered(*parts: Part) -> dict[str, Any]:
     return {"role": "user", "parts": list(parts or [_RESPONSE])}
 
 
+def _mixed_tools(request: Request) -> Iterator[str]:
+    kinds = {re.sub(r"_(.)", lambda match: match[1].upper(), key) for tool in _tools(request) for key in tool}
+    if "functionDeclarations" in kinds and len(kinds) > 1:
+        yield (
+            "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function calling."
+            if request.model.startswith("gemini-3")
+            else "Tool use with function calling is unsupported by the model."
+        )
+    if unknown := kinds - {"functionDeclarations", "googleSearch", "codeExecution", "urlContext", "googleMaps"}:
+        yield f'Invalid JSON payload received. Unknown name "{min(unknown)}" at \'tools[0]\': Cannot find field.'
+
+
+def _tools(request: Request) -> list[dict[str, Any]]:
+    return request.body.get("tools") or []
+
+
 def _function(**function: Any) -> dict[str, Any]:
     return {"tools": [{"functionDeclarations": [{"name": "f", **function}]}]}
 
@@ -306,6 +322,7 @@ def rules(maker: str = "gemini") -> tuple[Rule, ...]:
             _thinking,
             {"model": "gemini-3-pro-preview", "generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}},
         ),
+        _rule("google-gemini-mixed", _mixed_tools, {"tools": [*_function()["tools"], {"googleSearch": {}}]}),
         _rule("google-gemini-26", _json_with_functions, {"model": "gemini-2.5-flash", **json_only, **_function()}),
     )
 
