@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from graph_agent import Session, create_graph_agent
+from tests.providers.emulator import Emulator
 from tests.providers.exchange import Reply
-from tests.providers.lab import Lab, calls, streamed, weather
+from tests.providers.lab import Lab, calls, in_order, streamed, weather
 from tests.providers.provider_calls import ProviderRun, Source
 from tests.providers.rows import ROWS
 
@@ -88,3 +91,60 @@ async def test_a_call_of_the_provider_may_precede_a_call_of_the_agent(lab: Lab) 
         ["Sunny in Paris, 21 degrees."],
         1,
     )
+
+
+@pytest.mark.parametrize("lab", ["anthropic", "openai-responses"], indirect=True)
+async def test_a_request_that_breaks_off_after_a_call_is_not_sent_again(lab: Lab) -> None:
+    cut = Reply(ANSWER, ran=(SEARCH,), cut_after=7)
+    session = lab.session(cut, Reply("Never asked."), tools=[WEB_SEARCH[lab.row.name]], config={"model_retries": 2})
+
+    result = await session.run("Which tea?")
+
+    assert (str(result.status), len(lab.requests)) == ("FAILED", 1)
+
+
+@pytest.mark.parametrize("lab", ["anthropic"], indirect=True)
+async def test_a_call_without_its_result_is_unknown(lab: Lab) -> None:
+    # Eight events: the start of the message, and the whole call.
+    session = lab.session(Reply(ANSWER, ran=(SEARCH,), cut_after=8), tools=[WEB_SEARCH["anthropic"]])
+
+    result = await session.run("Which tea?")
+
+    assert reported(result) == [
+        {"name": "web_search", "arguments": {"query": "tea assam"}, "status": "unknown", "content": ""}
+    ]
+    assert "web_search" in result.answer
+
+
+@pytest.mark.parametrize("lab", ["anthropic"], indirect=True)
+async def test_a_paused_turn_goes_on_with_its_calls(lab: Lab) -> None:
+    paused = Reply("", ran=(replace(SEARCH, has_result=False),), finish="pause_turn")
+    rest = Reply(ANSWER, sources=(TEA,))
+    session = lab.session(paused, rest, Reply("You are welcome."), tools=[WEB_SEARCH["anthropic"]])
+
+    first = await session.run("Which tea?")
+    second = await session.run("Thanks.")
+
+    assert (first.answer, second.answer, len(lab.requests)) == (ANSWER, "You are welcome.", 3)
+    assert lab.requests[1].body["messages"][-1]["content"][-1]["type"] == "server_tool_use"
+
+
+@pytest.mark.parametrize("lab", ["anthropic", "openai-responses", "gemini-3"], indirect=True)
+async def test_another_model_reads_calls_and_results_as_text(lab: Lab) -> None:
+    await lab.session(
+        Reply(ANSWER, ran=(SEARCH,), sources=(TEA,)), tools=[WEB_SEARCH[lab.row.name]], checkpointer=lab.saver
+    ).run("Which tea?")
+    other = next(row for row in ROWS if row.name == ("openai" if lab.row.name == "anthropic" else "anthropic"))
+    with Emulator(other, in_order(Reply("You are welcome."))) as emulator:
+        session = Session(create_graph_agent(lab.model_of(emulator), checkpointer=lab.saver), "s1")
+        answer = (await session.run("Thanks.")).answer
+
+    (sent,) = [message.text for message in emulator.requests[0].messages if message.role == "assistant"]
+    assert (answer, emulator.refusals, "tea assam" in sent, TEA.url in sent, ANSWER in sent) == (
+        "You are welcome.",
+        [],
+        True,
+        True,
+        True,
+    )
+    assert "encrypted" not in str(emulator.requests[0].body)
