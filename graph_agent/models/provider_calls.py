@@ -46,7 +46,11 @@ class ProviderCall(TypedDict):
 def has_provider_call(message: AIMessage) -> bool:
     """Whether a reply, or a piece of one, has a call of a tool that the provider runs."""
     content = message.content
-    return isinstance(content, list) and any(isinstance(each, dict) and each.get("type") in _CALLS for each in content)
+    if not isinstance(content, list):
+        return False
+    if any(isinstance(each, dict) and each.get("type") in _CALLS for each in content):
+        return True
+    return bool((message.response_metadata.get("grounding_metadata") or {}).get("web_search_queries"))
 
 
 def provider_calls(message: AIMessage) -> list[ProviderCall]:

@@ -90,9 +90,13 @@ class ProviderToolClient(ModelClient):
             metadata[PROVIDER_CALLS] = counted
         if cited := citations_of(reply):
             metadata[CITATIONS] = cited
-        if not metadata:
+        if not calls and not metadata:
             return reply
-        return reply.model_copy(update={"response_metadata": {**reply.response_metadata, **metadata}})
+        update: dict[str, Any] = {"response_metadata": {**reply.response_metadata, **metadata}}
+        if isinstance(text := reply.content, str):
+            # Only content blocks are converted for another model, which then receives the calls.
+            update["content"] = [{"type": "text", "text": text}] if text else []
+        return reply.model_copy(update=update)
 
     def _bind(
         self, phase: Phase, settings: LoopConfig, form: WireFormat | None, rules: WireRules, *, mode: Mode

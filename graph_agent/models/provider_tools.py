@@ -16,7 +16,9 @@ from graph_agent.base._compat import uses_responses_api
 from graph_agent.base.errors import ConfigError
 from graph_agent.models.wire.rules import ProviderApi, WireRules
 
-_OPENAI = re.compile(r"(web_search)(?:_preview)?(?:_\d{4}_\d\d_\d\d)?|file_search|code_interpreter|image_generation|mcp")
+_OPENAI = re.compile(
+    r"(web_search)(?:_preview)?(?:_\d{4}_\d\d_\d\d)?|file_search|code_interpreter|image_generation|mcp"
+)
 _ANTHROPIC = re.compile(r"(web_search|web_fetch|code_execution)_\d{8}|mcp_toolset|(tool_search)_tool_\w+_\d{8}")
 _GEMINI = frozenset(
     {"google_search", "google_search_retrieval", "google_maps", "code_execution", "url_context", "file_search"}
@@ -63,6 +65,11 @@ def read_provider_tools(given: object, where: str) -> list[ProviderTool]:
     kind = given.get("type")
     if isinstance(kind, str):
         if found := _OPENAI.fullmatch(kind):
+            if kind == "mcp" and given.get("require_approval") != "never":
+                raise ConfigError(
+                    f"{where}: OpenAI asks for approval before a call of this MCP server, and {_NO_APPROVAL} Set "
+                    "'require_approval': 'never', or connect the server with `open_mcp_tools`."
+                )
             name = str(given.get("server_label") or "mcp") if kind == "mcp" else found[1] or kind
             return [ProviderTool(name, "openai", given)]
         if found := _ANTHROPIC.fullmatch(kind):
@@ -75,7 +82,9 @@ def read_provider_tools(given: object, where: str) -> list[ProviderTool]:
             )
         return []
     # LangChain's client accepts one kind in each dict.
-    return [ProviderTool(key, "gemini", {key: given[key]}) for key in given] if given and given.keys() <= _GEMINI else []
+    return (
+        [ProviderTool(key, "gemini", {key: given[key]}) for key in given] if given and given.keys() <= _GEMINI else []
+    )
 
 
 _NO_APPROVAL = (

@@ -411,7 +411,7 @@ class AnswerUpdate:
         failed = self.reason == "failed"
         if not failed and not self.partial.text:
             self.partial = AIMessage(self._sentence())
-        events, messages = self.state["events"], self.state["messages"]
+        events, messages = [*self.state["events"], *self.events], self.state["messages"]
         report = failure_account(error, self.deps.prompts, events, messages, failed=failed)
         streamed = self.partial.text
         self.answer = failure_message(streamed, report, stop_reason=self.reason, kind=kind, id_=self.partial.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -389,12 +389,12 @@ def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     return list(_answers(events, "plan"))[::-1]
 
 
-def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]:
+def _answers(events: Sequence[StoredEvent], since: str, types: Collection[str] = _ANSWERS) -> Iterator[StoredEvent]:
     """Yield the events with results, newest first, back to the newest event of the type `since`."""
     for entry in reversed(events):
         if entry["type"] == since:
             return
-        if entry["type"] in _ANSWERS:
+        if entry["type"] in types:
             yield entry
 
 
@@ -413,14 +413,16 @@ def _value(entry: StoredEvent) -> Any:
 def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
     """Return the names of the newest input's calls by outcome, in the order of their results in the history.
 
+    Calls of tools that the model's provider ran are included.
+
     Args:
         events: The session's events, oldest first.
 
     Returns all four outcomes as keys, e.g. `{"finished": ["search"], "failed": [], "unknown": [], "skipped": []}`.
     """
     found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
-    for entry in _answers(events, "user_message"):
-        found[OUTCOMES[entry["status"]]].append(str(call_name(entry)))
+    for entry in _answers(events, "user_message", (*_ANSWERS, "provider_call")):
+        found[OUTCOMES[entry["status"]]].append(str(call_name(entry) or entry.get("name")))
     return {outcome: names[::-1] for outcome, names in found.items()}
 
 

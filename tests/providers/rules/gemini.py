@@ -264,7 +264,7 @@ def _mixed_tools(request: Request) -> Iterator[str]:
             else "Tool use with function calling is unsupported by the model."
         )
     if unknown := kinds - {"functionDeclarations", "googleSearch", "codeExecution", "urlContext", "googleMaps"}:
-        yield f'Invalid JSON payload received. Unknown name "{min(unknown)}" at \'tools[0]\': Cannot find field.'
+        yield f"Invalid JSON payload received. Unknown name \"{min(unknown)}\" at 'tools[0]': Cannot find field."
 
 
 def _tools(request: Request) -> list[dict[str, Any]]:

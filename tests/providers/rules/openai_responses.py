@@ -55,7 +55,9 @@ def _kind(item: Item) -> str:
 
 def _own(item: Item) -> bool:
     """Whether the model wrote an item."""
-    return _kind(item) in {"function_call", *_OF_PROVIDER} or (_kind(item) == "message" and item.get("role") == "assistant")
+    return _kind(item) in {"function_call", *_OF_PROVIDER} or (
+        _kind(item) == "message" and item.get("role") == "assistant"
+    )
 
 
 def _unanswered(request: Request) -> Iterator[Mapping[str, str]]:

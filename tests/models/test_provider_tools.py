@@ -1,0 +1,112 @@
+"""Which tools of a provider an agent accepts, and what their calls cost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.genai import types
+from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import AIMessage
+from langchain_google_genai import ChatGoogleGenerativeAI
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import ConfigError
+from tests.support.agents import echo
+
+KEY: Any = "k"
+GPT = ChatOpenAI(model="gpt-5", api_key=KEY)
+CLAUDE = ChatAnthropic(model="claude-sonnet-4-6", api_key=KEY)
+GEMINI = ChatGoogleGenerativeAI(model="gemini-3-pro-preview", api_key=KEY)
+SEARCH = {"type": "web_search"}
+OF_CLAUDE = {"type": "web_search_20250305", "name": "web_search"}
+RAN: list[Any] = [
+    {"type": "server_tool_call", "id": "s1", "name": "web_search", "args": {"query": "tea"}},
+    {"type": "server_tool_result", "tool_call_id": "s1", "status": "success", "output": "Assam"},
+    {"type": "server_tool_call", "id": "s2", "name": "web_search", "args": {"query": "rice"}},
+    {"type": "server_tool_result", "tool_call_id": "s2", "status": "error", "output": "unavailable"},
+    {"type": "text", "text": "Assam."},
+]
+
+
+def refusal(model: Any, tools: list[Any], **config: Any) -> str:
+    """Return the text of the error that an agent with these tools is refused with."""
+    with pytest.raises(ConfigError) as refused:
+        create_graph_agent(model, tools, config=LoopConfig(**config))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "tools"),
+    [
+        (GPT, [SEARCH, {"type": "code_interpreter", "container": {"type": "auto"}}, echo]),
+        (GPT, [{"type": "file_search", "vector_store_ids": ["vs_1"]}]),
+        (
+            GPT,
+            [{"type": "mcp", "server_label": "hotel", "server_url": "https://h.example", "require_approval": "never"}],
+        ),
+        (CLAUDE, [OF_CLAUDE, {"type": "code_execution_20250825", "name": "code_execution"}, echo]),
+        (CLAUDE, [{"type": "mcp_toolset", "mcp_server_name": "hotel"}]),
+        (GEMINI, [{"google_search": {}, "url_context": {}}]),
+        (GEMINI, [types.Tool(google_search=types.GoogleSearch())]),
+    ],
+    ids=["openai", "files", "openai's mcp", "anthropic", "anthropic's mcp", "gemini", "an object"],
+)
+def test_a_provider_that_has_the_tools_is_offered_them(model: Any, tools: list[Any]) -> None:
+    assert create_graph_agent(model, tools).builder.deps.client.has_provider_tools
+
+
+@pytest.mark.parametrize(
+    ("model", "tools", "config", "words"),
+    [
+        (CLAUDE, [SEARCH], {}, "is one of OpenAI's Responses API, and claude-sonnet-4-6 is served by 'anthropic'"),
+        (
+            ChatOpenAI(model="m", base_url="http://h.example/v1", api_key=KEY),
+            [SEARCH],
+            {},
+            "no tools that it runs itself",
+        ),
+        (ChatOpenAI(model="gpt-4o", api_key=KEY, use_responses_api=False), [SEARCH], {}, "needs the Responses API"),
+        (GEMINI, [{"google_search": {}}, echo], {}, "accepts no tools of the agent in a request"),
+        (GPT, [{"type": "websearch"}], {}, "is no tool"),
+        (GPT, [{"type": "function", "name": "f"}], {}, "is no tool"),
+        (CLAUDE, [{"type": "bash_20250124", "name": "bash"}], {}, "is not run by the provider, but by your program"),
+        (GPT, [{**SEARCH, "approve": True}], {}, "cannot wait for approval"),
+        (GPT, [SEARCH], {"approve": ["web_search"]}, "cannot wait for approval"),
+        (GPT, [SEARCH], {"approve": ["web_*"]}, "cannot wait for approval"),
+        (
+            GPT,
+            [{"type": "mcp", "server_label": "h", "server_url": "https://h.example"}],
+            {},
+            "'require_approval': 'never'",
+        ),
+        (GPT, [SEARCH], {"tool_calling": "wave"}, "asks for calls in the model's text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_tool_that_does_not_fit_is_refused_with_its_reason(
+    model: Any, tools: list[Any], config: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(model, tools, **config)
+
+
+def test_each_model_is_offered_the_tools_of_its_own_api() -> None:
+    agent = create_graph_agent(GPT, [SEARCH, OF_CLAUDE], config=LoopConfig(fallback_models=(CLAUDE,)))
+
+    models = agent.builder.deps.models
+    chain = asyncio.run(models.chain(agent.builder.deps.config))
+    assert [model.client.has_provider_tools for model in chain] == [True, True]
+
+
+async def test_calls_that_did_not_fail_are_counted_in_the_cost() -> None:
+    usage: Any = {"input_tokens": 1_000_000, "output_tokens": 0, "total_tokens": 1_000_000}
+    model = ScriptedChatModel([AIMessage(RAN, usage_metadata=usage)])
+    prices = {"scripted": {"input": 2.0, "output": 0.0, "provider_calls": {"web_search": 0.01}}}
+    agent = create_graph_agent(model, [SEARCH], config=LoopConfig(prices=prices), checkpointer=InMemorySaver())
+
+    result = await Session(agent, "s1").run("tea?")
+
+    assert (result.cost, result.answer) == (2.01, "Assam.")
