@@ -15,11 +15,11 @@ from langchain_core.runnables.config import ensure_config, merge_configs, var_ch
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import PROVIDER_CALLS, record_event
 from graph_agent.models.client import Mode, ModelClient, Phase
-from graph_agent.models.provider_calls import ProviderCall, citations_of, has_provider_call, provider_calls
-from graph_agent.models.provider_tools import ProviderTool, fits
+from graph_agent.models.provider_tools import ProviderTool, is_offered
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import Binding, WireFormat
 from graph_agent.models.wire.learn import Endpoint
+from graph_agent.models.wire.provider_calls import ProviderCall, citations_of, has_provider_call, provider_calls
 from graph_agent.models.wire.rules import WireRules
 from graph_agent.models.wire.traits import CITATIONS
 
@@ -47,7 +47,7 @@ class ProviderToolClient(ModelClient):
         endpoint: Endpoint,
     ) -> None:
         super().__init__(model, schemas, endpoint=endpoint)
-        self._provided = [tool for tool in tools if fits(tool, model, endpoint.rules)]
+        self._provided = [tool for tool in tools if is_offered(tool, model, endpoint.rules)]
         self.has_provider_tools = bool(self._provided)
 
     async def ask(

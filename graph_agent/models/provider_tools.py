@@ -135,17 +135,17 @@ def check_provider_tools(
     for tool in tools:
         if tool.name in taken and "name" in tool.definition:
             raise ConfigError(f"Two tools are named {tool.name!r}, of which the provider runs one; rename the other.")
-        if not any(fits(tool, model, rules) for _, model, rules in models):
+        if not any(is_offered(tool, model, rules) for _, model, rules in models):
             raise ConfigError(_refusal(tool, *models[0]))
     for name, model, rules in models:
-        if taken and not rules.provider_tools_mixed and any(fits(tool, model, rules) for tool in tools):
+        if taken and not rules.provider_tools_mixed and any(is_offered(tool, model, rules) for tool in tools):
             raise ConfigError(
                 f"{name} accepts no tools of the agent in a request with tools that the provider runs "
                 f"({', '.join(tool.name for tool in tools)}). Give these to a delegate that has no other tools."
             )
 
 
-def fits(tool: ProviderTool, model: BaseChatModel, rules: WireRules) -> bool:
+def is_offered(tool: ProviderTool, model: BaseChatModel, rules: WireRules) -> bool:
     """Whether a model's endpoint has a tool, and its client sends it there."""
     if tool.api not in rules.provider_tools:
         return False

@@ -84,13 +84,15 @@ def refuse_unknown_arguments(name: str, constructor: Callable[..., Any], given: 
 
 
 def build_graph(
-    model: BaseChatModel, tools: Sequence[BaseTool | Callable[..., Any]] | None = (), **options: Unpack[GraphOptions]
+    model: BaseChatModel,
+    tools: Sequence[BaseTool | Callable[..., Any] | Mapping[str, Any]] | None = (),
+    **options: Unpack[GraphOptions],
 ) -> GraphAgentBuilder:
     """Build an agent's graph from ready objects; the arguments are those of `create_graph_agent`, except these.
 
     Args:
         model: The chat model.
-        tools: LangChain tools, or callables with a docstring and type hints.
+        tools: LangChain tools, callables with a docstring and type hints, and tools that the provider runs.
         options: `cache` is the cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is
             LangGraph's own, for nodes. `warnings` returns the present problems of the arguments, reported as `warning`
             events at each input. `resolve` returns the chat model for a name in `model` and `fallback_models`, here and
@@ -150,7 +152,7 @@ GivenContextT = TypeVar("GivenContextT", default=AgentContext)
 @overload
 def create_graph_agent(
     model: BaseChatModel | str,
-    tools: Sequence[BaseTool | Callable[..., Any]] | None = (),
+    tools: Sequence[BaseTool | Callable[..., Any] | Mapping[str, Any]] | None = (),
     *,
     response_format: type[GivenResponseT] | ResponseStrategy[GivenResponseT] | None = None,
     context_schema: type[GivenContextT] | None = None,
@@ -161,7 +163,7 @@ def create_graph_agent(
 @overload
 def create_graph_agent(
     model: BaseChatModel | str,
-    tools: Sequence[BaseTool | Callable[..., Any]] | None = (),
+    tools: Sequence[BaseTool | Callable[..., Any] | Mapping[str, Any]] | None = (),
     *,
     response_format: dict[str, Any],
     context_schema: type[GivenContextT] | None = None,
@@ -172,7 +174,7 @@ def create_graph_agent(
 @overload
 def create_graph_agent(
     model: BaseChatModel | str,
-    tools: Sequence[BaseTool | Callable[..., Any]] | None = (),
+    tools: Sequence[BaseTool | Callable[..., Any] | Mapping[str, Any]] | None = (),
     *,
     response_format: UnionType,
     context_schema: type[GivenContextT] | None = None,
@@ -182,7 +184,7 @@ def create_graph_agent(
 
 def create_graph_agent(
     model: BaseChatModel | str,
-    tools: Sequence[BaseTool | Callable[..., Any]] | None = (),
+    tools: Sequence[BaseTool | Callable[..., Any] | Mapping[str, Any]] | None = (),
     *,
     delegates: Sequence[Delegate] = (),
     hooks: Sequence[LoopHook | Middleware] = (),
@@ -217,8 +219,9 @@ def create_graph_agent(
 
     Args:
         model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.
-        tools: LangChain tools, or callables with a docstring and type hints. The list of `open_mcp_tools` may
-            be passed unchanged: a `warning` event then reports each server that is down.
+        tools: LangChain tools, callables with a docstring and type hints, and tools that the model's provider runs, as
+            dicts in the form of its API, e.g. `{"type": "web_search"}`. The list of `open_mcp_tools` may be passed
+            unchanged: a `warning` event then reports each server that is down.
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
         hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
             the `langchain` package, which wraps model requests and tool calls, outermost first.

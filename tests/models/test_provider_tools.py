@@ -19,7 +19,7 @@ from tests.support.agents import echo
 
 KEY: Any = "k"
 GPT = ChatOpenAI(model="gpt-5", api_key=KEY)
-CLAUDE = ChatAnthropic(model="claude-sonnet-4-6", api_key=KEY)
+CLAUDE = ChatAnthropic(model_name="claude-sonnet-4-6", api_key=KEY, timeout=None, stop=None)
 GEMINI = ChatGoogleGenerativeAI(model="gemini-3-pro-preview", api_key=KEY)
 SEARCH = {"type": "web_search"}
 OF_CLAUDE = {"type": "web_search_20250305", "name": "web_search"}

@@ -16,8 +16,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 
 from graph_agent.base._internal.media import NAMES, data_of, described, media_of, mime_type_of, only_accepted
-from graph_agent.models.finish import is_paused
-from graph_agent.models.provider_calls import as_text, has_provider_call, without_open_calls
+from graph_agent.models.wire.provider_calls import has_provider_call, text_with_calls, without_unknown_calls
 from graph_agent.models.wire.rules import CallIds, WireRules
 from graph_agent.models.wire.text_form import as_text_history
 from graph_agent.models.wire.traits import CALL_FIELDS, REASONING_FIELDS, SOURCE, SPEAKER
@@ -153,9 +152,11 @@ def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], so
     calls = message.tool_calls
     if isinstance(content, list):
         if not (own and rules.reply_parts):
-            content = as_text(message) if has_provider_call(message) else message.text
-        elif rules.provider == "anthropic" and has_provider_call(message) and not is_paused(message):
-            content = without_open_calls(content)
+            content = text_with_calls(message) if has_provider_call(message) else message.text
+        elif rules.provider == "anthropic" and has_provider_call(message):
+            # A turn that is paused goes on with its open call.
+            is_paused = message.response_metadata.get("stop_reason") == "pause_turn"
+            content = content if is_paused else without_unknown_calls(content)
         elif not rules.text_parts and all(_is_text(block) for block in content):
             content = _joined(content)
     if calls:

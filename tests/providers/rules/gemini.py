@@ -259,7 +259,8 @@ def _mixed_tools(request: Request) -> Iterator[str]:
     kinds = {re.sub(r"_(.)", lambda match: match[1].upper(), key) for tool in _tools(request) for key in tool}
     if "functionDeclarations" in kinds and len(kinds) > 1:
         yield (
-            "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function calling."
+            "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function "
+            "calling."
             if request.model.startswith("gemini-3")
             else "Tool use with function calling is unsupported by the model."
         )

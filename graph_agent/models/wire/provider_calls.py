@@ -1,19 +1,19 @@
 """Reads the calls of tools that the provider ran, their results and the citations in a model's reply.
 
-LangChain converts the blocks of each provider to standard ones: `server_tool_call`, `server_tool_result`, and texts with
-`annotations`. Only the providers' own types are named here where a request sends them back.
+LangChain converts the blocks of each provider to standard ones: `server_tool_call`, `server_tool_result`, and texts
+with `annotations`. The providers' own types are named here only where a request sends them back.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from langchain_core.messages import AIMessage
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
-from graph_agent.models.citations import Citation
+from graph_agent.models.wire.citations import Citation
 
 _CALLS = frozenset(
     {
@@ -158,9 +158,8 @@ def citations_of(message: AIMessage) -> list[Citation]:
         if block["type"] != "text":
             continue
         text = str(block.get("text") or "")
-        for given in block.get("annotations") or ():
-            if given.get("type") == "citation":
-                found.append(_citation(given, begin, text))
+        annotations = [each for each in block.get("annotations") or () if each.get("type") == "citation"]
+        found += [_citation(each, begin, text) for each in annotations]
         begin += len(text)
     return found
 
@@ -168,8 +167,10 @@ def citations_of(message: AIMessage) -> list[Citation]:
 def _citation(given: Mapping[str, Any], begin: int, text: str) -> Citation:
     extras = given.get("extras") or {}
     title = given.get("title") or extras.get("filename")
-    named = {"url": given.get("url"), "title": title, "cited_text": given.get("cited_text")}
-    cited = Citation(**{name: str(value) for name, value in named.items() if value})  # type: ignore[typeddict-item]  # the names are those of the class
+    cited = Citation()
+    for name, value in (("url", given.get("url")), ("title", title), ("cited_text", given.get("cited_text"))):
+        if value:
+            cited[name] = str(value)  # type: ignore[literal-required]  # the names are those of the class
     start, end = given.get("start_index"), given.get("end_index")
     if isinstance(end, int):
         cited["start"], cited["end"] = begin + (start or 0), begin + end
@@ -179,7 +180,7 @@ def _citation(given: Mapping[str, Any], begin: int, text: str) -> Citation:
     return cited
 
 
-def as_text(message: AIMessage) -> str:
+def text_with_calls(message: AIMessage) -> str:
     """Return the text of a reply for another model: its text, with each call and each result in its place.
 
     Reasoning and encrypted parts are left out.
@@ -207,7 +208,7 @@ def _written(calls: Mapping[str, ProviderCall]) -> list[str]:
     return texts
 
 
-def without_open_calls(content: list[Any]) -> list[Any]:
+def without_unknown_calls(content: list[Any]) -> list[Any]:
     """Return content blocks in which each call without a result, which Anthropic's API refuses, is a text.
 
     The same object if each call has its result.
