@@ -153,3 +153,16 @@ class ClientResult(TypedDict):
     """The output: text, or LangChain content blocks."""
     status: str
     """`success`, or `error` if the tool failed."""
+
+
+class Citation(TypedDict, total=False):
+    """A source that a part of the answer names."""
+
+    url: str
+    title: str
+    start: int
+    """Index of the first character of the answer that the source supports; absent if the provider reports none."""
+    end: int
+    """Index behind the last character."""
+    cited_text: str
+    """The text of the source."""

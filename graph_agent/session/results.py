@@ -571,8 +571,8 @@ RunPart: TypeAlias = (
 ServedPart: TypeAlias = RunPart | StateValues
 """A part of `RunDriver.input_parts`."""
 if TYPE_CHECKING:
+    from graph_agent.base.types import Citation
     from graph_agent.core.state.model_requests import ModelRequest
-    from graph_agent.models.wire.citations import Citation
 
     Part: TypeAlias = RunPart | Done[ResponseT]
     """A part of `Session.stream`; a union tagged by `type`."""

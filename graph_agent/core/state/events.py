@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal import telemetry
-from graph_agent.base.types import Usage
+from graph_agent.base.types import Citation, Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
-from graph_agent.models.wire.citations import Citation
 
 if TYPE_CHECKING:
     from graph_agent.core.approvals.decisions import Decided

@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired
 from langchain_core.messages import AIMessage
 from typing_extensions import TypedDict
 
-from graph_agent.models.wire.citations import Citation
+from graph_agent.base.types import Citation
 
 _CALLS = frozenset(
     {
