@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-# Tests wait for processes a third of their time, so that two cores have work for three of them.
-WORKERS ?= 4
+# Tests wait for processes and limits of time: four workers use 70 % of two cores.
+WORKERS ?= 6
 SCALE ?= 5
 SEED ?= 1
 REPORT ?=
@@ -144,10 +144,10 @@ style: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.files_of_a_turn
 
 mypy: $(VENV)/.dev
-	$(BIN)/mypy graph_agent examples tests benchmarks scripts deploy proofs
+	$(RUN) $(BIN)/mypy graph_agent examples tests benchmarks scripts deploy proofs
 
 pyright: $(VENV)/.dev
-	$(BIN)/pyright
+	$(RUN) $(BIN)/pyright
 
 format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .

@@ -4,13 +4,14 @@
 an installation by pip, the names of the packages are printed in place of its output. SIGINT and SIGTERM are sent to
 the command and its process group. What still runs `GRACE_S` seconds later, or at a second signal, is ended; so is what
 the command leaves behind, such as a database server in a session of its own. Without Linux's /proc, only the process
-group is ended.
+group is ended. With the variable REPORT_CPU_TIME, the CPU time of all these processes is printed at the end.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 def main(command: list[str]) -> int:
     """Run a command; return its exit status, or 128 and the number of the signal that interrupted it."""
     received: list[int] = []
+    begun = time.monotonic()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         # Orphans become children of this process; and it ends with make, however make ends.
@@ -57,6 +59,10 @@ def main(command: list[str]) -> int:
     status = process.poll()
     for number in (signal.SIGTERM, signal.SIGKILL):
         _end(process, number)
+    if os.environ.get("REPORT_CPU_TIME"):
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = f"{used.ru_utime + used.ru_stime:.1f} s of CPU time in {time.monotonic() - begun:.1f} s"
+        sys.stderr.write(f"{' '.join(command)[:100]}: {spent}\n")
     if received:
         return 128 + received[0]
     return 1 if status is None else status if status >= 0 else 128 - status

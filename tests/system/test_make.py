@@ -61,6 +61,21 @@ def test_a_target_leaves_no_process_behind(tmp_path: Path, end: str, option: str
     assert left == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_the_cpu_time_of_a_target_and_its_processes_is_reported() -> None:
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {busy!r}], start_new_session=True)"
+    command = [sys.executable, ROOT / "scripts/supervise.py", sys.executable, "-c", f"{program}.wait()"]
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "REPORT_CPU_TIME": "1"}, check=True
+    )
+
+    found = re.search(r": ([\d.]+) s of CPU time in [\d.]+ s\n$", done.stderr)
+    assert found is not None, done.stderr
+    assert float(found[1]) >= 0.3
+
+
 def test_the_programs_of_all_targets_are_supervised() -> None:
     documented = re.findall(r"^([\w-]+):[^=\n]*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     running = [name for name in documented if name not in ("lint", "format", "clean")]
