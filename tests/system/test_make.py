@@ -65,7 +65,7 @@ def test_a_target_leaves_no_process_behind(tmp_path: Path, end: str, option: str
 def test_the_cpu_time_of_a_target_and_its_processes_is_reported() -> None:
     busy = "import time\nwhile time.process_time() < 0.3: pass"
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {busy!r}], start_new_session=True)"
-    command = [sys.executable, ROOT / "scripts/supervise.py", sys.executable, "-c", f"{program}.wait()"]
+    command = [sys.executable, str(ROOT / "scripts/supervise.py"), sys.executable, "-c", f"{program}.wait()"]
 
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "REPORT_CPU_TIME": "1"}, check=True
