@@ -16,6 +16,7 @@ from graph_agent.interfaces.cli.agent_file import doctor, graph, new
 from graph_agent.interfaces.cli.eval import eval_
 from graph_agent.interfaces.cli.feedback import feedback
 from graph_agent.interfaces.cli.inspection import events, report, trace
+from graph_agent.interfaces.cli.kube import kube
 from graph_agent.interfaces.cli.memory import edit_fact, forget, memory
 from graph_agent.interfaces.cli.replay import replay
 from graph_agent.interfaces.cli.run import chat, resume, run
@@ -79,6 +80,7 @@ for command in (
     new,
     doctor,
     graph,
+    kube,
     schema,
     serve,
     a2a,
