@@ -27,6 +27,9 @@ def sanitized(message: M) -> M:
     """
     content = message.content
     if isinstance(content, str):
+        # Most texts; `clean` examines the others.
+        if content.isascii() and "\x00" not in content:
+            return message
         safe = clean(content)
         return message if safe == content else message.model_copy(update={"content": safe})
     try:

@@ -167,36 +167,36 @@ class MessagesChannel(GrowingDelta):
     def _append_new(self, values: Sequence[Any]) -> bool:
         """Append the written messages and return True if all have new ids; otherwise change nothing and return
         False."""
-        if not isinstance(self.value, list) or (new := self._only_new(self.value, values)) is None:
+        if not isinstance(self.value, list):
             return False
+        new: list[Any] = []
+        for value in values:
+            new.extend(value) if isinstance(value, list) else new.append(value)
         if new:
+            if (ids := self._new_ids(self.value, new)) is None:
+                return False
             self.value = [*self.value, *new]
-            self._ids[1].update(map(_ID, new))
+            self._ids[1].update(ids)
             self._ids = self.value, self._ids[1]
         return True
 
-    def _only_new(self, state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
-        """Return the written messages as one list if each can just be appended; None if the reducer must apply them.
+    def _new_ids(self, state: list[AnyMessage], new: list[Any]) -> set[Any] | None:
+        """Return the ids of written messages if each can just be appended; None if the reducer must apply them.
 
         The reducer is needed for removals, message chunks, values that are no messages, and ids that are missing or
         taken.
         """
-        new: list[Any] = []
-        for value in values:
-            new.extend(value) if isinstance(value, list) else new.append(value)
-        if not new:
-            return new
-        ids = set()
-        for message in new:
-            if not isinstance(message, BaseMessage) or isinstance(message, BaseMessageChunk | RemoveMessage):
+        # A session's whole history comes through here when it is read, so that nothing is done for each message.
+        for kind in {*map(type, new)}:
+            if not issubclass(kind, BaseMessage) or issubclass(kind, BaseMessageChunk | RemoveMessage):
                 return None
-            ids.add(message.id)
+        ids = {*map(_ID, new)}
         if self._ids[0] is not state:
-            self._ids = state, set(map(_ID, state))
+            self._ids = state, {*map(_ID, state)}
         # Only messages with new ids can be appended without comparing them with the history.
         if None in ids or len(ids) != len(new) or not ids.isdisjoint(self._ids[1]):
             return None
-        return new
+        return ids
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
         """Rebuild the history from stored writes, oldest first; raise `DamagedSessionError` if messages are missing."""

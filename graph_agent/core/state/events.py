@@ -527,7 +527,10 @@ def seconds_since(ts: str) -> float:
 
 def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
     """Reducer of the `events` channel: return the events followed by the written ones, in order."""
-    return [*state, *(entry for write in writes for entry in write)]
+    joined = [*state]
+    for write in writes:
+        joined += write
+    return joined
 
 
 def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:

@@ -215,7 +215,8 @@ def guard_reads(saver: BaseCheckpointSaver[Any]) -> None:
             found = (yield "work", partial(cache.histories.restore, kept)) if kept else (yield "history", None)
             # The pruning may have stored full copies in the checkpoint itself before it removed the ancestors.
             found = {**found, **{name: {"seed": copied[name], "writes": []} for name in found if name in copied}}
-            is_whole, entries = cache.histories.is_whole(found, lengths), cache.histories.count(found)
+            entries = cache.histories.count(found)
+            is_whole = cache.histories.is_whole(found, entries, lengths)
             if is_whole and kept is None and cache.histories.is_long(found):
                 yield "work", partial(cache.histories.keep, target, found)
             # If the same was read twice, it is what the database holds.

@@ -39,6 +39,9 @@ _BYTES_A_STEP = 50_000
 """Bytes of a kept history whose reading takes as long as that of one checkpoint; a long history permits more steps."""
 _CHUNK = 2000
 """Entries from which a chunk is full; other threads wait while one is pickled, about 5 ms."""
+_LISTS = frozenset({"messages", "events"})
+"""Channels whose consecutive lists of entries are kept as one list: thousands of short lists take longer to read and to
+replay. Reducers of users' own channels may depend on where one write ends."""
 
 Chunks = tuple[bytes, ...]
 """Pickled lists of values, oldest first."""
@@ -193,7 +196,7 @@ class HistoryCache:
             if newer:
                 is_full = not chunks or channel.last >= _CHUNK
                 sealed, last = (channel.writes, []) if is_full else (channel.writes[:-1], chunks[-1])
-                tail, left = _pickled([*last, *newer])
+                tail, left = _pickled([*last, *newer], name)
                 channel = _Channel(channel.copy, (*sealed, *tail), left)  # noqa: PLW2901 - its newer version
             extended[name] = channel
             values = [value for chunk in (*chunks, newer) for value in chunk]
@@ -214,15 +217,15 @@ class HistoryCache:
             for name, each in history.items()
         }
 
-    @classmethod
-    def is_whole(cls, history: History, lengths: Mapping[str, int]) -> bool:
+    @staticmethod
+    def is_whole(history: History, entries: Mapping[str, int], lengths: Mapping[str, int]) -> bool:
         """Whether each channel has as many entries as its checkpoint records; a channel without a recorded length is
         whole.
 
-        `lengths` are channel → recorded number of entries. The messages are rebuilt if the numbers differ, which takes
-        time.
+        `entries` are the numbers that `count` returned, `lengths` the recorded ones, by channel. The messages are
+        rebuilt if the two differ, which takes time.
         """
-        for name, number in cls.count(history).items():
+        for name, number in entries.items():
             if number == lengths.get(name, number):
                 continue
             # Messages may have been replaced or removed, which only their replay shows.
@@ -256,8 +259,8 @@ class HistoryCache:
                 return
             values = [value for _, _, value in each["writes"]]
             try:
-                copy = _pickled(copied)[0] if "seed" in each else None
-                writes, last = _pickled(values)
+                copy = _pickled(copied, name)[0] if "seed" in each else None
+                writes, last = _pickled(values, name)
             except (pickle.PicklingError, TypeError, AttributeError):
                 return
             channels[name] = _Channel(copy, writes, last)
@@ -286,10 +289,11 @@ def _key(at: _Checkpoint, channels: Iterable[str]) -> tuple[str, str, tuple[str,
     return at.thread_id, at.namespace, tuple(sorted(channels))
 
 
-def _pickled(values: Sequence[Any]) -> tuple[Chunks, int]:
-    """Return values as pickled chunks, and the number of entries in the last chunk, 0 for no values.
+def _pickled(values: Sequence[Any], channel: str) -> tuple[Chunks, int]:
+    """Return the values of a channel as pickled chunks, and the number of entries in the last chunk, 0 for no values.
 
-    A value that is a list counts its elements: pruning stores many entries as one write.
+    A value that is a list counts its elements: pruning stores many entries as one write. In a chunk of a channel of
+    `_LISTS`, consecutive lists are joined.
     """
     chunks: list[list[Any]] = []
     entries = 0
@@ -297,8 +301,14 @@ def _pickled(values: Sequence[Any]) -> tuple[Chunks, int]:
         if not chunks or entries >= _CHUNK:
             chunks.append([])
             entries = 0
-        chunks[-1].append(value)
-        entries += len(value) if isinstance(value, list) else 1
+        chunk, is_list = chunks[-1], isinstance(value, list)
+        if not (is_list and channel in _LISTS):
+            chunk.append(value)
+        elif chunk and isinstance(chunk[-1], list):
+            chunk[-1] += value
+        else:
+            chunk.append([*value])
+        entries += len(value) if is_list else 1
     return tuple(pickle.dumps(chunk, 5) for chunk in chunks), entries
 
 
