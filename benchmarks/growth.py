@@ -25,7 +25,7 @@ from benchmarks import harness
 from benchmarks.harness import RATIO_COLUMNS, Scale, Table, Trial, Work, plain, ratio_row
 from benchmarks.long_session import BATCH, build, build_before_prunings
 from benchmarks.waves import one_wave
-from benchmarks.work import REPLY, CountingModel
+from benchmarks.work import REPLY, CountingModel, begin
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, prune
 from graph_agent.server.serve import SERVE_THRESHOLDS
@@ -72,17 +72,22 @@ async def building(scale: Scale) -> Table:
     return Table("Building an agent", note, RATIO_COLUMNS, rows)
 
 
-def _answering(url: str, *, has_answered: bool) -> Trial:
-    """One input of a stored session, in a process that has answered another one, or has read nothing."""
+def answering(url: str, *, has_answered: bool = True) -> Trial:
+    """Return a trial of one input of a stored session, in a process that has answered another one, or has read
+    nothing."""
 
     @asynccontextmanager
     async def trial() -> AsyncIterator[Work]:
         async with open_saver(url) as saver:
-            model = ScriptedChatModel([REPLY], cycle=True)
-            session = Session(create_graph_agent(model, checkpointer=saver), "s")
+            session = Session(create_graph_agent(CountingModel(), checkpointer=saver), "s")
+
+            def work() -> Any:
+                begin(0)
+                return session.run("And now?")
+
             if has_answered:
-                await session.run("What is the value?")
-            yield lambda: session.run("And now?")
+                await work()
+            yield work
 
     return trial
 
@@ -96,7 +101,7 @@ async def next_inputs(scale: Scale) -> Table:
             await build(file, scale.size(nominal))
             url = f"sqlite:///{file}"
             costs = await harness.interleaved(
-                {"first": _answering(url, has_answered=False), "next": _answering(url, has_answered=True)}, scale
+                {"first": answering(url, has_answered=False), "next": answering(url, has_answered=True)}, scale
             )
             for name, aim in (("first", ""), ("next", "≤ 0.30")):
                 rows.append(ratio_row(f"{nominal:,} turns, {name} input", costs, name, "first", aim=aim, unit="input"))

@@ -8,6 +8,7 @@ each round.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -65,10 +66,20 @@ class _Framework:
 
 
 @contextmanager
-def _started(module: str) -> Iterator[_Framework]:
+def started(module: str, tree: Path = ROOT) -> Iterator[_Framework]:
+    """Start the process of a framework for a `with` block.
+
+    Args:
+        module: Module of `benchmarks.peer_agents`.
+        tree: The checkout whose source it runs, which for this framework may be an older one.
+    """
     python = sys.executable if module in _OWN else str(python_of(module))
     command = [python, "-m", "benchmarks.peer_worker", module]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    # The source of another checkout comes before the installed one.
+    env = None if tree == ROOT else {**os.environ, "PYTHONPATH": str(tree)}
+    with subprocess.Popen(
+        command, cwd=tree, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield _Framework(process)
         finally:
@@ -78,9 +89,10 @@ def _started(module: str) -> Iterator[_Framework]:
 Frameworks = Mapping[str, _Framework]
 
 
-def _rounds(
+def rounds_of(
     frameworks: Frameworks, scale: Scale, turns: int, sessions: int = 1, *, stores: bool = False
 ) -> dict[str, list[dict[str, float]]]:
+    """Run a job with each framework in turn, in rounds whose order rotates; return the costs of each."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in frameworks}
     names = list(frameworks)
     since, rounds = time.monotonic(), 0
@@ -101,22 +113,22 @@ async def tables(scale: Scale) -> list[Table]:
     """Compare all frameworks; at the smallest scale, those of this environment."""
     with ExitStack() as stack:
         chosen = {name: module for name, module in NAMES.items() if module in _OWN or not scale.tiny}
-        frameworks = {name: stack.enter_context(_started(module)) for name, module in chosen.items()}
+        frameworks = {name: stack.enter_context(started(module)) for name, module in chosen.items()}
         for framework in frameworks.values():
             framework.run(scale.size(20))  # the first run pays for its imports
         turns: list[list[str]] = []
         for nominal in (10, 50, 200):
-            found = _rounds(frameworks, scale, scale.size(nominal))
+            found = rounds_of(frameworks, scale, scale.size(nominal))
             turns += _rows(f"{nominal} turns", found, scale.size(nominal))
         late = {name: Spread.of([run["late"] for run in runs]) for name, runs in found.items()}
         sessions = scale.size(100)
-        many = _rows("100 sessions of 5 turns", _rounds(frameworks, scale, scale.size(5), sessions), 5 * sessions)
+        many = _rows("100 sessions of 5 turns", rounds_of(frameworks, scale, scale.size(5), sessions), 5 * sessions)
         storing = {name: framework for name, framework in frameworks.items() if framework.stores}
         stored: list[list[str]] = []
         sizes: list[list[str]] = []
         for nominal in (50, 200):
             size = scale.size(nominal)
-            found = _rounds(storing, scale, size, stores=True)
+            found = rounds_of(storing, scale, size, stores=True)
             stored += _rows(f"{nominal} turns", found, size)
             for name, framework in storing.items():
                 kilobytes = found[name][0]["stored"] / size - len(REPLY) - RESULT_CHARS

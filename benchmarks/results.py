@@ -27,6 +27,7 @@ from tests.support.postgres_server import binaries
 RESULTS = Path(__file__).parent / "RESULTS.md"
 MODULES = (
     "instructions",
+    "cpu",
     "turns",
     "sessions",
     "peers",
@@ -45,6 +46,8 @@ MODULES = (
 )
 _SAME_COUNT = 1.02
 """Factor up to which a count of instructions is the same."""
+_SAME_TIME = 1.05
+"""Factor up to which a ratio of times is the same, beyond its quartiles."""
 _VERSIONS = ("langgraph", "langchain-core", "langchain", "pydantic", "fastapi", "uvicorn", "a2a-sdk")
 _INTRODUCTION = """\
 # Benchmark results
@@ -93,7 +96,8 @@ def run(module: str, seconds: float) -> list[Table]:
 def worse(recorded: str, tables: list[Table]) -> list[str]:
     """Name the rows whose ratio became worse than recorded.
 
-    A ratio with quartiles is worse if its lower quartile is above the recorded upper one; a count, if it rose by 2 %.
+    A ratio with quartiles is worse if its lower quartile is more than 5 % above the recorded upper one; a count, if it
+    rose by 2 %.
 
     Args:
         recorded: A module's part of the page.
@@ -119,7 +123,7 @@ def _spread(columns: list[str], row: list[str]) -> tuple[float, float] | None:
     try:
         if "quartiles" in cells:
             low, high = map(float, cells["quartiles"].split("–"))
-            return low, high
+            return low, high * _SAME_TIME
         ratio = float(cells["ratio"])
     except (KeyError, ValueError):
         return None

@@ -86,7 +86,9 @@ async def first_input(scale: Scale) -> Table:
     return Table("First input of an agent", note, RATIO_COLUMNS, rows)
 
 
-def _saved(turns: int, scale: Scale) -> dict[str, Trial]:
+def saved_trials(turns: int, scale: Scale) -> dict[str, Trial]:
+    """Return a trial of one input with a saver for each variant, by its label; that of LangChain's agent is
+    `create_agent`."""
     own: Opener = functools.partial(own_saver, url=scale.url)
 
     def ours(effect: Any) -> Any:
@@ -105,7 +107,7 @@ async def with_saver(scale: Scale) -> Table:
     rows: list[list[str]] = []
     for nominal in (50, 200):
         turns = scale.size(nominal)
-        costs = await harness.interleaved(_saved(turns, scale), scale)
+        costs = await harness.interleaved(saved_trials(turns, scale), scale)
         for name in costs:
             aim = _SAVED_AIMS.get((name, nominal), "")
             rows.append(ratio_row(f"{nominal} turns, {name}", costs, name, _CA, aim=aim, per=turns))

@@ -1,0 +1,110 @@
+"""CPU time of a turn in a few minutes, as `make bench-quick` compares it: `python -m benchmarks.cpu`.
+
+Instructions do not show what caches, allocations and system calls cost. These comparisons are few and short; the other
+modules have more of them. If the repository has a tag of a release, or `BENCH_AGAINST` names a commit, its turns are
+compared, too: its source runs in a process of its own, with the packages of this environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import harness
+from benchmarks.growth import answering
+from benchmarks.harness import RATIO_COLUMNS, Scale, Table, ratio_row
+from benchmarks.long_session import build
+from benchmarks.peers import ROOT, rounds_of, started
+from benchmarks.streaming import stream_trial
+from benchmarks.turns import saved_trials
+from benchmarks.work import create_agent_session, graph_agent_session, sessions_trial
+
+_CA = "create_agent"
+_OWN = "graph-agent"
+_TOKENS = 1_000
+_AIMS = {10: "≤ 0.80", 50: "≤ 0.68", 200: "≤ 0.56"}
+
+
+async def turns(scale: Scale) -> Table:
+    """Compare turns without a saver, and turns of 50 with each."""
+    rows: list[list[str]] = []
+    for nominal, aim in _AIMS.items():
+        size, repeats = scale.size(nominal), max(1, 50 // nominal)
+        trial = functools.partial(sessions_trial, repeats=repeats)
+        trials = {
+            _CA: trial(functools.partial(create_agent_session, size)),
+            _OWN: trial(functools.partial(graph_agent_session, size)),
+        }
+        costs = await harness.interleaved(trials, scale)
+        rows.append(ratio_row(f"{nominal} turns without a saver", costs, _OWN, _CA, aim=aim, per=size * repeats))
+    size = scale.size(50)
+    stored = saved_trials(size, scale)
+    costs = await harness.interleaved(stored, scale)
+    rows += [ratio_row(f"50 turns, {name}", costs, name, _CA, per=size) for name in stored if name != _CA]
+    tokens = scale.size(_TOKENS)
+    costs = await harness.interleaved({name: stream_trial(name, tokens) for name in (_CA, _OWN)}, scale)
+    row = ratio_row("an answer of 1,000 tokens", costs, _OWN, _CA, aim="≤ 0.75", per=tokens, unit="token")
+    note = "As the tables of `turns` and `streaming`; ratios to `create_agent`, on LangGraph's saver if stored."
+    return Table("CPU time, in short", note, RATIO_COLUMNS, [*rows, row])
+
+
+async def long_history(scale: Scale) -> Table:
+    """Compare the next input of a long session with that of a short one."""
+    with tempfile.TemporaryDirectory() as folder:
+        trials = {}
+        for nominal in (300, 3_000):
+            file = Path(folder) / f"{nominal}.db"
+            await build(file, scale.size(nominal))
+            trials[f"{nominal:,} turns"] = answering(f"sqlite:///{file}")
+        costs = await harness.interleaved(trials, scale)
+    few, many = trials
+    row = ratio_row(f"{many}, to {few}", costs, many, few, aim="≤ 2", unit="input")
+    note = "A stored session gets its next input, without calls, in SQLite."
+    return Table("The next input of a long session, in short", note, RATIO_COLUMNS, [row])
+
+
+def since_release(scale: Scale) -> list[Table]:
+    """Compare turns with those of the last release, or of the commit in `BENCH_AGAINST`; empty if there is neither."""
+    commit = os.environ.get("BENCH_AGAINST") or _git("describe", "--tags", "--abbrev=0").decode().strip()
+    if not commit or scale.tiny:
+        return []
+    rows: list[list[str]] = []
+    with ExitStack() as stack:
+        tree = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, "graph_agent", "nodes", "benchmarks"))) as source:
+            source.extractall(tree, filter="data")
+        both = {
+            "now": stack.enter_context(started("graph_agent")),
+            "then": stack.enter_context(started("graph_agent", tree)),
+        }
+        for size, stores in ((10, False), (50, False), (200, False), (50, True)):
+            costs = {
+                name: [harness.Cost(run["cpu"], run["wall"]) for run in runs]
+                for name, runs in rounds_of(both, scale, size, stores=stores).items()
+            }
+            label = f"{size} turns, {'own SQLite saver, reading tool' if stores else 'no saver'}"
+            rows.append(ratio_row(label, costs, "now", "then", aim="≤ 1.03", per=size))
+    return [Table(f"CPU time since {commit}", "Ratios to the same work of that commit.", RATIO_COLUMNS, rows)]
+
+
+def _git(*arguments: str) -> bytes:
+    """Return the output of a git command in this checkout; empty if it fails, or there is no git."""
+    if shutil.which("git") is None:
+        return b""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False).stdout
+
+
+async def tables(scale: Scale) -> list[Table]:
+    """Run all comparisons of this module."""
+    return [await turns(scale), await long_history(scale), *since_release(scale)]
+
+
+if __name__ == "__main__":
+    harness.main(tables, __doc__)
