@@ -39,6 +39,8 @@ from langgraph.pregel._messages import graph_namespace
 from langgraph.pregel._write import ChannelWrite
 from langgraph.types import Send
 
+from graph_agent.base._internal.sync_bridge import await_in_context
+
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools, or a request, needs them.
     from langchain_core.language_models import BaseChatModel
@@ -429,8 +431,8 @@ class _UnobservedNode(RunnableSeq):
         else:
             context = copy_context()
             context.run(var_child_runnable_config.set, config)
-            # A task, as LangGraph makes: the node's context variables stay its own.
-            output = await asyncio.create_task(node.ainvoke(input, config, **kwargs), context=context)
+            # The node's context variables stay its own, as in the task that LangGraph makes, which costs more.
+            output = await await_in_context(node.ainvoke(input, config, **kwargs), context)
         for writer in writers:
             output = await writer.ainvoke(output, config)
         return output
