@@ -461,8 +461,9 @@ def _prepare(saver: BaseCheckpointSaver[Any]) -> None:
 
 
 def _of_result(config: RunnableConfig | None, kwargs: Mapping[str, Any]) -> RunnableConfig | None:
-    """Return the config of a run of which LangGraph gives only the result to the caller."""
-    return config if kwargs.get("stream_mode", "values") != "values" else _with_fields(config, hides_nodes=True)
+    """Return the config of a run of which LangGraph gives only the result to the caller, and reads the whole stream."""
+    hides_nodes = kwargs.get("stream_mode", "values") == "values"
+    return _with_fields(config, readership=ConsumerTracker(), **({"hides_nodes": True} if hides_nodes else {}))
 
 
 def _with_fields(config: RunnableConfig | None, **fields: Any) -> RunnableConfig:

@@ -137,9 +137,11 @@ class AgentDeps:
         Raises:
             ConfigError: The context or a change is invalid.
         """
-        own = effective_config(
-            self.config, runtime.context, self.context_schema, loop.get("config_overrides"), loop.get("approve", ())
-        )
+        changed, approve = loop.get("config_overrides"), loop.get("approve", ())
+        own = self.config
+        # Each node of each run comes through here.
+        if runtime.context is not None or changed or approve:
+            own = effective_config(own, runtime.context, self.context_schema, changed, approve)
         # A delegate must not spend more than the delegating session has left.
         remaining = config["configurable"].get(BUDGET_LEFT)
         return tighten_limits(own, remaining) if remaining else own
@@ -207,7 +209,7 @@ class AgentDeps:
 
         An agent without tools plans for its hooks only, and gains nothing from a second request.
         """
-        return settings.finalize != "compose" or not self.toolbox
+        return settings.finalize != "compose" or not self.toolbox.names
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
         """Whether planning replies are streamed as produced: they may be the answer, and no guard (middleware or hook
@@ -229,7 +231,7 @@ class AgentDeps:
     @property
     def plans(self) -> bool:
         """Whether the agent plans before it answers: it has tools, delegates or hooks, or middleware may add tools."""
-        return bool(self.toolbox) or bool(self.hooks) or self.runs_added_tools
+        return bool(self.toolbox.names or self.hooks) or self.runs_added_tools
 
     def prompt(self, added: str) -> PromptContent:
         """Return the system prompt of a request: the agent's own, followed by another text in a paragraph of its
@@ -282,8 +284,7 @@ def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     Raises:
         ConfigError: A client tool has the name of another tool, or the response schema is invalid.
     """
-    context = coerce_context(runtime.context, deps.context_schema)
-    if context is None:
+    if runtime.context is None or (context := coerce_context(runtime.context, deps.context_schema)) is None:
         return deps
     tools = [context.client_tools, context.client_calls]
     if not (any(tools) or context.instructions or context.response_schema):

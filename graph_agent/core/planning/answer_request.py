@@ -70,7 +70,7 @@ async def ask_for_answer(
         return with_text(reply, answer)
 
     # With a schema, the reply is streamed only if the provider enforces it.
-    visibility = _visibility(request, free=schema is None and bool(request.deps.toolbox))
+    visibility = _visibility(request, free=schema is None and bool(request.deps.toolbox.names))
     reply = await exchange.send(request, ask, purpose="answer", visibility=visibility)
     exchange.count(usage_of(reply, request.settings.prices), reply.usage_metadata)
     return reply

@@ -106,13 +106,13 @@ def may_correct(request: NextRequest) -> bool:
     loop = request.loop
     tried = loop.get("recovery", {}).get("asked_in_text")
     worked = loop["waves"] or loop.get("request_only_messages") or request.model.name in loop.get("native_tools", ())
-    return bool(request.deps.toolbox) and not tried and not worked
+    return bool(request.deps.toolbox.names) and not tried and not worked
 
 
 def seeks_markup(request: NextRequest) -> bool:
     """Whether markup of a call in an answer is one that the model's server should have parsed, so that it is cut
     off."""
-    return bool(request.deps.toolbox) and (request.mode != "native" or not request.model.is_known)
+    return bool(request.deps.toolbox.names) and (request.mode != "native" or not request.model.is_known)
 
 
 def _schema_of_plan(request: NextRequest) -> dict[str, Any] | None:

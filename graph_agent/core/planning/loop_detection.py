@@ -13,7 +13,6 @@ Parts of loop detection in other files:
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -185,7 +184,7 @@ def recent_calls(
     newest_wave: frozenset[str] | None = None
     indexes: dict[str, int] = {}
     tools: set[str] = set()
-    polls = functools.cache(lambda name: marks(name).get("poll"))
+    polls: dict[str, bool] = {}
     read = 0
     for entry in reversed(events):
         kind = entry["type"]
@@ -201,7 +200,9 @@ def recent_calls(
         elif (call := named_call(entry, cache)) is not None:
             read += 1
             name, key = call
-            if polls(name):
+            if name not in polls:
+                polls[name] = bool(marks(name).get("poll"))
+            if polls[name]:
                 continue
             result = answers.pop(entry["id"], None)
             given = () if result is None else (result,)

@@ -216,7 +216,7 @@ class NextRequest:
     def _system(self) -> AnyMessage | None:
         """Return the system message: the agent's own prompt and the framework's instructions; None without either."""
         deps, added = self.deps, ""
-        if deps.toolbox:
+        if deps.toolbox.names:
             planner = self.planner if self.mode == "wave" else self.settings.planner
             added = deps.instructions(self.settings, self.mode, planner)
         prompt = deps.prompt(added)
@@ -225,10 +225,10 @@ class NextRequest:
     def closing(self) -> list[AnyMessage]:
         """Return the message that asks for the answer; empty for an agent without tools and response format."""
         deps = self.deps
-        if not deps.toolbox and deps.response is None:
+        if not deps.toolbox.names and deps.response is None:
             return []
         schema = deps.response.json_schema if deps.response else None
-        plan = bool(deps.toolbox) and self.mode == "wave"
+        plan = bool(deps.toolbox.names) and self.mode == "wave"
         return [HumanMessage(deps.prompts.render("finalize", schema=schema, plan=plan))]
 
     def answer_messages(self, tail: Sequence[AnyMessage] = ()) -> SafeMessages:

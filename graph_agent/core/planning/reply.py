@@ -321,7 +321,7 @@ def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[A
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()
     # Most answers begin with prose, and need no parsing.
-    if not deps.toolbox or not may_begin_with_call(body):
+    if not deps.toolbox.names or not may_begin_with_call(body):
         return answer
     if mode == "wave" and (planned := answer_of_plans(body)) is not None:
         return without_sentinel(planned)

@@ -100,32 +100,32 @@ class LiveTools:
         found: dict[int, Any] = {
             id(source): source for tool in tools if (source := getattr(tool, "source", None)) is not None
         }
-        self._sources: list[ToolSource] = list(found.values())
+        self.sources: list[ToolSource] = list(found.values())
         given = {id(tool) for tool in tools}
         self._chosen = [
             None if all(id(tool) in given for tool in source) else {tool.name for tool in source if id(tool) in given}
-            for source in self._sources
+            for source in self.sources
         ]
         """For each source, the names of the tools given; None if all were given, so that later ones are included."""
-        followed = {id(tool) for source in self._sources for tool in source}
+        followed = {id(tool) for source in self.sources for tool in source}
         # A copy that the user has changed is none of its source's tools.
         self._fixed = [tool for tool in tools if id(tool) not in followed]
-        self.lists_change = any(source.lists_change for source in self._sources)
+        self.lists_change = any(source.lists_change for source in self.sources)
         """Whether a source announces changes, which may add tools that write."""
 
     @property
     def versions(self) -> tuple[int, ...]:
         """The version of each source, in order; the tuple differs after any change."""
-        return tuple(source.version for source in self._sources)
+        return tuple(source.version for source in self.sources)
 
     @property
     def pending(self) -> bool:
         """Whether an announced change of a source is not yet in the source's list."""
-        return any(source.pending for source in self._sources)
+        return any(source.pending for source in self.sources)
 
     async def wait_for_changes(self) -> None:
         """Wait until the announced changes of all sources are in their lists, for a few seconds at most."""
-        await asyncio.gather(*(source.wait_for_changes() for source in self._sources if source.pending))
+        await asyncio.gather(*(source.wait_for_changes() for source in self.sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
         """Return the present tools: those without a source first, then those of each source, of a selection only its
@@ -134,7 +134,7 @@ class LiveTools:
         A source's tool whose name another tool or `taken` has is left out, with a warning in the log.
         """
         tools = {tool.name: tool for tool in self._fixed}
-        for source, chosen in zip(self._sources, self._chosen, strict=True):
+        for source, chosen in zip(self.sources, self._chosen, strict=True):
             for tool in list(source):
                 if chosen is not None and tool.name not in chosen:
                     continue
@@ -257,9 +257,6 @@ class Toolbox:
         self._live = LiveTools([])
         self._versions = self._live.versions
 
-    def __bool__(self) -> bool:
-        return bool(self.names)
-
     def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
         """Return a copy that also offers client tools, which the caller of a run executes.
 
@@ -292,7 +289,8 @@ class Toolbox:
     @property
     def needs_refresh(self) -> bool:
         """Whether `refresh` may change the offer: a source is outdated, or a delegate's description is fetched late."""
-        return bool(self._late) or self.outdated
+        # Asked before each request; few agents have sources.
+        return bool(self._late) or (bool(self._live.sources) and self.outdated)
 
     async def refresh(self) -> bool:
         """Take over changes of the sources and the current descriptions of delegates; return whether `schemas` changed.
