@@ -14,7 +14,7 @@ from graph_agent.base._compat import is_observed
 from graph_agent.base.usage import add_usage
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.planning.answer import AnswerUpdate
-from graph_agent.core.planning.plan_edits import handoff_command
+from graph_agent.core.planning.handoffs import handoff_command
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.state.schema import PlanState
 

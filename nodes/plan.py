@@ -25,6 +25,7 @@ from graph_agent.base.settings.response_format import is_json
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import LimitMetError
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
+from graph_agent.core.planning.approval_decisions import report_edits
 from graph_agent.core.planning.background import receive_background
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.failures import failure_event
@@ -42,7 +43,6 @@ from graph_agent.core.planning.plan_edits import (
     apply_after_wave,
     apply_edits,
     continue_after_edit,
-    report_edits,
     start_calls,
     start_waiting_calls,
 )

@@ -17,8 +17,8 @@ from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.base.tool_names import PLAN_TOOL
 from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.loop_hooks import sort_hooks
-from graph_agent.core.planning.background import wait_tools
 from graph_agent.core.planning.planner import agentic_loop_from_env
+from graph_agent.core.planning.wait_tool import wait_tools
 from graph_agent.core.state.custom_state import HookedPlanState, custom_state
 from graph_agent.core.state.schema import AgentState, PlanState
 from graph_agent.core.tools.argument_checks import checked_delegates, checked_hooks, checked_tools

@@ -4,7 +4,8 @@ Parts of approvals in other files:
 
 - `nodes/plan.py`: the rules `take_input_or_wave`, which applies decisions, and `continue_wave`, which asks what
   delegations ask
-- `core/planning/plan_edits.py`: `start_calls` holds calls of a plan, and `apply_decisions` applies the decisions
+- `core/planning/plan_edits.py`: `start_calls` holds calls of a plan
+- `core/planning/approval_decisions.py`: `apply_decisions` applies the decisions, `report_edits` shows them to the model
 - `nodes/approve.py`: `approve_node` asks a person
 - `core/execution/approvals.py`: `held_calls`, the part at a call; `answered_approvals`, for requests of middleware
 - `core/state/schema.py`: the keys `awaiting_approval` and `approve` of the loop

@@ -1,10 +1,9 @@
 """Processes results and questions of background delegations: tasks of delegates that go on while the agent continues.
 
-Makes the tool by which the model waits for them, too.
-
 Parts of background tasks in other files:
 
 - `nodes/plan.py`: the rule `receive_notes`, which receives results between two steps
+- `core/planning/wait_tool.py`: `wait_tools`, the tool by which the model waits for them
 - `core/tools/delegation.py`: `BackgroundDelegate`, the protocol; `started_in_background`
 - `core/execution/delegate_call.py`: the part at a call, which starts a task
 - `core/state/channels.py`: `BackgroundTask`, stored in the state field `remote`
@@ -15,13 +14,9 @@ Parts of background tasks in other files:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
-from langchain_core.tools import BaseTool, StructuredTool
-from pydantic import Field
-
-from graph_agent.base._compat import read_running_state
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegation_name
@@ -29,9 +24,9 @@ from graph_agent.base.types import NO_USAGE, Call
 from graph_agent.core.planning.update import PlanUpdate
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import stored_value
-from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask, RemoteState
+from graph_agent.core.state.channels import NOTHING_REMOTE, BackgroundTask
 from graph_agent.core.state.events import event
-from graph_agent.core.tools.delegation import BackgroundDelegate, Delegate, DelegationResult
+from graph_agent.core.tools.delegation import BackgroundDelegate, DelegationResult
 from graph_agent.core.tools.output import fenced, source_of
 from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.tools.truncation import truncate_output
@@ -110,35 +105,3 @@ def _report(update: PlanUpdate, id_: str, task: BackgroundTask, result: Delegati
     update.events.append(recorded)
     update.add_notice(text)
     update.change_remote(background={id_: result.background})
-
-
-WAIT_TOOL = "wait_for_background"
-"""Name of the tool."""
-_LONGEST_S = 600
-"""Maximum seconds of one wait."""
-_DESCRIPTION = (
-    "Wait until one of the tasks that you have delegated with background=true ends or asks something. Its result "
-    "follows as a notice."
-)
-
-
-def wait_tools(delegates: Sequence[Delegate]) -> list[BaseTool]:
-    """Return the tool that waits until a background task stops; an empty list if no delegate has background tasks."""
-    if not (known := {one.name: one for one in delegates if isinstance(one, BackgroundDelegate) and one.background}):
-        return []  # making a tool takes milliseconds
-
-    async def wait(seconds: Annotated[float, Field(ge=0, le=_LONGEST_S)] = 60) -> str:
-        remote: RemoteState = read_running_state(["remote"]).get("remote") or NOTHING_REMOTE
-        tasks = [task for task in remote.get("background", {}).values() if task["delegate"] in known]
-        if not tasks:
-            return "No task runs in the background."
-        waits = [asyncio.ensure_future(known[task["delegate"]].wait(task)) for task in tasks]
-        try:
-            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
-        return f"{len(done)} of {len(tasks)} background tasks stopped within {seconds:g} s."
-
-    marks = {"effect": "read", "poll": True, "timeout_s": _LONGEST_S + 60}
-    return [StructuredTool.from_function(coroutine=wait, name=WAIT_TOOL, description=_DESCRIPTION, metadata=marks)]

@@ -1,4 +1,4 @@
-"""Requests decisions on planned calls, and applies decisions, edits of the plan, and the effects after a wave.
+"""Starts the calls of a plan, asks for decisions on them, and applies edits of the plan and the effects after a wave.
 
 The tasks of a resumed wave run their calls as stored in the messages. This module handles the rest: calls without a
 task, results without an event, and a message that providers would refuse.
@@ -7,55 +7,33 @@ task, results without an event, and a message that providers would refuse.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
-from langgraph.types import Command
+from langchain_core.messages import AIMessage
 
-from graph_agent.base._internal.text import excerpt, to_json_safe
+from graph_agent.base._internal.text import to_json_safe
 from graph_agent.base.input_messages import new_user_messages
-from graph_agent.base.types import STATUS_OF, Call, SessionStatus
+from graph_agent.base.types import Call, SessionStatus
 from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.execution.approvals import held_calls
-from graph_agent.core.execution.open_calls import (
-    CurrentWave,
-    current_wave,
-    newest_calls,
-    removed_events,
-    results_in_order,
-)
+from graph_agent.core.execution.open_calls import CurrentWave, current_wave, removed_events, results_in_order
+from graph_agent.core.planning.approval_decisions import apply_decisions
 from graph_agent.core.planning.reply import read_reply
 from graph_agent.core.planning.update import AT_LIMIT, PlanUpdate
 from graph_agent.core.runs.run import WorkStoppedError
-from graph_agent.core.state.call_events import (
-    Handoff,
-    answer_event,
-    answers_of_wave,
-    approval_progress,
-    is_structured,
-    since_plan,
-)
+from graph_agent.core.state.call_events import answer_event, answers_of_wave, approval_progress
 from graph_agent.core.state.channels import status_event
-from graph_agent.core.state.events import StoredEvent, event, is_own, request_event
-from graph_agent.core.state.messages import open_calls, order_results
-from graph_agent.core.state.schema import PlanState
-from graph_agent.core.tools.invoke import parent_command
+from graph_agent.core.state.events import StoredEvent, event, request_event
+from graph_agent.core.state.messages import open_calls
 from graph_agent.core.tools.toolbox import Toolbox, planned_fault
-from graph_agent.core.waves.references import escaped
 from graph_agent.core.waves.schema import Selection
 from graph_agent.models.sanitize import without_call_blocks
 from graph_agent.models.stream_filters import is_blank
 
 _CYCLE = "Not run: it needs calls that need it."
 _STOPPED = "Not run: the run was stopped before the approval policy had decided."
-REJECTED = "Not run: a person rejected this call."
-_SHOWN_CHARS = 500
-"""Characters of a call's arguments in a notice."""
-_NO_REASON = "Do not repeat it unless the user asks for it."
 
 
 async def start_calls(
@@ -155,91 +133,6 @@ def _ask(update: PlanUpdate, held: list[HeldCall], wave: Sequence[StoredEvent]) 
     update.events.append(request_event(held, step))
     for call in held:
         update.task.runtime.stream_writer(approval_progress(call["name"], step))
-
-
-def apply_decisions(update: PlanUpdate) -> None:
-    """Apply a person's decisions: replace edited calls in the messages, and add the results of calls that do not run.
-
-    Approved calls, edited calls and undecided calls stay open. Nothing happens if no decision was awaited.
-    """
-    if not update.loop.get("awaiting_approval"):
-        return
-    decisions = _newest_decisions(update.state["events"])
-    edits = {entry["id"]: entry for entry in decisions if entry["decision"] == "edit"}
-    message, _ = newest_calls(update.history)
-    if edits and message is not None:
-        literal = is_structured(since_plan(update.state["events"]))
-        calls = [_edited(call, edits, literal=literal) for call in message.tool_calls]
-        edited = message.model_copy(update={"tool_calls": calls})
-        update.replace_history([edited if one is message else one for one in update.history])
-    for entry in decisions:
-        if entry["decision"] in ("reject", "respond"):
-            result, recorded = _result(entry, update.loop["step"])
-            update.add_message(result)
-            update.events.append(recorded)
-
-
-def report_edits(update: PlanUpdate) -> None:
-    """Add a notice for the model of the calls of the finished wave that a person edited, if any.
-
-    The messages hold the edited calls only, so that the model would otherwise take them for its own.
-    """
-    requested: dict[str, HeldCall] = {}
-    edits: list[dict[str, str]] = []
-    for entry in since_plan(update.state["events"]):
-        if is_own(entry, "approval_request"):
-            requested |= {call["id"]: call for call in entry["calls"]}
-        elif is_own(entry, "approval_decision") and entry["decision"] == "edit":
-            planned = requested[entry["id"]]
-            ran = _shown(entry.get("edited_name", planned["name"]), entry["arguments"])
-            edits.append({"planned": _shown(planned["name"], planned["arguments"]), "ran": ran})
-    if not edits:
-        return
-    update.add_notice(update.deps.prompts.render("edited_calls", edits=edits))
-
-
-def _shown(name: str, arguments: dict[str, Any]) -> str:
-    """Return a call as text: its name and the beginning of its arguments as JSON."""
-    return f"{name} {excerpt(json.dumps(arguments, ensure_ascii=False), _SHOWN_CHARS)}"
-
-
-def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """Return the decisions since the newest request of the agent's own policy, oldest first."""
-    found: list[StoredEvent] = []
-    for entry in reversed(events):
-        if is_own(entry, "approval_request"):
-            break
-        if is_own(entry, "approval_decision"):
-            found.append(entry)
-    return found[::-1]
-
-
-def _edited(call: ToolCall, edits: dict[str, dict[str, Any]], *, literal: bool) -> ToolCall:
-    """Return a call as a person edited it; unchanged without an edit.
-
-    Args:
-        call: The call of the model's message.
-        edits: Call id → `approval_decision` event with the edit.
-        literal: Whether references may stand in arguments, so that `${` in edited values is escaped.
-    """
-    edit = edits.get(call["id"] or "")
-    if edit is None:
-        return call
-    # A person reads and writes values, so that `${` in them starts no reference.
-    arguments = escaped(edit["arguments"]) if literal else edit["arguments"]
-    return {**call, "name": edit.get("edited_name", call["name"]), "args": arguments}
-
-
-def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """Return the message and the event of a call that a person rejected or answered."""
-    id_, name, message = decision["id"], decision["name"], decision.get("message")
-    if decision["decision"] == "reject":
-        reason = f"Reason: {message}" if message else _NO_REASON
-        result = ToolMessage(f"{REJECTED} {reason}", tool_call_id=id_, name=name, status="error")
-    else:
-        result = ToolMessage(message or "", tool_call_id=id_, name=name, status="success")
-    call: Call = {"id": id_, "name": name, "arguments": {}}
-    return result, answer_event(call, result, step, decision["decided_by"])
 
 
 async def apply_edits(update: PlanUpdate) -> None:
@@ -362,36 +255,3 @@ def apply_after_wave(update: PlanUpdate) -> None:
         update.skip([(call, _HANDED_OFF) for call in update.loop["waiting"]])
         update.loop["waiting"] = []
         update.conclude({"stop_reason": "completed", "handoffs": handoffs})
-
-
-def handoff_command(state: PlanState) -> Command[Any] | None:
-    """Return the command of `finalize` for a handoff (a tool's command to the parent graph); None without one.
-
-    The first command closes the input without an answer and runs `finalize` again; the second leaves for the parent
-    graph. LangGraph drops the writes of a task that leaves, so the closing update needs a superstep of its own.
-
-    Args:
-        state: The state of `finalize`.
-    """
-    outcome = state["loop"]["outcome"]
-    if outcome is None or not (handoffs := outcome.get("handoffs")):
-        return None
-    if state["status"] != SessionStatus.RUNNING:
-        return parent_command([_with_results(handoff, state["messages"]) for handoff in handoffs])
-    status = STATUS_OF["completed"].value
-    closed = status_event(state["status"], status, state["loop"]["step"])
-    update = {"status": status, "stop_reason": "completed", "events": [closed]}
-    return Command(update=update, goto="finalize")
-
-
-def _with_results(handoff: Handoff, history: Sequence[AnyMessage]) -> Handoff:
-    """Return a handoff whose conversation, if it gives one on, has the results of all calls of the wave."""
-    update: list[tuple[str, Any]] = []
-    for name, value in handoff["update"]:
-        if name == "messages" and isinstance(value, list) and any(isinstance(each, AIMessage) for each in value):
-            answered = {each.tool_call_id for each in value if isinstance(each, ToolMessage)}
-            results = [each for each in history if isinstance(each, ToolMessage) and each.tool_call_id not in answered]
-            update.append((name, order_results([*value, *results])))
-        else:
-            update.append((name, value))
-    return {"goto": handoff["goto"], "update": update}

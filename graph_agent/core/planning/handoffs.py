@@ -1,0 +1,49 @@
+"""Leaves the agent for the parent graph, to which a tool's command has handed the conversation off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langgraph.types import Command
+
+from graph_agent.base.types import STATUS_OF, SessionStatus
+from graph_agent.core.state.call_events import Handoff
+from graph_agent.core.state.channels import status_event
+from graph_agent.core.state.messages import order_results
+from graph_agent.core.state.schema import PlanState
+from graph_agent.core.tools.invoke import parent_command
+
+
+def handoff_command(state: PlanState) -> Command[Any] | None:
+    """Return the command of `finalize` for a handoff (a tool's command to the parent graph); None without one.
+
+    The first command closes the input without an answer and runs `finalize` again; the second leaves for the parent
+    graph. LangGraph drops the writes of a task that leaves, so the closing update needs a superstep of its own.
+
+    Args:
+        state: The state of `finalize`.
+    """
+    outcome = state["loop"]["outcome"]
+    if outcome is None or not (handoffs := outcome.get("handoffs")):
+        return None
+    if state["status"] != SessionStatus.RUNNING:
+        return parent_command([_with_results(handoff, state["messages"]) for handoff in handoffs])
+    status = STATUS_OF["completed"].value
+    closed = status_event(state["status"], status, state["loop"]["step"])
+    update = {"status": status, "stop_reason": "completed", "events": [closed]}
+    return Command(update=update, goto="finalize")
+
+
+def _with_results(handoff: Handoff, history: Sequence[AnyMessage]) -> Handoff:
+    """Return a handoff whose conversation, if it gives one on, has the results of all calls of the wave."""
+    update: list[tuple[str, Any]] = []
+    for name, value in handoff["update"]:
+        if name == "messages" and isinstance(value, list) and any(isinstance(each, AIMessage) for each in value):
+            answered = {each.tool_call_id for each in value if isinstance(each, ToolMessage)}
+            results = [each for each in history if isinstance(each, ToolMessage) and each.tool_call_id not in answered]
+            update.append((name, order_results([*value, *results])))
+        else:
+            update.append((name, value))
+    return {"goto": handoff["goto"], "update": update}
