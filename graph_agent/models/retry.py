@@ -58,6 +58,7 @@ from graph_agent.models.streaming import (
 )
 from graph_agent.models.waits import may_retry, requested_wait_s
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
+from graph_agent.models.wire.fragments import with_blank_arguments
 from graph_agent.models.wire.openai_stream import joined_text
 from graph_agent.models.wire.usage import reports_differences
 
@@ -345,7 +346,8 @@ class _Attempt(TokenTimeout):
 
     def begin(self) -> None:
         super().begin()
-        self._reader = ReplyReader(sums_usage=self._sums_usage)
+        # Made with the first chunk, because most replies of a run without a reader are whole.
+        self._reader: ReplyReader | None = None
         self._readers: dict[UUID | None, ReplyReader] = {}
         self._newest: BaseMessage | None = None
         if self._decoder is not None:
@@ -392,12 +394,12 @@ class _Attempt(TokenTimeout):
         arguments become valid ones. A reply whose stream ended inside a call, or may have, is marked in its metadata;
         see `mark_incomplete`.
         """
-        readers = dict.fromkeys([self._reader, *self._readers.values()])
+        readers = dict.fromkeys([*([self._reader] if self._reader is not None else []), *self._readers.values()])
         arguments = [raw for reader in readers for raw in reader.calls.arguments]
         reply = mark_incomplete(reply, arguments, streamed=self.streamed)
         for reader in readers:
             reply = reader.read(reply)
-        return reply
+        return reply if readers else with_blank_arguments(reply)
 
     def _is_taken(self, id_: str | None) -> bool:
         # The ids of a long request are collected only for an id that LangChain has not just made.
@@ -411,6 +413,8 @@ class _Attempt(TokenTimeout):
             return  # of a model that passes on the chunks of another one
         self._newest = message
         # In place: LangChain makes the reply from these chunks, and the message stream has queued them.
+        if self._reader is None:
+            self._reader = ReplyReader(sums_usage=self._sums_usage)
         self._reader.receive(message)
         if self._decoder is not None and isinstance(content := message.content, str) and content:
             message.content = self._decoder(content)

@@ -225,12 +225,14 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
     ) -> AsyncGenerator[Any, None]:
         """Lock the session, admit the input, run the graph, and yield its chunks; raise as `astream` describes."""
         configurable = self._checked_configurable(config)
-        self._check_input(input, configurable)
+        saver = self._saver_of(configurable)
+        check_input(input, self.builder.input_schema.__annotations__, stored=saver is not None)
+        self._check_custom_state(input)
         if config is not None and self._answers_a_checkpoint(input, config):
             _check_open(await self.aget_state(config))
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run, observed(run, self.name):
-            run.is_unobserved = self._is_unobserved(configurable, kwargs)
+            run.is_unobserved = saver is None and self._is_unobserved(configurable, kwargs)
             run.identity.agent_name = self.name if self.name not in _UNNAMED else None
             try:
                 input = await self._admit(input, configurable, run)
@@ -240,9 +242,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
                 for stored_chunk in stored_chunks(stored.state, self.output_channels, kwargs):
                     yield stored_chunk
                 return
-            await self._check_session(input, configurable)
+            await self._check_session(input, configurable, saver)
             run.fence.claims = _may_resume(input, configurable)
-            await self._check_start(configurable)
+            if saver is not None:
+                await check_start(saver, configurable)
             if not _sets_durability(kwargs) and not inherits_durability(configurable):
                 run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""), loop=asyncio.get_running_loop())
             if kwargs.get("control") is not None:
@@ -295,7 +298,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
             await self._admit(None, configurable, run)
-            await self._check_start(configurable)
+            if (saver := self._saver_of(configurable)) is not None:
+                await check_start(saver, configurable)
             return await super().abulk_update_state(self._with_run(config, configurable, run), supersteps)
 
     def _answers_a_checkpoint(self, given: Any, config: RunnableConfig) -> bool:
@@ -306,13 +310,6 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             and bool(config.get("configurable", {}).get("checkpoint_id"))
             and isinstance(self.checkpointer, BaseCheckpointSaver)
         )
-
-    def _check_input(self, given: Any, configurable: dict[str, Any]) -> None:
-        """Raise `InputError` for an input that no run can use; the message names the right call, or the faulty
-        field.
-        """
-        check_input(given, self.builder.input_schema.__annotations__, stored=self._saver_of(configurable) is not None)
-        self._check_custom_state(given)
 
     def _check_custom_state(self, given: Any) -> None:
         """Raise `InputError` for values of own state fields, in an input or an update, that are not plain."""
@@ -330,12 +327,14 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
             self, self.checkpointer, given, configurable, run, resumes=_resumes(given, configurable)
         )
 
-    async def _check_session(self, given: Any, configurable: dict[str, Any]) -> None:
+    async def _check_session(
+        self, given: Any, configurable: dict[str, Any], saver: BaseCheckpointSaver[Any] | None
+    ) -> None:
         """Raise `InputError` for an input that continues nothing, and own fields that a reducer cannot combine with the
-        stored ones.
+        stored ones. `saver` is the saver of the run; None if nothing is stored.
         """
         own = self.builder.own
-        update, saver = given.update if isinstance(given, Command) else given, self._saver_of(configurable)
+        update = given.update if isinstance(given, Command) else given
         fields = self.builder.input_schema.__annotations__
         is_new = begins(given, fields, hooked=bool(self.builder.deps.hook_set))
         reduced = isinstance(update, Mapping) and not own.reduced.keys().isdisjoint(update)
@@ -354,11 +353,6 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         for update in [update for superstep in supersteps for update in superstep]:
             self._check_custom_state(update[0])
 
-    async def _check_start(self, configurable: dict[str, Any]) -> None:
-        """Check the checkpoint that a run starts from; raise `InputError` if it does not exist."""
-        if saver := self._saver_of(configurable):
-            await check_start(saver, configurable)
-
     def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
         """Return the saver of a run: a nested run uses that of the surrounding run; None if nothing is stored."""
         if self.checkpointer is False:
@@ -369,8 +363,8 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
 
     def _is_unobserved(self, configurable: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a run stores nothing, and its caller does not see which node wrote what, so that nodes may take
-        shortcuts.
+        """Whether the caller of a run does not see which node wrote what, so that nodes may take shortcuts; asked only
+        for a run that stores nothing.
         """
         asked = kwargs.get("stream_mode") or self.stream_mode
         modes = {asked} if isinstance(asked, str) else set(asked)
@@ -378,7 +372,6 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         breakpoints = [kwargs.get(f"interrupt_{when}") or getattr(self, f"interrupt_{when}_nodes") for when in _WHEN]
         return (
             modes <= hidden
-            and self._saver_of(configurable) is None
             and not is_nested(configurable)
             and not any(breakpoints)
             and not (kwargs.get("debug") or self.debug or kwargs.get("print_mode"))
