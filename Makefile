@@ -191,8 +191,8 @@ bench: $(VENV)/.dev  ## Run all benchmarks, in about fifteen minutes, install fo
 	$(RUN) $(BIN)/python -m benchmarks.results
 	$(RUN) $(BIN)/python -m benchmarks.page
 
-bench-quick: $(VENV)/.dev  ## Count the instructions of a turn; fail if a ratio became worse than recorded. Needs valgrind.
-	$(RUN) $(BIN)/python -m benchmarks.results --check --only instructions
+bench-quick: $(VENV)/.dev  ## Count the instructions of a turn, and compare its CPU time with create_agent's; fail if a ratio became worse than recorded. Needs valgrind. BENCH_AGAINST= compares with a commit, too.
+	$(RUN) $(BIN)/python -m benchmarks.results --check --only instructions cpu --seconds 6
 
 dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \

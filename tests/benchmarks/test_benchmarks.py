@@ -63,10 +63,10 @@ def test_rows_that_became_worse_than_their_recorded_quartiles_are_named() -> Non
     recorded = results.section("turns", table(0.5, 0.6, 1.0), "2026-01-01")
 
     assert [
-        results.worse(recorded, table(*new)) for new in ((0.58, 0.7, 1.01), (0.61, 0.7, 1.03), (0.3, 0.4, 0.9))
+        results.worse(recorded, table(*new)) for new in ((0.62, 0.7, 1.01), (0.64, 0.7, 1.03), (0.3, 0.4, 0.9))
     ] == [
         [],
-        ["Times: a turn: 0.61–0.70, recorded 0.50–0.60", "Counts: turn: 1.03–1.05, recorded 1.00–1.02"],
+        ["Times: a turn: 0.64–0.70, recorded 0.50–0.63", "Counts: turn: 1.03–1.05, recorded 1.00–1.02"],
         [],
     ]
 
