@@ -197,7 +197,10 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
 
 async def _record_edits(update: PlanUpdate) -> None:
     """Record calls that a person answered or removed, and convert an edited message to a form that providers accept."""
-    wave, wave_finished = _wave(update), bool(update.state.get("wave_finished"))
+    wave_finished = bool(update.state.get("wave_finished"))
+    if not (wave_finished or update.state.get("ready") or update.loop["waiting"]):
+        return  # no planned call is left that an edit could have changed, as at the begin of most inputs
+    wave = _wave(update)
     answers = [wave.answered[id_] for id_ in wave.order if id_ in wave.answered]
     update.events += [answer_event(*answer, update.loop["step"]) for answer in answers]
     if wave.removed:
@@ -205,11 +208,7 @@ async def _record_edits(update: PlanUpdate) -> None:
         held = {call["id"] for group in open_calls(update.history) for call in group.calls}
         removed = [call for call in wave.removed if call["id"] not in held]
         update.events += await removed_events(update.task, removed, update.loop, wave_finished=wave_finished)
-    if (
-        not wave.edited
-        or wave.message is None
-        or not (wave_finished or update.state.get("ready") or update.loop["waiting"])
-    ):
+    if not wave.edited or wave.message is None:
         return
     # All calls have ids, and exist as `tool_calls` only.
     if (fixed := without_call_blocks(read_reply(wave.message, [], text=False).message)) != wave.message:

@@ -79,20 +79,16 @@ def is_settled(messages: Sequence[AnyMessage]) -> bool:
     open_ids: list[str | None] = []
     for message in messages:
         # Every input reads the whole history here; reading `type` takes a fifth of `isinstance`.
-        kind = message.type
-        if kind == "tool":
+        if message.type == "tool":
             if message.tool_call_id not in open_ids:
                 return False
             open_ids.remove(message.tool_call_id)
         elif open_ids:
             return False
-        elif kind == "ai":
-            if message.invalid_tool_calls:
+        elif message.type == "ai":
+            open_ids = [call["id"] for call in message.tool_calls]
+            if message.invalid_tool_calls or (len(open_ids) > 1 and len({*open_ids}) < len(open_ids)):
                 return False
-            if calls := message.tool_calls:
-                open_ids = [call["id"] for call in calls]
-                if len(open_ids) > 1 and len({*open_ids}) < len(open_ids):
-                    return False
     return not open_ids
 
 
