@@ -110,9 +110,10 @@ def worse(recorded: str, tables: list[Table]) -> list[str]:
             [cell.strip() for cell in line.strip("| ").split(" | ")] for line in part.splitlines() if line[:1] == "|"
         ]
         before = {row[0]: _spread(grid[0], row) for row in grid[2:]}
+        permitted = _SAME_TIME if "quartiles" in table.columns else 1.0
         for row in table.rows:
             old, new = before.get(row[0]), _spread(table.columns, row)
-            if old is not None and new is not None and new[0] > old[1]:
+            if old is not None and new is not None and new[0] > old[1] * permitted:
                 found.append(f"{table.title}: {row[0]}: {_shown(new)}, recorded {_shown(old)}")
     return found
 
@@ -123,7 +124,7 @@ def _spread(columns: list[str], row: list[str]) -> tuple[float, float] | None:
     try:
         if "quartiles" in cells:
             low, high = map(float, cells["quartiles"].split("–"))
-            return low, high * _SAME_TIME
+            return low, high
         ratio = float(cells["ratio"])
     except (KeyError, ValueError):
         return None

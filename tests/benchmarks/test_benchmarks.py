@@ -66,7 +66,7 @@ def test_rows_that_became_worse_than_their_recorded_quartiles_are_named() -> Non
         results.worse(recorded, table(*new)) for new in ((0.62, 0.7, 1.01), (0.64, 0.7, 1.03), (0.3, 0.4, 0.9))
     ] == [
         [],
-        ["Times: a turn: 0.64–0.70, recorded 0.50–0.63", "Counts: turn: 1.03–1.05, recorded 1.00–1.02"],
+        ["Times: a turn: 0.64–0.70, recorded 0.50–0.60", "Counts: turn: 1.03–1.05, recorded 1.00–1.02"],
         [],
     ]
 

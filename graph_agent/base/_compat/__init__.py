@@ -10,12 +10,12 @@ import asyncio
 import copy
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import replace
 from importlib import import_module
-from types import FunctionType
+from types import FunctionType, coroutine
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import (
@@ -38,8 +38,6 @@ from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHa
 from langgraph.pregel._messages import graph_namespace
 from langgraph.pregel._write import ChannelWrite
 from langgraph.types import Send
-
-from graph_agent.base._internal.sync_bridge import await_in_context
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools, or a request, needs them.
@@ -432,7 +430,7 @@ class _UnobservedNode(RunnableSeq):
             context = copy_context()
             context.run(var_child_runnable_config.set, config)
             # The node's context variables stay its own, as in the task that LangGraph makes, which costs more.
-            output = await await_in_context(node.ainvoke(input, config, **kwargs), context)
+            output = await _await_in_context(node.ainvoke(input, config, **kwargs), context)
         for writer in writers:
             output = await writer.ainvoke(output, config)
         return output
@@ -444,6 +442,28 @@ class _UnobservedNode(RunnableSeq):
         if isinstance(input, dict) and all(isinstance(handler, StreamMessagesHandler) for handler in handlers):
             input = {key: value[-_MOST_REPEATED:] if type(value) is list else value for key, value in input.items()}
         return await super()._astart(input, config)
+
+
+@coroutine
+def _await_in_context(work: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
+    """Await work in the current task, but with other context variables; what it changes in them stays in `context`."""
+    resume: Callable[[Any], Any] = work.send
+    given: Any = None
+    while True:
+        try:
+            waited = context.run(resume, given)
+        except StopIteration as done:
+            return done.value
+        finally:
+            # The traceback of an exception holds this frame, which would keep it until a collection of cycles.
+            given = None
+        try:
+            resume, given = work.send, (yield waited)
+        except GeneratorExit:
+            context.run(work.close)
+            raise
+        except BaseException as error:  # noqa: BLE001 - the node decides, as it would without this function
+            resume, given = work.throw, error
 
 
 def is_observed(config: RunnableConfig) -> bool:

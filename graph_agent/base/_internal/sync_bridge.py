@@ -13,7 +13,6 @@ import functools
 import logging
 import os
 import threading
-import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -22,7 +21,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
@@ -391,28 +390,6 @@ async def await_in_task(work: Awaitable[T], context: Context) -> T:
     task = asyncio.create_task(_contain_exit(work), context=context)
     await task
     return result_of(task)
-
-
-@types.coroutine
-def await_in_context(work: Coroutine[Any, Any, T], context: Context) -> Generator[Any, Any, T]:
-    """Await work in the current task, but with other context variables; what it changes in them stays in `context`."""
-    resume: Callable[[Any], Any] = work.send
-    given: Any = None
-    while True:
-        try:
-            waited = context.run(resume, given)
-        except StopIteration as done:
-            return cast("T", done.value)
-        finally:
-            # The traceback of an exception holds this frame, which would keep it until a collection of cycles.
-            given = None
-        try:
-            resume, given = work.send, (yield waited)
-        except GeneratorExit:
-            context.run(work.close)
-            raise
-        except BaseException as error:  # noqa: BLE001 - the work decides, as it would without this function
-            resume, given = work.throw, error
 
 
 class TimeLimitError(TimeoutError):
