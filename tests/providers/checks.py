@@ -74,16 +74,6 @@ def system_not_first(request: Request) -> Found | None:
     return None if late is None else {"index": late}
 
 
-def last_role_not_in(*roles: str) -> Check:
-    """The last message has another role."""
-
-    def check(request: Request) -> Found | None:
-        last = request.messages[-1].role if request.messages else "none"
-        return None if last in roles else {"role": last}
-
-    return check
-
-
 def no_user(request: Request) -> Found | None:
     """No user message."""
     return None if any(message.role == "user" for message in request.messages) else {}
@@ -245,12 +235,6 @@ def arguments_no_json(request: Request) -> Found | None:
     return None
 
 
-def calls_without_tools(request: Request) -> Found | None:
-    """The history has calls or results, and the request offers no tool."""
-    has_calls = any(message.calls or message.role == "tool" for message in request.messages)
-    return {} if has_calls and not request.tools else None
-
-
 def calls_without_reasoning_content(request: Request) -> Found | None:
     """An assistant message with calls and without the field `reasoning_content`, in a request that offers tools."""
     return _calls_without(request, "reasoning_content")
@@ -381,11 +365,6 @@ def either(*checks: Check) -> Check:
         return next((found for one in checks if (found := one(request)) is not None), None)
 
     return check
-
-
-def not_(check: Check) -> Check:
-    """A check does not apply."""
-    return lambda request: {} if check(request) is None else None
 
 
 def schema_nodes(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

@@ -320,9 +320,6 @@ def test_inserted_messages_keep_their_position(inserted: list[int], ids: bool) -
     assert [(each.before, each.messages) for each in additions(original, patched)] == expected
 
 
-OPEN_BLOCK = {"type": "tool_use", "id": "a"}
-
-
 async def test_a_reply_whose_other_calls_have_no_result_can_be_passed_on(openai_stub: StubFactory) -> None:
     """The obvious patch is the reply itself and one result; no provider takes the other calls of the reply so."""
 

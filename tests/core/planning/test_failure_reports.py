@@ -115,9 +115,6 @@ class FailingHook(LoopHook):
         raise NESTED
 
 
-CAUSES = "OSError: refused; ValueError: no rooms"
-
-
 async def run(name: str, **parts: Any) -> list[str]:
     """Run one call; the texts of the results, or of the error event."""
     arguments = {"task": "x"} if name.startswith("delegate") else {}

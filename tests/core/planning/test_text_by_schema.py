@@ -21,7 +21,6 @@ CALL = json.dumps({"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}
 ANSWER = json.dumps({"answer": 'It says "a".\nReally.'})
 NO_SCHEMA = Failure(400, "json_schema response_format is not supported by this server")
 MODEL = "smollm2-135m"
-AUTO = {"structured_output": "auto"}
 
 
 def agent(model: Any, *, response_format: Any = None, **config: Any) -> Session:

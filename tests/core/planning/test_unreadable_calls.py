@@ -26,7 +26,6 @@ DAMAGED = {
     "envelope": '{"tool_calls": [???',
 }
 CALL = '{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}'
-WARNING = "The model scripted wrote a call that cannot be read; it was not run, and is asked for once more."
 DOORS = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 
 
