@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from graph_agent.interfaces.cli.options import AGENT_FILE, ConfigOption, DbOptio
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from graph_agent.agent_file.model_check import CheckResult
     from graph_agent.agent_file.spec import AgentSpec
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -33,25 +35,28 @@ def doctor(
         bool, typer.Option("--ask-model", help="Ask the model with one small tool, which may cost money.")
     ] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write a file for a bug report, without secrets, and print its path.")
+    ] = False,
 ) -> None:
     """Check versions, agent file, keys, model, MCP servers and database; exit status 1 if there is a problem."""
     # Failures are printed by the checks.
     logging.getLogger("graph_agent").setLevel(logging.CRITICAL)
-    sys.exit(run_async(_check(str(config), db, Terminal(), ask_model=ask_model, as_json=json_lines)))
+    results = run_async(_check(str(config), db, Terminal(), ask_model=ask_model, as_json=json_lines))
+    if report:
+        _write_report(str(config), db, results)
+    # Warnings do not fail the command: CI would stop for a hint.
+    sys.exit(1 if any(each.status == "problem" for each in results) else 0)
 
 
-async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> int:
-    """Run the checks of `doctor`, printing each result as it arrives.
-
-    Returns the exit status, 1 if there is a problem.
-    """
+async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> list[CheckResult]:
+    """Run the checks of `doctor`, printing each result as it arrives; return the results."""
     from graph_agent.agent_file.checks import check_all
     from graph_agent.interfaces.server.settings import unknown_variables
 
-    problems = 0
+    results: list[CheckResult] = []
     async for check_result in check_all(config, db, unknown_variables(), ask_model=ask_model):
-        # Warnings do not fail the command: CI would stop for a hint.
-        problems += check_result.status == "problem"
+        results.append(check_result)
         if as_json:
             typer.echo(json.dumps(asdict(check_result)))
             continue
@@ -61,9 +66,20 @@ async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool,
         )
         if check_result.fix:
             out.line(f"         fix: {check_result.fix}")
+    problems = sum(each.status == "problem" for each in results)
     if not as_json:
         out.line(f"{problems} problem{'' if problems == 1 else 's'} found." if problems else "No problem found.")
-    return 1 if problems else 0
+    return results
+
+
+def _write_report(config: str, db: str | None, results: list[CheckResult]) -> None:
+    """Write a bug report into the current folder, and print its path on standard error."""
+    from graph_agent.agent_file.bug_report import bug_report
+
+    content = run_async(bug_report(config, db, results))
+    path = Path(f"graph-agent-report-{datetime.now(UTC):%Y%m%d-%H%M%S}.json")
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    Terminal(stderr=True).line(f"The report is in {path.resolve()}; read it before you send it.")
 
 
 EDGES = (

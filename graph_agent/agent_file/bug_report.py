@@ -1,0 +1,240 @@
+"""Writes what a bug report needs: versions, settings, rules of the models, and the last errors, without secrets.
+
+Three layers keep secrets out. Settings whose names hold secrets are left out. Each value of the environment and of the
+agent file's headers, keys and URLs is replaced wherever it occurs. What has the form of a key is masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+import yaml
+
+from graph_agent.agent_file.model_check import CheckResult
+from graph_agent.base._internal.extras import PACKAGE
+from graph_agent.base._internal.secrets import mask_secrets
+from graph_agent.base.database_urls import MEMORY, file_of, is_postgres, without_password
+from graph_agent.base.errors import ConfigError, GraphAgentError
+
+if TYPE_CHECKING:
+    from graph_agent.agent_file.spec import AgentSpec
+
+_FAMILIES = ("langgraph", "langchain", "openai", "anthropic", "google-genai", "mcp", "a2a", "fastapi", "psycopg")
+"""Beginnings of the names of packages whose versions are reported."""
+_WITHOUT = re.compile(
+    r"header|auth|key|token(?!s)|secret|password|credential|cookie|env\b|environment|args|prompt", re.I
+)
+"""Names of settings that may hold secrets, or the texts of the agent's author."""
+_VARIABLES = re.compile(
+    r"GRAPH_AGENT|OPENAI|ANTHROPIC|AZURE|GOOGLE|GEMINI|OTEL|LANGSMITH|LANGCHAIN|DEBUG_MOCK|PROXY", re.I
+)
+"""Environment variables whose names are reported if they are set."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.I)
+_SHORTEST = 4
+"""Minimum characters of a value that is replaced: shorter ones, such as `1`, occur in every text."""
+_MOST_SESSIONS, _MOST_ERRORS, _MOST_CHARS = 20, 20, 500
+_ERRORS = ("error", "warning", "limit")
+
+
+async def bug_report(
+    config: str, db: str | None, results: Iterable[CheckResult], environment: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Return the content of a bug report as plain JSON.
+
+    Args:
+        config: Path of the agent file, which may be missing or invalid.
+        db: Address of the database; None for that of the file.
+        results: The results of the checks of `doctor`.
+        environment: The environment variables, whose values are kept out.
+    """
+    from graph_agent.agent_file.spec import load_spec
+
+    try:
+        spec = load_spec(config)
+    except ConfigError as error:
+        spec, fault = None, str(error)
+    found: dict[str, Any] = {"checks": [asdict(each) for each in results]}
+    if spec is None:
+        found["agent_file"] = {"error": fault}
+    else:
+        found["agent_file"] = _settings(spec)
+        found["model_rules"] = await asyncio.to_thread(_rules, spec)
+        found["last_errors"] = await _last_errors(db or spec.db)
+    found["environment"] = sorted(name for name in environment if _VARIABLES.search(name))
+    given = spec.model_dump(mode="json") if spec is not None else await asyncio.to_thread(_raw, config)
+    secrets = dict(_values(environment, given, db))
+    report = {"report": 1, "written": datetime.now(UTC).isoformat(timespec="seconds"), "versions": _versions()}
+    return {**report, **_without(found, secrets)}
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of this package, Python, SQLite, the operating system and the packages of the field."""
+    names = {each.metadata["Name"].lower(): each.version for each in metadata.distributions() if each.metadata["Name"]}
+    others = {name: version for name, version in sorted(names.items()) if name.startswith(_FAMILIES)}
+    return {
+        PACKAGE: metadata.version(PACKAGE),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "sqlite": sqlite3.sqlite_version,
+        "os": platform.platform(),
+        **others,
+    }
+
+
+def _settings(spec: AgentSpec) -> dict[str, Any]:
+    """Return the keys of an agent file that are set, without texts and settings that may hold secrets."""
+    given = spec.model_dump(mode="json", exclude_defaults=True, exclude={"path", "description", "db"})
+    kept: dict[str, Any] = _allowed(given)
+    return {**kept, "db": without_password(spec.db), "system_prompt_chars": len(str(spec.system_prompt or ""))}
+
+
+def _allowed(value: Any) -> Any:
+    """Return a JSON value without the entries whose names may hold secrets."""
+    if isinstance(value, dict):
+        return {name: _allowed(each) for name, each in value.items() if not _WITHOUT.search(name)}
+    return [_allowed(each) for each in value] if isinstance(value, list) else value
+
+
+def _rules(spec: AgentSpec) -> dict[str, Any]:
+    """Return name of a model → the fields of its endpoint's rules that differ from the usual form, or why it is not
+    built.
+    """
+    from graph_agent.agent_file.factory import model_candidates
+    from graph_agent.base.settings.config import LoopConfig
+    from graph_agent.base.usage import name_of_model
+    from graph_agent.models.wire.learn import endpoint_of
+    from graph_agent.models.wire.rules import WireRules
+
+    own = LoopConfig(model_rules=spec.config.get("model_rules") or {})
+    found: dict[str, Any] = {}
+    for name, model in [*model_candidates(spec), *model_candidates(spec, fallbacks=True)]:
+        if isinstance(model, ConfigError):
+            found[str(name)] = {"error": str(model)}
+            continue
+        rules = endpoint_of(model, own.rules_of(str(name), name_of_model(model))).rules
+        changed = {each.name: getattr(rules, each.name) for each in fields(WireRules)}
+        usual = WireRules()
+        found[str(name)] = {
+            key: sorted(value) if isinstance(value, frozenset) else value
+            for key, value in changed.items()
+            if key == "provider" or value != getattr(usual, key)
+        }
+    return found
+
+
+async def _last_errors(address: str) -> Any:
+    """Return the newest errors, warnings and limits of the newest sessions, newest session first; without the
+    conversations. Of a database that cannot be read, why.
+    """
+    if address == MEMORY or (not is_postgres(address) and not file_of(address).exists()):
+        return []
+    from graph_agent.session.history import EventReader, list_threads
+    from graph_agent.storage.checkpoints.open import open_reader
+
+    found: list[dict[str, Any]] = []
+    try:
+        async with open_reader(address) as saver:
+            for number, session_id in enumerate(await list_threads(saver, limit=_MOST_SESSIONS), 1):
+                found += await _errors_of(EventReader(None, saver, session_id), number)
+    except GraphAgentError as error:
+        return {"error": str(error)}
+    return found[:_MOST_ERRORS]
+
+
+async def _errors_of(reader: Any, number: int) -> list[dict[str, Any]]:
+    """Return the errors of a session, newest first; `number` stands for its id, which may name a person."""
+    try:
+        tail = await reader.read_tail(pending=True)
+    except GraphAgentError as error:
+        return [{"session": number, "type": "unreadable", "message": str(error)}]
+    events = [entry for entry in (tail[1] if tail is not None else ()) if entry["type"] in _ERRORS]
+    names = ("ts", "step", "type", "kind", "message", "reason", "limit")
+    return [
+        {"session": number, **{name: _cut(each[name]) for name in names if name in each}} for each in reversed(events)
+    ]
+
+
+def _cut(value: Any) -> Any:
+    """Return a text with at most `_MOST_CHARS` characters; any other value unchanged."""
+    return value[:_MOST_CHARS] if isinstance(value, str) else value
+
+
+def _raw(config: str) -> Any:
+    """Return the content of an invalid agent file, whose secrets are in the errors about it: of no YAML, its text."""
+    try:
+        text = Path(config).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def _values(environment: Mapping[str, str], given: Any, db: str | None) -> Iterator[tuple[str, str]]:
+    """Yield each value that must not be in the report, with what stands in its place.
+
+    `given` is the content of the agent file, `db` another address of the database.
+    """
+    for name, value in environment.items():
+        yield value, f"${name}"
+        yield from ((part, f"${name}") for part in _in_urls(value))
+    for text in (*_texts(given, is_secret=False), *_in_urls(db or "")):
+        yield text, "***"
+
+
+def _texts(value: Any, *, is_secret: bool) -> Iterator[str]:
+    """Yield the texts of a JSON value that stand under a secret's name, and the secrets in its URLs."""
+    if isinstance(value, str):
+        if is_secret:
+            yield value
+        yield from _in_urls(value)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            # Names of variables under such a key are no secrets, and a prompt is left out as a whole.
+            hides = bool(_WITHOUT.search(str(name))) and not re.search(r"_env$|prompt", str(name))
+            yield from _texts(each, is_secret=is_secret or hides)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, is_secret=is_secret)
+
+
+def _in_urls(text: str) -> Iterator[str]:
+    """Yield the users, passwords, values of queries and long parts of paths in the URLs of a text."""
+    for url in _URL.findall(text):
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            yield url
+            continue
+        yield from filter(None, (parts.username, parts.password))
+        yield from (value for _, value in parse_qsl(parts.query))
+        # A key may be a part of the path, as in the addresses of web hooks.
+        yield from (part for part in parts.path.split("/") if len(part) >= 16 and re.search(r"\d", part))
+
+
+def _without(value: Any, secrets: Mapping[str, str]) -> Any:
+    """Return a JSON value in which secrets are replaced, and texts that look like keys are masked."""
+    known = sorted((each for each in secrets if len(each.strip()) >= _SHORTEST), key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, known))) if known else None
+
+    def cleaned(given: Any) -> Any:
+        """Return a value without secrets."""
+        if isinstance(given, str):
+            replaced = pattern.sub(lambda found: secrets[found.group()], given) if pattern is not None else given
+            return mask_secrets(replaced)
+        if isinstance(given, dict):
+            return {cleaned(name): cleaned(each) for name, each in given.items()}
+        return [cleaned(each) for each in given] if isinstance(given, list | tuple) else given
+
+    return cleaned(value)
