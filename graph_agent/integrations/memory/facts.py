@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langgraph.runtime import Runtime
@@ -102,7 +101,7 @@ class Memory:
         self._find = find
         self.most = recall
 
-    @cached_property
+    @property
     def tools(self) -> Sequence[BaseTool]:
         """The tools `manage_memory` and `search_memory`; raises `ImportError` without the extra `memory`."""
         # Imported here: it loads langmem, which takes a second, and which listing and editing facts does not need.
