@@ -394,7 +394,8 @@ class _Attempt(TokenTimeout):
         arguments become valid ones. A reply whose stream ended inside a call, or may have, is marked in its metadata;
         see `mark_incomplete`.
         """
-        readers = dict.fromkeys([*([self._reader] if self._reader is not None else []), *self._readers.values()])
+        known = [*self._readers.values()]
+        readers = dict.fromkeys(known if self._reader is None else [self._reader, *known])
         arguments = [raw for reader in readers for raw in reader.calls.arguments]
         reply = mark_incomplete(reply, arguments, streamed=self.streamed)
         for reader in readers:
