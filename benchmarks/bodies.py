@@ -31,8 +31,8 @@ from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.interfaces.server.app import create_app
-from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.interfaces.server.settings import ServerSettings
+from graph_agent.server import AgentSource
 from graph_agent.server.serve import freeze_gc
 
 _CHUNK = 65_536

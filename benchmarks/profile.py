@@ -204,8 +204,8 @@ async def profile(trial: Trial, seconds: float) -> tuple[Samples, int]:
 async def server_trial(requests: int) -> AsyncIterator[Work]:
     """Serve in this process, as `graph-agent serve` does, to clients in another; yield the work of those clients."""
     from graph_agent.interfaces.server.admission.connections import BoundedProtocol
+    from graph_agent.interfaces.server.agent_source import of_file
     from graph_agent.interfaces.server.app import create_app
-    from graph_agent.interfaces.server.host import of_file
     from graph_agent.interfaces.server.settings import ServerSettings
     from graph_agent.server.serve import freeze_gc
 

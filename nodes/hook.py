@@ -14,7 +14,7 @@ from graph_agent.base._compat import read_state
 from graph_agent.base.errors import HookError, UserError
 from graph_agent.core.execution.approvals import answered_approvals
 from graph_agent.core.execution.deps import AgentDeps, Task, work_left_s
-from graph_agent.core.hooks.copies import hook_error
+from graph_agent.core.hooks.failures import hook_error
 from graph_agent.core.hooks.pipeline import MiddlewareNode
 from graph_agent.core.planning.answer import AnswerUpdate
 from graph_agent.core.planning.failures import failure_event

@@ -13,22 +13,14 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.base._internal.lru import BoundedCache
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import with_usage
+from graph_agent.models.binding import Binding, ModelCall, stop_sequences, unwrap_binding, with_options
 from graph_agent.models.continuation import ask_until_whole
 from graph_agent.models.offered_tools import OfferedTools
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.retry import QUIET
 from graph_agent.models.sanitize import SafeMessages, ToolAliases, sanitized, sanitized_all, with_traits, without_calls
+from graph_agent.models.schema_modes import SchemaMode, WireFormat, reply_form
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.structured import (
-    Binding,
-    ModelCall,
-    SchemaMode,
-    WireFormat,
-    reply_form,
-    stop_sequences,
-    unwrap_binding,
-    with_options,
-)
 from graph_agent.models.text_replies import TextReplies, ignores_schema, read_by_schema, with_result_marker
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
 from graph_agent.models.wire.clients import bind_tools, choice_of, client_options

@@ -16,12 +16,12 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import TimedRequest, record_cut_off
+from graph_agent.models.binding import ModelCall
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.reply_reader import ReplyReader
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.stream_watch import ModelTimeoutError, TokenTimeout
 from graph_agent.models.streaming import may_refuse_stream, unstreamed, without_refused_stream
-from graph_agent.models.structured import ModelCall
 from graph_agent.models.wire.usage import reports_differences
 
 _NO_LIMITS = {"model_timeout_s": None, "model_total_timeout_s": None}

@@ -152,7 +152,8 @@ def middleware_wrappers(
     """
     if not admitted:
         return MiddlewareWrappers()
-    from graph_agent.core.hooks.middleware import ToolMiddleware, hook_set
+    from graph_agent.core.hooks.middleware import hook_set
+    from graph_agent.core.hooks.tool_middleware import ToolMiddleware
     from graph_agent.core.hooks.wrap_model_call import ModelMiddleware
 
     for one in admitted:

@@ -20,7 +20,7 @@ from graph_agent.base.model_error_text import ModelErrorKind
 from graph_agent.base.settings.config import AgentContext, coerce_context, effective_config, set_fields
 from graph_agent.base.types import Usage
 from graph_agent.core.execution.deps import AgentDeps, deps_of_run
-from graph_agent.core.hooks.copies import hook_error
+from graph_agent.core.hooks.failures import hook_error
 from graph_agent.core.hooks.pipeline import MiddlewareNode
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.hooked_requests import prepare

@@ -15,7 +15,7 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import A2AServer, agent_card
 from graph_agent.agent_file.spec import DEFAULT_DB
 from graph_agent.interfaces.server.admission.gate import OPEN_PATHS
-from graph_agent.interfaces.server.host import AgentSource
+from graph_agent.interfaces.server.agent_source import AgentSource
 from graph_agent.interfaces.server.problems import FORMS, Kind
 from graph_agent.server import create_app
 from scripts.reference.markdown import code, document, table, type_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from scripts.reference.markdown import code, document, table
 
 

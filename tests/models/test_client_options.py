@@ -17,8 +17,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, Session, create_graph_agent
-from graph_agent.interfaces.server.host import AgentSource
-from graph_agent.server import create_app
+from graph_agent.server import AgentSource, create_app
 from tests.support.agents import echo
 from tests.support.openai_stub import StubFactory, openai_stub
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.interfaces.server.chat.run import ServerRun
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from tests.interfaces.server.hosting import ask, running, spec_of
 from tests.support.agents import dialogue, echo, says, thread
 from tests.support.raw_chunks import of_chunks

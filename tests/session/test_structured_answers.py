@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.models.structured import strict_schema
+from graph_agent.models.schema_modes import strict_schema
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import run_result, typed_result
 from tests.support.agents import asks, echo, says, thread

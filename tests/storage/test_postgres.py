@@ -21,7 +21,7 @@ from graph_agent.base import postgres_tables
 from graph_agent.base.database_urls import without_password
 from graph_agent.base.inbox import new_note
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
-from graph_agent.interfaces.server.a2a.store import open_task_tables
+from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.storage.checkpoints.postgres import SAVER_CONNECTIONS, SharedPostgresSaver, SharedPostgresStore
 from graph_agent.storage.locks.locks import database_key

@@ -12,7 +12,7 @@ import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base.sqlite_connection import DatabaseRemovedError, LockWaitConnection
-from graph_agent.interfaces.server.a2a.store import open_task_tables
+from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.persistence import open_saver, open_store
 from tests.interfaces.server.process import serving
 from tests.support.chat_client import CHAT, body, chat

@@ -18,7 +18,7 @@ from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.base import sqlite_connection as sqlite_files
 from graph_agent.base.sqlite_connection import LockWaitConnection, Patience
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.a2a.store import open_task_tables
+from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.persistence import open_cache, open_saver, open_store
 from graph_agent.storage.checkpoints.open import open_reader
 

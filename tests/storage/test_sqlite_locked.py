@@ -23,7 +23,7 @@ from graph_agent.base.sqlite_connection import (
     check_sqlite_file,
 )
 from graph_agent.interfaces.cli import app as cli
-from graph_agent.interfaces.server.a2a.store import open_task_tables
+from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.persistence import open_saver, open_store
 
 

@@ -24,9 +24,8 @@ from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.models.scripted import ModelScript
-from graph_agent.server import ServerSettings, create_app
+from graph_agent.server import AgentSource, ServerSettings, create_app
 from graph_agent.session.results import Done, PlanText, Token
 
 ANSWER = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}

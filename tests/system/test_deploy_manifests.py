@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.settings import settings_from
 from graph_agent.server import ServerSettings, read_keys
 from graph_agent.spec import load_spec

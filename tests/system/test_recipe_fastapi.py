@@ -116,7 +116,7 @@ async def test_a_browser_that_left_gets_its_answer_with_the_same_message(serve: 
     assert (gate.cancelled, answered[-1]) == (True, done("Hello again."))
 
 
-async def test_nobody_reaches_the_chat_of_another_user(serve: Serve) -> None:
+async def test_the_chat_of_another_user_cannot_be_reached(serve: Serve) -> None:
     async with serve(ScriptedChatModel([BOOK])) as ada:
         await send(ada, "Book Oak for tomorrow.")
         seen = {

@@ -17,7 +17,8 @@ from graph_agent.base.calls import fingerprint
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import Call
 from graph_agent.base.usage import LimitMet, LimitMetError
-from graph_agent.core.hooks.copies import LazyRequestCopy, copied, fail_or_skip
+from graph_agent.core.hooks.copies import LazyRequestCopy, copied
+from graph_agent.core.hooks.failures import fail_or_skip
 from graph_agent.core.hooks.protocol import (
     HookAction,
     HookRequest,

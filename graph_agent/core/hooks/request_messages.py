@@ -14,7 +14,8 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 
-from graph_agent.core.hooks.copies import copied, fail_or_skip
+from graph_agent.core.hooks.copies import copied
+from graph_agent.core.hooks.failures import fail_or_skip
 from graph_agent.core.hooks.protocol import LoopHook
 from graph_agent.core.state.schema import RequestOnlyMessages
 from graph_agent.models.retry import run_side_call

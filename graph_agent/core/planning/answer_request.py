@@ -15,13 +15,13 @@ from graph_agent.core.planning.recovery import recovered
 from graph_agent.core.planning.refusals import finish_refusal
 from graph_agent.core.planning.reply import answer_in, is_better
 from graph_agent.core.state.messages import stream_rest
+from graph_agent.models.binding import ModelCall
 from graph_agent.models.errors import is_content_refusal
 from graph_agent.models.finish import REFUSED, refusal_text
 from graph_agent.models.reply_end import ended_prose
 from graph_agent.models.sanitize import with_text
 from graph_agent.models.stream_filters import AnswerFilter, SentinelFilter, TurnFilter, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch, Visibility
-from graph_agent.models.structured import ModelCall
 from graph_agent.models.waits import alternative
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, NotRequired, cast
+from typing import Any, cast
 
 import anyio
 from a2a.client import Client, ClientConfig, ClientFactory
@@ -20,15 +20,12 @@ from a2a.types import AgentCard, CancelTaskRequest, Message, Part, Role, TaskSta
 from a2a.utils.constants import TransportProtocol
 from a2a.utils.errors import TaskNotFoundError
 from langchain_core.messages import AnyMessage, HumanMessage
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict
 
 from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.errors import OperatorError
 from graph_agent.base.types import NO_USAGE, Usage
 from graph_agent.base.usage import add_usage, less_usage
-from graph_agent.core.approvals.requests import ActionRequest, ReviewConfig
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.core.tools.delegation import Delegation, DelegationResult, started_in_background
 from graph_agent.integrations.delegates.a2a_http import A2AAuth, describe_card, open_http, origin_of, read_card
@@ -37,46 +34,10 @@ from graph_agent.integrations.delegates.a2a_parts import (
     convert_parts,
     data_part,
     delegation_metadata,
-    part_data,
     read_usage,
 )
 from graph_agent.integrations.delegates.a2a_task import REMOTE_CANCEL_S, FollowedTask, RemoteTimeoutError
-
-
-class _Request(TypedDict):
-    """The form of an approval request."""
-
-    action_requests: list[ActionRequest]
-    review_configs: list[ReviewConfig]
-    call_ids: NotRequired[list[str]]
-    error: NotRequired[str]
-    delegate: NotRequired[str]
-
-
-_REQUEST = TypeAdapter(_Request)
-"""Validates an approval request of a remote agent: a question whether calls may run."""
-
-
-def approval_request_of(parts: Iterable[Part]) -> dict[str, Any] | None:
-    """Return the approval request in the parts of a question; None if there is none or it is malformed."""
-    for part in parts:
-        if part.WhichOneof("content") == "data":
-            try:
-                request = _REQUEST.validate_python(to_json_safe(part_data(part)))
-            except ValidationError:
-                continue
-            if _fits(request):
-                return {**request}
-    return None
-
-
-def _fits(request: _Request) -> bool:
-    """Whether a request has calls, each config allows a decision, and ids, if any, are distinct and complete."""
-    actions, ids = request["action_requests"], request.get("call_ids")
-    if not actions or not all(config["allowed_decisions"] for config in request["review_configs"]):
-        return False
-    return ids is None or len({*ids}) == len(actions) == len(request["review_configs"])
-
+from graph_agent.integrations.delegates.approval_request import approval_request_of
 
 logger = get_logger("graph_agent.delegates.a2a")
 

@@ -12,27 +12,22 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing
-from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Generic, Self, TypeVar
+from contextlib import AsyncExitStack
+from contextvars import Context
+from typing import Any, TypeVar
 
 import anyio
 import mcp.types as types
-from anyio.abc import AsyncResource
 from langchain_core.tools import ToolException
-from langchain_core.utils.json_schema import dereference_refs
 from mcp import McpError
 from mcp.client.session import ClientSession, ElicitationFnT
 from mcp.shared.context import RequestContext
-from mcp.shared.message import SessionMessage
 from mcp.shared.session import ProgressFnT
-from mcp.types import JSONRPCRequest, RequestId
 
 from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.integrations.mcp.client_session import McpSession, read_pages
+from graph_agent.integrations.mcp.client_session import McpSession
 from graph_agent.integrations.mcp.connections import ServerConfig
+from graph_agent.integrations.mcp.message_streams import CallerRequests, IncomingTap, OutgoingTap, current_requests
 from graph_agent.integrations.mcp.messages import (
     Loss,
     LostCallError,
@@ -40,106 +35,15 @@ from graph_agent.integrations.mcp.messages import (
     UnreadableError,
     UrlsRequiredError,
     is_unreadable,
-    replacement_for,
     root_cause,
-    unreadable,
 )
 from graph_agent.integrations.mcp.stdio import Incoming, Outgoing
-from graph_agent.integrations.mcp.suspended import Asker, AskingCall, Questions
+from graph_agent.integrations.mcp.suspended import Asker, Questions
+from graph_agent.integrations.mcp.tool_list import list_tools
 from graph_agent.integrations.mcp.transports import ServerLog, open_transport
 from graph_agent.integrations.mcp.watched_http import HttpWatch
 
 T = TypeVar("T")
-Stream = TypeVar("Stream", bound=AsyncResource)
-
-
-@dataclass(slots=True, eq=False)
-class CallerRequests:
-    """The requests of one caller, one at a time."""
-
-    lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Resolved once no answer can arrive any more, with the reason."""
-    request_id: RequestId | None = None
-    """Id of the newest request; None before the first."""
-    sent: bool = False
-    """Whether the newest request may have reached the server."""
-    answered: bool = False
-    """Whether the caller's work has ended, so that all of its requests are answered."""
-    asking: AskingCall = field(default_factory=AskingCall)
-    """State of the call for assigning the server's questions."""
-
-
-current_requests: ContextVar[CallerRequests | None] = ContextVar("mcp_call", default=None)
-"""The call whose requests the current task sends; None outside a call."""
-
-
-class _Tap(Generic[Stream]):
-    """A stream of messages that is read or written through this object; all else is the stream's."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stream.aclose()
-
-
-class OutgoingTap(_Tap[Outgoing]):
-    """Records the id of the current call's newest request, and whether the transport accepted it."""
-
-    async def send(self, message: SessionMessage) -> None:
-        """Send a message; raise `anyio.ClosedResourceError` or `BrokenResourceError` if the transport is closed."""
-        call = current_requests.get()
-        request = message.message.root
-        if call is None or not isinstance(request, JSONRPCRequest):
-            return await self._stream.send(message)
-        call.request_id = request.id
-        # Set first: a cancelled send may have been accepted, a failed one was not.
-        call.sent = True
-        try:
-            await self._stream.send(message)
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            call.sent = False
-            raise
-
-
-class IncomingTap(_Tap[Incoming]):
-    """Replaces unreadable replies by error replies, and detects the end of the transport.
-
-    Args:
-        stream: The messages from the transport.
-        on_end: Called when the transport has ended.
-        on_unreadable: Called with each unreadable message whose request is unknown.
-    """
-
-    def __init__(
-        self, stream: Incoming, on_end: Callable[[], None], on_unreadable: Callable[[UnreadableError], None]
-    ) -> None:
-        super().__init__(stream)
-        self._on_end = on_end
-        self._on_unreadable = on_unreadable
-
-    def __aiter__(self) -> IncomingTap:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            message = await self._stream.__anext__()
-        except StopAsyncIteration:
-            self._on_end()
-            raise
-        # Other transport errors are reported at their source.
-        if isinstance(message, ValueError):
-            error = unreadable(message)
-            message = replacement_for(error) or error
-        if isinstance(message, UnreadableError):
-            self._on_unreadable(message)
-        return message
 
 
 logger = get_logger("graph_agent.mcp")
@@ -370,7 +274,7 @@ class ServerConnection:
         # Listed at every opening, so that a call detects a removed tool and the SDK has the output schemas.
         self._session = session
         if capabilities.tools is not None:
-            self.tools = await _list_tools(session)
+            self.tools = await list_tools(session)
             self.changes_tools = bool(capabilities.tools.listChanged)
         self._timer.cancel()
         if not self.opened.done():
@@ -494,7 +398,7 @@ class ServerConnection:
             while self._changed:
                 self._changed = False
                 async with asyncio.timeout(self._config.connect_timeout_s):
-                    self.tools = await _list_tools(self._session)
+                    self.tools = await list_tools(self._session)
                 self._on_tools(self)
         except Exception as error:  # noqa: BLE001 - listing may fail in any way; the old tools stay on offer
             logger.warning("MCP server %r: its changed tools could not be listed: %r", self._config.name, error)
@@ -528,71 +432,3 @@ class ServerConnection:
     def _reason(self) -> str:
         """Return why the session has ended, or a general reason."""
         return self.ended.result() if self.ended.done() else "the connection broke"
-
-
-MOST_SERVER_TOOLS = 1_000
-"""Maximum number of one server's tools that are offered; no provider accepts as many."""
-_MOST_PARTS = 50_000
-"""Maximum parts of a tool's schema with references expanded; each level of `$ref` can double them."""
-
-
-async def _list_tools(session: McpSession) -> dict[str, types.Tool]:
-    """Return name → definition of a server's tools; one that cannot be offered is left out, and logged."""
-    listed: dict[str, types.Tool] = {}
-    async with aclosing(read_pages(session.list_tools)) as pages:
-        async for page in pages:
-            for tool in page.tools[:MOST_SERVER_TOOLS]:
-                if listed.setdefault(tool.name, tool) is not tool:
-                    logger.warning("An MCP server lists the tool %r twice; the second one is ignored.", tool.name)
-            if len(listed) > MOST_SERVER_TOOLS or len(page.tools) > MOST_SERVER_TOOLS:
-                logger.warning("An MCP server lists more than %d tools; the others are left out.", MOST_SERVER_TOOLS)
-                listed = dict(islice(listed.items(), MOST_SERVER_TOOLS))
-                break
-    # In a thread: the schemas are the server's.
-    faults = await asyncio.to_thread(lambda: {name: fault for name, tool in listed.items() if (fault := _fault(tool))})
-    for name, fault in faults.items():
-        logger.warning("An MCP server's tool %r is left out: %s", name, fault)
-        del listed[name]
-    return listed
-
-
-def _fault(tool: types.Tool) -> str:
-    """Return why a tool cannot be offered, as a clause; empty if it can."""
-    if tool.execution is not None and tool.execution.taskSupport == "required":
-        return "it runs only as a task of MCP, which is not supported"
-    try:
-        if _is_large(tool.inputSchema):
-            return f"its schema has more than {_MOST_PARTS} parts, with its references in place"
-        dereference_refs(tool.inputSchema)
-    except RecursionError:
-        return "its schema is nested too deeply"
-    except (KeyError, ValueError) as error:
-        return f"its schema cannot be resolved: {error.args[0]}"
-    return ""
-
-
-def _is_large(schema: dict[str, Any]) -> bool:
-    """Whether expanding a schema's references would give more than `_MOST_PARTS` parts."""
-    left = _MOST_PARTS
-    pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
-    while pending and left > 0:
-        node, within = pending.pop()
-        left -= 1
-        if isinstance(node, list):
-            pending += [(item, within) for item in node]
-        elif isinstance(node, dict):
-            if isinstance(reference := node.get("$ref"), str) and reference not in within:
-                pending.append((_at(schema, reference), within | {reference}))
-            pending += [(item, within) for key, item in node.items() if key != "$defs"]
-    return left <= 0
-
-
-def _at(schema: dict[str, Any], reference: str) -> Any:
-    """Return the part of a schema at a local reference such as `#/$defs/Address`; None if there is none."""
-    node: Any = schema
-    for step in reference.removeprefix("#/").split("/"):
-        if isinstance(node, list):
-            node = node[int(step)] if step.isdigit() and int(step) < len(node) else None
-        else:
-            node = node.get(step) if isinstance(node, dict) else None
-    return node

@@ -13,9 +13,10 @@ from graph_agent.base._internal.command_log import log_warnings
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base.errors import GraphAgentError
 from graph_agent.interfaces.cli.agent_file import doctor, graph, new
+from graph_agent.interfaces.cli.comparison import report
 from graph_agent.interfaces.cli.eval import eval_
+from graph_agent.interfaces.cli.events import events
 from graph_agent.interfaces.cli.feedback import feedback
-from graph_agent.interfaces.cli.inspection import events, report, trace
 from graph_agent.interfaces.cli.kube import kube
 from graph_agent.interfaces.cli.memory import edit_fact, forget, memory
 from graph_agent.interfaces.cli.replay import replay
@@ -23,6 +24,7 @@ from graph_agent.interfaces.cli.run import chat, resume, run
 from graph_agent.interfaces.cli.serving import a2a, acp, mcp, serve
 from graph_agent.interfaces.cli.sessions import abort, export_, follow_up, import_, prune, rm, sessions, steer
 from graph_agent.interfaces.cli.terminal import Terminal, escape_unencodable, log_stream
+from graph_agent.interfaces.cli.trace import trace
 
 app = typer.Typer(
     add_completion=False,

@@ -1,10 +1,10 @@
-"""Holds the conversation at a terminal and its commands; the input line stays open while the agent works."""
+"""Holds the conversation at a terminal; the input line stays open while the agent works."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.patch_stdout import patch_stdout
@@ -12,8 +12,9 @@ from prompt_toolkit.patch_stdout import patch_stdout
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
-from graph_agent.base.errors import GraphAgentError, InputError, did_you_mean
+from graph_agent.base.errors import GraphAgentError, InputError
 from graph_agent.interfaces.cli.agent_thread import EXIT_S, STOPPED, AgentThread, leave_at_once
+from graph_agent.interfaces.cli.chat_commands import COMMANDS, find_command, run_command
 from graph_agent.interfaces.cli.dialog import (
     Dialog,
     Question,
@@ -24,7 +25,6 @@ from graph_agent.interfaces.cli.dialog import (
     user_name,
 )
 from graph_agent.interfaces.cli.editor import LineEditor, open_history
-from graph_agent.interfaces.cli.inspection import event_line
 from graph_agent.interfaces.cli.one_shot import RUN_CONTEXT, Settings, new_session_id
 from graph_agent.interfaces.cli.report import TextReport
 from graph_agent.interfaces.cli.screen import PromptScreen
@@ -38,152 +38,6 @@ if TYPE_CHECKING:
 
     from graph_agent.session.compiled import CompiledAgentGraph
     from graph_agent.session.results import Part
-
-
-_EVENTS = 20
-"""Events that `/events` shows without a number."""
-
-
-class Command(NamedTuple):
-    """One command of the conversation, typed as `/NAME`."""
-
-    usage: str
-    """Form of its arguments for the help, e.g. `TEXT`; empty if there are none."""
-    help: str
-    """One sentence for the help."""
-    run: Callable[[Chat, str], Awaitable[None]]
-    """Executes the command in a conversation, with the text after its name, without surrounding white space."""
-
-
-def find_command(text: str) -> Command | None:
-    """Return the command of a line that begins with `/`, in any case of letters; None if there is none of its name."""
-    name = text[1:].strip().partition(" ")[0].lower()
-    return COMMANDS.get(_ALIASES.get(name, name))
-
-
-async def run_command(chat: Chat, text: str) -> None:
-    """Execute a line that begins with `/`; an unknown command and the errors of a command are printed."""
-    name, _, rest = text[1:].strip().partition(" ")
-    if (command := find_command(text)) is None:
-        hint = did_you_mean(f"/{name}", [f"/{known}" for known in COMMANDS])
-        chat.err.print(f"There is no command '/{name}'; {hint} A space before it sends it as a message.", style="red")
-        return
-    try:
-        await command.run(chat, rest.strip())
-    except (GraphAgentError, TimeoutError) as error:
-        chat.show_error(error)
-
-
-async def _help(chat: Chat, _: str) -> None:
-    """Print the commands and keys."""
-    for name, command in COMMANDS.items():
-        chat.out.print(f"  {f'/{name} {command.usage}'.strip():<18} {command.help}")
-    chat.out.print(
-        "Text without a slash is sent to the agent; while it works, after the current answer.\n"
-        "Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-X Ctrl-E opens an editor.\n"
-        "Ctrl-C stops the run; at an empty input, twice leaves, as Ctrl-D does."
-    )
-
-
-async def _steer(chat: Chat, text: str) -> None:
-    """Send a message to the run before its next step; if none is under way, it precedes the next input."""
-    if not text:
-        chat.err.print("Write the message after /steer.", style="red")
-        return
-    await chat.call(chat.session.steer(text))
-    chat.out.print(f"Sent {'before the next step' if chat.is_running else 'with the next input'}.", style="dim")
-
-
-async def _abort(chat: Chat, _: str) -> None:
-    """Stop the run, or drop the calls that wait for an answer."""
-    await chat.abort()
-
-
-async def _approve(chat: Chat, text: str) -> None:
-    """Ask the open questions again, or approve all of them for the argument `all`.
-
-    Questions that `all` cannot approve are asked. If nothing waits, or a run is under way, only that is printed.
-    """
-    if not chat.questions or chat.is_running:
-        chat.out.print("Nothing waits for an answer.", style="dim")
-    elif text != "all":
-        chat.ask()
-    elif (answers := await approve_all(chat.questions)) is not None:
-        chat.answer(answers)
-    else:
-        chat.err.print("Not every open question is an approval; /approve asks them one by one.", style="yellow")
-        chat.ask()
-
-
-async def _events(chat: Chat, text: str) -> None:
-    """Print the newest events of the session; the argument is their number, by default 20."""
-    count = int(text) if text.isdecimal() else _EVENTS
-    # A number of 0 prints all, as `[-0:]` is the whole list.
-    for event in (await chat.call(chat.session.events()))[-count:]:
-        chat.out.line(event_line(event))
-
-
-async def _status(chat: Chat, _: str) -> None:
-    """Print the session's status, its calls, and the model calls, tokens and cost of the newest input."""
-    doing = "running" if chat.is_running else "waiting for your answer" if chat.questions else "idle"
-    status = await chat.call(chat.session.status())
-    chat.out.line(f"session {chat.session.id}: {status}, {doing}")
-    for call in await chat.call(chat.session.calls()):
-        chat.out.line(f"  {call.name}: {call.state}")
-    if chat.result is not None:
-        usage, cost = chat.result.usage, chat.result.cost
-        price = "" if cost is None else f", cost {cost:.4f}"
-        chat.out.line(
-            f"newest input: {usage['model_calls']} model calls, {usage['input_tokens']} + {usage['output_tokens']} "
-            f"tokens{price}"
-        )
-
-
-async def _reasoning(chat: Chat, _: str) -> None:
-    """Print the model's newest reasoning as a whole."""
-    chat.out.print(chat.reasoning or "The model has shown no reasoning.", style="dim")
-
-
-async def _resume(chat: Chat, _: str) -> None:
-    """Ask the open questions again, or continue a run that was interrupted.
-
-    During a run, only print that there is one.
-    """
-    if chat.is_running:
-        chat.out.print("A run is under way.", style="dim")
-    elif chat.questions:
-        chat.ask()
-    else:
-        chat.answer(None)
-
-
-async def _new(chat: Chat, _: str) -> None:
-    """Start a new session; refused, with a text, during a run."""
-    if chat.is_running:
-        chat.out.print("A run is under way; /abort stops it.", style="dim")
-        return
-    chat.start_session(new_session_id())
-    chat.greet()
-
-
-async def _quit(chat: Chat, _: str) -> None:
-    """End the conversation."""
-    chat.leave()
-
-
-COMMANDS = {
-    "help": Command("", "Lists the commands.", _help),
-    "steer": Command("TEXT", "Sends a message before the next step of the run.", _steer),
-    "abort": Command("", "Stops the run, or drops the calls that wait for an answer.", _abort),
-    "approve": Command("[all]", "Asks the open questions again; with `all`, approves every call that waits.", _approve),
-    "resume": Command("", "Continues a run that was interrupted.", _resume),
-    "events": Command("[N]", "Shows the newest events of the session, by default 20.", _events),
-    "status": Command("", "Shows the session, its calls, and the tokens of the newest input.", _status),
-    "reasoning": Command("", "Shows the model's newest reasoning as a whole.", _reasoning),
-    "new": Command("", "Starts a new session.", _new),
-    "quit": Command("", "Leaves; the session can be continued later.", _quit),
-}
-_ALIASES = {"exit": "quit", "?": "help"}
 
 
 _WAKE = "\x00wake"

@@ -17,7 +17,6 @@ from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import printable
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.interfaces.cli import run_async
-from graph_agent.interfaces.cli.inspection import counted
 from graph_agent.interfaces.cli.options import (
     AGENT_FILE,
     ConfigOption,
@@ -28,6 +27,7 @@ from graph_agent.interfaces.cli.options import (
     shared_database,
 )
 from graph_agent.interfaces.cli.terminal import Terminal, log_stream
+from graph_agent.interfaces.cli.texts import counted
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

@@ -112,7 +112,7 @@ def chat(
             from graph_agent.agent_file.credentials import sources_from
             from graph_agent.agent_file.spec import TODAY_VARIABLE
             from graph_agent.interfaces.cli.dialog import user_name
-            from graph_agent.interfaces.server.host import of_file
+            from graph_agent.interfaces.server.agent_source import of_file
             from graph_agent.interfaces.server.serve import serve_page
         if today is not None:
             os.environ[TODAY_VARIABLE] = today.date().isoformat()

@@ -126,7 +126,7 @@ def a2a(
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.agent_file.spec import load_spec, with_sources
-        from graph_agent.interfaces.server.host import of_spec
+        from graph_agent.interfaces.server.agent_source import of_spec
         from graph_agent.interfaces.server.serve import serve_a2a
         from graph_agent.interfaces.server.settings import describe_settings, settings_from
     if list_settings:
@@ -164,7 +164,7 @@ def mcp(
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.agent_file.credentials import sources_from
         from graph_agent.interfaces.cli.dialog import user_name
-        from graph_agent.interfaces.server.host import of_file
+        from graph_agent.interfaces.server.agent_source import of_file
         from graph_agent.interfaces.server.mcp.mount import serve_stdio
     # Standard output belongs to the protocol, so logs go to standard error.
     log_at(chosen_level(verbose, log_level))

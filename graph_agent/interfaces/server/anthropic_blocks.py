@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat.content_blocks import document_block, image, simplify_blocks
 from graph_agent.interfaces.server.problems import InvalidRequestError
 
 _GIVEN = ("text", "image", "document", "search_result", "tool_reference")
@@ -185,10 +186,10 @@ def _media(block: Block) -> list[dict[str, Any]]:
         return _document(source, block.title)
     # The model's provider fetches the image; this server connects to no address of a request.
     if source.type == "url":
-        return [schemas.image(url=source.url)]
+        return [image(url=source.url)]
     if source.type != "base64":
         raise InvalidRequestError("An image is given by its address, or by its bytes in base64.", "messages")
-    return [schemas.image(mime_type=source.media_type, base64=source.data)]
+    return [image(mime_type=source.media_type, base64=source.data)]
 
 
 def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
@@ -196,7 +197,7 @@ def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
     if source.type == "url":
         raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
     if source.type == "base64":
-        return [schemas.document_block(mime_type=source.media_type, base64=source.data, name=title)]
+        return [document_block(mime_type=source.media_type, base64=source.data, name=title)]
     if source.type == "content" and isinstance(source.content, list):
         heading = [{"type": "text", "text": title}] if title else []
         return [*heading, *_content(source.content)]
@@ -208,7 +209,7 @@ def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
     """Return content blocks, as a text if they are only text; raise `InvalidRequestError` if there are none."""
     if not blocks:
         raise InvalidRequestError("A message of the user's has no content.", "messages")
-    return schemas.simplify_blocks(blocks)
+    return simplify_blocks(blocks)
 
 
 def _call(block: Block) -> ToolCall:

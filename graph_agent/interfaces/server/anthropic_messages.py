@@ -20,8 +20,10 @@ from graph_agent.interfaces.server.anthropic_blocks import AnthropicInput, Block
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
+from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.error_responses import anthropic_error
 from graph_agent.interfaces.server.parameters import ChatEndpoint, RequestServices, Sender, chat_endpoint
-from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, anthropic_error
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.interfaces.server.sse import frame
 
@@ -96,7 +98,7 @@ class MessagesRequest(CountRequest):
     max_agentic_loops: schemas.AgenticLoops = None
 
 
-def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
+def read_messages_request(body: MessagesRequest) -> ChatRequest:
     """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value.
 
     The session is that of the body's metadata, if any.
@@ -123,7 +125,7 @@ def read_messages_request(body: MessagesRequest) -> schemas.ChatRequest:
         "max_agentic_loops": body.max_agentic_loops,
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
-    return schemas.ChatRequest(
+    return ChatRequest(
         messages=[read for message in body.messages for read in langchain_messages(message)],
         instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},

@@ -25,12 +25,16 @@ from graph_agent.base._internal.signals import drain_on_sigterm
 from graph_agent.base._internal.text import html_table
 from graph_agent.interfaces.server.admission.gate import OPEN_PATHS, guard
 from graph_agent.interfaces.server.admission.worker_folder import is_to_stop_at_once, limits_of
+from graph_agent.interfaces.server.agent_source import AgentSource
 from graph_agent.interfaces.server.chat.attempts import deleting_attempts
 from graph_agent.interfaces.server.chat.handler import ChatHandler, Runs
-from graph_agent.interfaces.server.host import AgentSource, open_host
-from graph_agent.interfaces.server.monitoring import Metrics, ReadinessCheck, readiness
+from graph_agent.interfaces.server.error_responses import on_invalid
+from graph_agent.interfaces.server.host import open_host
+from graph_agent.interfaces.server.http_request import path_of
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.parameters import SESSION_HEADER, RequestServices, Services
-from graph_agent.interfaces.server.problems import on_invalid, path_of, stopping
+from graph_agent.interfaces.server.problems import stopping
+from graph_agent.interfaces.server.readiness import ReadinessCheck, readiness
 from graph_agent.interfaces.server.response_models import ControlError, Health
 from graph_agent.interfaces.server.response_models import Readiness as ReadinessReply
 from graph_agent.interfaces.server.responses.background import Background

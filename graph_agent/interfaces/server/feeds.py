@@ -1,10 +1,10 @@
-"""Gives the events of sessions to followers: a session is read once per change, for any number of them."""
+"""Gives followers of a session its stored events, and the output of its active run."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -205,3 +205,86 @@ class Feeds:
         finally:
             if feed.ended is None:
                 feed.end("server_stopping")
+
+
+LivePart = Mapping[str, Any]
+"""Output of a run: `EARLY`, or an object of the type `begin`, `text`, `reasoning`, `break`, `progress`, `call` or
+`end`."""
+
+
+EARLY = "events"
+"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
+index `seq` in the history. Its readers send them as events."""
+RESULTS = ("tool_result", "delegation_response")
+"""Types of the events that end calls."""
+
+
+def call_end(event: Mapping[str, Any]) -> LivePart:
+    """Return the part that reports the end of a call, from the event of its result."""
+    return {"type": "call", "id": event["id"], "status": event["status"], "ts": event["ts"]}
+
+
+class LiveRuns:
+    """The output of one process's active runs, which their histories have only after each superstep."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[LivePart]] = {}
+        self._readers: dict[str, list[Callable[[], None]]] = {}
+
+    def is_read(self, thread: str) -> bool:
+        """Return whether a thread has readers."""
+        return thread in self._readers
+
+    @contextmanager
+    def run(self, thread: str, content: Any) -> Iterator[Callable[[LivePart], None]]:
+        """Yield a function that publishes a part of a thread's run, which ends with the context.
+
+        `content` is the user's message, which the history has after the first plan; None for a run that resumes.
+        """
+        parts: list[LivePart] = [{"type": "begin", "content": content}]
+        self._runs[thread] = parts
+
+        def publish(part: LivePart) -> None:
+            parts.append(part)
+            for wake in self._readers.get(thread, ()):
+                wake()
+
+        try:
+            yield publish
+        finally:
+            publish({"type": "end"})
+            if self._runs.get(thread) is parts:
+                del self._runs[thread]
+
+    @contextmanager
+    def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
+        """Yield a function that returns a thread's parts since its last call; each new part calls `wake`."""
+        parts: list[LivePart] | None = None
+        position = 0
+
+        def take() -> list[LivePart]:
+            nonlocal parts, position
+            taken = parts[position:] if parts is not None else []
+            position += len(taken)
+            if (current := self._runs.get(thread)) is not parts:
+                parts, position = current, len(current or ())
+                taken += current or []
+            return _joined(taken)
+
+        self._readers.setdefault(thread, []).append(wake)
+        try:
+            yield take
+        finally:
+            self._readers[thread].remove(wake)
+            if not self._readers[thread]:
+                del self._readers[thread]
+
+
+def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
+    joined: list[LivePart] = []
+    for part in parts:
+        if part["type"] in ("text", "reasoning") and joined and joined[-1]["type"] == part["type"]:
+            joined[-1] = {**part, "text": joined[-1]["text"] + part["text"]}
+        else:
+            joined.append(part)
+    return joined

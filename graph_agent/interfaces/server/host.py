@@ -8,11 +8,10 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,14 +21,11 @@ from langgraph.store.base import BaseStore, SearchItem
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
-from graph_agent.agent_file.credentials import CredentialSource, read_credentials
-from graph_agent.agent_file.delegates import SkillSpec
-from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
-from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
 from graph_agent.base._internal.credential_headers import check_headers, credentials_of
 from graph_agent.base._internal.polling import polling
 from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.interfaces.server.feeds import CheckpointNotifier, Feeds
+from graph_agent.interfaces.server.agent_source import AgentSource
+from graph_agent.interfaces.server.feeds import CheckpointNotifier, Feeds, LiveRuns
 from graph_agent.interfaces.server.problems import InvalidRequestError
 from graph_agent.interfaces.server.settings import KEYS_VARIABLE, ServerSettings
 from graph_agent.session.activity import lock_idle_session
@@ -38,87 +34,6 @@ from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.history import EventReader
 from graph_agent.storage.checkpoints.open import open_saver, open_store
 
-
-@dataclass(frozen=True, slots=True)
-class AgentSource:
-    """An agent that can be opened, with its metadata."""
-
-    name: str
-    """The model's name in the chat APIs."""
-    description: str
-    db: str
-    """Database URL of its sessions, unless the server overrides it."""
-    open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
-    """Opens it without checkpointer and store; the server adds its own."""
-    skills: tuple[SkillSpec, ...] = ()
-    """Skills in its A2A card, in addition to its tools."""
-    push_notifications: bool = False
-    """Whether A2A clients may subscribe to push notifications."""
-    credential_headers: Mapping[str, str] = field(default_factory=dict)
-    """Credential name → the request header that may carry it."""
-    show_outputs: bool = False
-    """Whether A2A clients receive the outputs of tools."""
-    needs_callers: bool = False
-    """Whether the agent has a memory, whose users only API keys distinguish."""
-
-
-def of_file(
-    path: str | Path,
-    credentials: Mapping[str, CredentialSource] | None = None,
-    *,
-    record: bool = False,
-    db: str | None = None,
-    caller: str | None = None,
-) -> AgentSource:
-    """Return the source of an agent file, opened when the server starts and closed when it stops.
-
-    Args:
-        credentials: Credential name → source; replaces the file's credentials of the same names.
-        record: Whether to record what models receive, for any configuration of the file.
-        db: A database URL that replaces the file's, also for the memory; None for the file's.
-        caller: The user of requests on a transport without keys, such as standard input; None for none.
-
-    Raises:
-        ConfigError: If the file is missing or invalid, or a credential has no value.
-    """
-    spec = with_sources(load_spec(path), credentials or {})
-    return of_spec(recording(spec) if record else spec, db, caller=caller)
-
-
-def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None) -> AgentSource:
-    """Return the source of a parsed agent file; raise `ConfigError` if a credential has no value.
-
-    `db` and `caller` are those of `of_file`.
-    """
-    read_credentials(spec.credentials)
-    spec = spec if db is None else spec.model_copy(update={"db": db})
-    source = _source(spec, lambda: open_agent(spec, today=today_from_env(), db="", caller=caller))
-    return replace(source, needs_callers=spec.memory_settings is not None and caller is None)
-
-
-def of_served(agent: ServedAgent) -> AgentSource:
-    """Return the source of an agent that this process serves already; its MCP servers are shared."""
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[CompiledAgentGraph]:
-        async with agent.lifespan():
-            yield await agent()
-
-    return _source(agent.spec, opened)
-
-
-def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
-    return AgentSource(
-        spec.name,
-        spec.description,
-        spec.db,
-        opened,
-        tuple(skill for skill in spec.skills if isinstance(skill, SkillSpec)),
-        spec.push_notifications,
-        spec.credential_headers,
-    )
-
-
 logger = logging.getLogger("graph_agent.server.host")
 
 _SUSPENDED = ("graph_agent", "parked")  # the name is in stored databases
@@ -126,89 +41,6 @@ _SUSPENDED = ("graph_agent", "parked")  # the name is in stored databases
 _PAGE = 1000
 _CLAIM_POLL_S = 0.02
 _CLAIM_CHECK_S = 1.0
-
-
-LivePart = Mapping[str, Any]
-"""Output of a run: `EARLY`, or an object of the type `begin`, `text`, `reasoning`, `break`, `progress`, `call` or
-`end`."""
-
-
-EARLY = "events"
-"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
-index `seq` in the history. Its readers send them as events."""
-RESULTS = ("tool_result", "delegation_response")
-"""Types of the events that end calls."""
-
-
-def call_end(event: Mapping[str, Any]) -> LivePart:
-    """Return the part that reports the end of a call, from the event of its result."""
-    return {"type": "call", "id": event["id"], "status": event["status"], "ts": event["ts"]}
-
-
-class LiveRuns:
-    """The output of one process's active runs, which their histories have only after each superstep."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, list[LivePart]] = {}
-        self._readers: dict[str, list[Callable[[], None]]] = {}
-
-    def is_read(self, thread: str) -> bool:
-        """Return whether a thread has readers."""
-        return thread in self._readers
-
-    @contextmanager
-    def run(self, thread: str, content: Any) -> Iterator[Callable[[LivePart], None]]:
-        """Yield a function that publishes a part of a thread's run, which ends with the context.
-
-        `content` is the user's message, which the history has after the first plan; None for a run that resumes.
-        """
-        parts: list[LivePart] = [{"type": "begin", "content": content}]
-        self._runs[thread] = parts
-
-        def publish(part: LivePart) -> None:
-            parts.append(part)
-            for wake in self._readers.get(thread, ()):
-                wake()
-
-        try:
-            yield publish
-        finally:
-            publish({"type": "end"})
-            if self._runs.get(thread) is parts:
-                del self._runs[thread]
-
-    @contextmanager
-    def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
-        """Yield a function that returns a thread's parts since its last call; each new part calls `wake`."""
-        parts: list[LivePart] | None = None
-        position = 0
-
-        def take() -> list[LivePart]:
-            nonlocal parts, position
-            taken = parts[position:] if parts is not None else []
-            position += len(taken)
-            if (current := self._runs.get(thread)) is not parts:
-                parts, position = current, len(current or ())
-                taken += current or []
-            return _joined(taken)
-
-        self._readers.setdefault(thread, []).append(wake)
-        try:
-            yield take
-        finally:
-            self._readers[thread].remove(wake)
-            if not self._readers[thread]:
-                del self._readers[thread]
-
-
-def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
-    joined: list[LivePart] = []
-    for part in parts:
-        if part["type"] in ("text", "reasoning") and joined and joined[-1]["type"] == part["type"]:
-            joined[-1] = {**part, "text": joined[-1]["text"] + part["text"]}
-        else:
-            joined.append(part)
-    return joined
 
 
 @dataclass(frozen=True)

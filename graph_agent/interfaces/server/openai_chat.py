@@ -17,10 +17,19 @@ from starlette.responses import Response
 from graph_agent.base.settings.config import ReasoningEffort
 from graph_agent.interfaces.server.admission.body import BodyRoute
 from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat.content_blocks import DATA_URL, document_block, image_at, simplify_blocks
+from graph_agent.interfaces.server.chat.function_tools import (
+    allowed_functions,
+    function_tool,
+    not_among,
+    parse_arguments,
+)
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, Ending
+from graph_agent.interfaces.server.chat.schemas import ChatRequest, check_arguments
+from graph_agent.interfaces.server.error_responses import openai_error
 from graph_agent.interfaces.server.parameters import ChatEndpoint, RequestServices, Services, chat_endpoint
-from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, openai_error
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.response_models import Completion, Model, ModelList, OpenAIError, error_responses
 from graph_agent.interfaces.server.sse import frame
 
@@ -179,13 +188,13 @@ class ChatCompletionRequest(schemas.RequestObject):
     _clean = model_validator(mode="before")(schemas.clean_body)
 
 
-def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
+def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
     """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value.
 
     The session is that of the body's metadata, if any.
     """
     calls = (call for message in body.messages for call in message.tool_calls or [])
-    schemas.check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
+    check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
     # A conversation must end with a message to answer.
     question = _system_question(body.messages)
     history = body.messages[:-1] if question else body.messages
@@ -207,13 +216,11 @@ def read_chat_request(body: ChatCompletionRequest) -> schemas.ChatRequest:
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
     }
-    return schemas.ChatRequest(
+    return ChatRequest(
         messages=[*(read for message in history if (read := _message(message)) is not None), *question],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
-        client_tools=[
-            schemas.function_tool(given.name, given.description, given.parameters) for given in _offered(body)
-        ],
+        client_tools=[function_tool(given.name, given.description, given.parameters) for given in _offered(body)],
         unsupported_tools=[tool.type for tool in body.tools or [] if tool.type != "function"],
         session_id=body.metadata.session_id if body.metadata else None,
         is_stored=body.store is not False,
@@ -259,7 +266,7 @@ def _content(message: ChatMessage) -> str | list[Any]:
     """Return the content of a message: a text, or content blocks of LangChain if it is more than text."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
-    return schemas.simplify_blocks([_block(part) for part in message.content])
+    return simplify_blocks([_block(part) for part in message.content])
 
 
 def _block(part: ChatPart) -> dict[str, Any]:
@@ -267,12 +274,12 @@ def _block(part: ChatPart) -> dict[str, Any]:
     if part.type == "image_url":
         if part.image_url is None:
             raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
-        return schemas.image_at(part.image_url.url)
+        return image_at(part.image_url.url)
     if part.type == "file":
-        found = schemas.DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        found = DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
         if part.file is None or found is None:
             raise InvalidRequestError("A file is given by file_data: a data: URL with base64.", "messages")
-        return schemas.document_block(mime_type=found[1], base64=found[2], name=part.file.filename)
+        return document_block(mime_type=found[1], base64=found[2], name=part.file.filename)
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
 
@@ -285,7 +292,7 @@ def _text(message: ChatMessage) -> str:
 
 def _call(call: CallInHistory) -> ToolCall:
     """Return a call of the client's history; raise `InvalidRequestError` if the arguments are no JSON object."""
-    arguments = schemas.parse_arguments(call.id, call.function.arguments, "messages")
+    arguments = parse_arguments(call.id, call.function.arguments, "messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
 
 
@@ -308,7 +315,7 @@ def _offered(body: ChatCompletionRequest) -> list[Function]:
         return []
     if not isinstance(body.tool_choice, AllowedChoice):
         return functions
-    allowed = schemas.allowed_functions(_kinds(body.tool_choice.allowed_tools.tools), _kinds(body.tools or []))
+    allowed = allowed_functions(_kinds(body.tool_choice.allowed_tools.tools), _kinds(body.tools or []))
     return [function for function in functions if function.name in allowed]
 
 
@@ -329,7 +336,7 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     name = body.tool_choice.function.name
     if name not in {function.name for function in _functions(body)}:
         # The model would be forced to call a tool that it does not have.
-        raise schemas.not_among(name)
+        raise not_among(name)
     return name
 
 

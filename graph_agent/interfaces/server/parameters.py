@@ -17,8 +17,8 @@ from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, 
 from graph_agent.interfaces.server.chat.handler import ChatDialect, ChatHandler
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, ChatRequest, check_amount, checked_session_id
-from graph_agent.interfaces.server.monitoring import ReadinessCheck
 from graph_agent.interfaces.server.problems import ProblemError, stopping
+from graph_agent.interfaces.server.readiness import ReadinessCheck
 from graph_agent.interfaces.server.sse import EventStream
 
 SESSION_HEADER = "X-Session-Id"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gc
 import os
 import signal
@@ -20,107 +18,22 @@ from urllib.parse import quote
 import typer
 import uvicorn
 from sse_starlette.sse import AppStatus
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from graph_agent.agent_file.credentials import CredentialSource
 from graph_agent.base._internal.command_log import log_at
 from graph_agent.base._internal.credential_headers import check_headers
 from graph_agent.base._internal.failure_log import get_logger
-from graph_agent.base.errors import ConfigError, GraphAgentError
+from graph_agent.base.errors import GraphAgentError
 from graph_agent.integrations.otel import instrument_from_env, is_switched_on
 from graph_agent.interfaces.server.admission.connections import BoundedProtocol, DrainedWebSocketProtocol
-from graph_agent.interfaces.server.admission.gate import read_keys
-from graph_agent.interfaces.server.host import AgentSource, check_callers, of_file
+from graph_agent.interfaces.server.admission.keys import read_keys
+from graph_agent.interfaces.server.agent_source import AgentSource, of_file
+from graph_agent.interfaces.server.host import check_callers
 from graph_agent.interfaces.server.settings import ServerSettings, unknown_variables
+from graph_agent.interfaces.server.startup import STARTUP_FAILURE, StartupErrors, bind_socket, has_failed, url_of
 from graph_agent.interfaces.server.supervisor import Supervisor, check_workers, sharing
 from graph_agent.session.activity import use_daemon_threads_of_own_loop
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP socket bound to an address; it does not listen yet. Port 0 selects any free port.
-
-    Raises `ConfigError` if there is no such address, or the port is in use or not permitted for this user.
-    """
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # Prefer IPv4 for names with both families, such as localhost: all clients try it.
-        family, kind, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        # asyncio sets TCP_NODELAY only if the protocol is TCP; without it each first token waits 40 ms for an
-        # acknowledgement.
-        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
-    except OSError as error:
-        raise ConfigError(_bind_fault(host, port, error)) from None
-    # A restarted server must not wait for the old connections to time out.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(_bind_fault(host, port, error)) from None
-    return listener
-
-
-def url_of(listener: socket.socket) -> str:
-    """Return the URL of a listening socket for clients on this machine, e.g. `http://127.0.0.1:8000`."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
-
-
-def _bind_fault(host: str, port: int, error: OSError) -> str:
-    """Return the text of an error of binding, with the fix."""
-    about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-    fix = "take another port" if about_port else "give an address of this machine"
-    return f"--host {host} --port {port}: {error.strerror}; {fix}."
-
-
-_FAILED = "not-started"
-"""Name of the file by which a worker reports that it could not start."""
-STARTUP_FAILURE = 3
-"""Exit status of a server that could not start; the same as uvicorn's."""
-
-
-class StartupErrors:
-    """ASGI middleware that reports a `GraphAgentError` at startup as its message, others with Starlette's stack trace.
-
-    Args:
-        app: The application.
-        shared: The folder of worker processes, in which a failure is recorded for the supervisor; None for a single
-            process.
-        on_start: Called when the application has started; None for nothing.
-    """
-
-    def __init__(self, app: ASGIApp, shared: Path | None = None, on_start: Callable[[], None] | None = None) -> None:
-        self._app = app
-        self._shared = shared
-        self._on_start = on_start
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application; only the message of a failed startup is replaced."""
-        if scope["type"] != "lifespan":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_plain(message: Message) -> None:
-            """Send a message of the application's lifespan, with a plain text if it reports a failure."""
-            # Starlette sends this message from its `except` block.
-            error = sys.exc_info()[1]
-            if message["type"] == "lifespan.startup.complete" and self._on_start is not None:
-                self._on_start()
-            if message["type"] == "lifespan.startup.failed":
-                if self._shared is not None:
-                    with contextlib.suppress(OSError):
-                        (self._shared / _FAILED).touch()
-                if isinstance(error, GraphAgentError):
-                    message = {**message, "message": f"{error}"}
-            await send(message)
-
-        await self._app(scope, receive, send_plain)
-
-
-def has_failed(shared: Path | None) -> bool:
-    """Return whether one of the processes that share a folder could not start; False without a folder."""
-    return shared is not None and (shared / _FAILED).exists()
-
 
 logger = get_logger("graph_agent.server.serve")
 _APP = "graph_agent.interfaces.server.app"

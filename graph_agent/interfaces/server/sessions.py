@@ -29,7 +29,8 @@ from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, clean_body
-from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, call_end
+from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end
+from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.sse import comment, frame

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from graph_agent.base._internal.text import json_line
-
-T = TypeVar("T")
+from graph_agent.interfaces.server.http_request import unless_disconnected
 
 
 def frame(data: Any, event: str | None = None) -> str:
@@ -124,63 +122,3 @@ class EventStream(Response):
         """Call `close`, if there is one."""
         if self._close is not None:
             await self._close()
-
-
-class WholeAnswer(Response):
-    """A response that is sent as a whole; `close` is called when it was sent."""
-
-    close: Callable[[], Awaitable[None]] | None = None
-    """Called when the response was sent, or could not be; None for nothing."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, then call `close`."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            if self.close is not None:
-                await self.close()
-
-
-async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Run a coroutine, and return its result; None if the client of the request disconnects first, which cancels it.
-
-    The request's body must have been read, so that `receive` returns only the disconnect. Exceptions of the coroutine
-    are raised.
-    """
-
-    async def disconnect() -> None:
-        """Wait until the client disconnects."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.create_task(work), asyncio.create_task(disconnect())
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        working.cancel()
-        leaving.cancel()
-        # The work must have ended before its resources are released.
-        await asyncio.gather(working, leaving, return_exceptions=True)
-    return None if working.cancelled() else working.result()
-
-
-ANTHROPIC_HEADER = "request-id"
-OPENAI_HEADER = "x-request-id"
-
-
-def new_request_id() -> str:
-    """Return a random id for a response, e.g. `req_3f…`."""
-    return f"req_{uuid.uuid4().hex}"
-
-
-def with_request_id(send: Send) -> Send:
-    """Return a `send` that sets OpenAI's and Anthropic's header of the request id, to an existing id or a new one."""
-
-    async def send_with_id(message: Message) -> None:
-        """Send a message."""
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
-        await send(message)
-
-    return send_with_id

@@ -59,7 +59,7 @@ try:
         WriteQueue,
         execute,
     )
-    from graph_agent.storage.locks.postgres import is_readable
+    from graph_agent.storage.locks.postgres_query import is_readable
 except ImportError as missing:
     raise missing_extra("A database in PostgreSQL", "postgres", missing) from None
 

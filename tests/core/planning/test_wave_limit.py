@@ -16,8 +16,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.interfaces.server.host import AgentSource
-from graph_agent.server import create_app
+from graph_agent.server import AgentSource, create_app
 from tests.support.agents import echo, marked
 from tests.support.wave_helpers import plan, use
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graph_agent.base.types import Call
-from graph_agent.core.tools.skills import allows
+from graph_agent.core.tools.allowed_tools import allows
 
 
 @pytest.mark.parametrize(

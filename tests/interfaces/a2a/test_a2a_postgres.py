@@ -21,7 +21,8 @@ from a2a.types import (
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.interfaces.server.a2a import store as server_store
-from graph_agent.interfaces.server.a2a.store import open_stores, task_lease
+from graph_agent.interfaces.server.a2a.conversations import task_lease
+from graph_agent.interfaces.server.a2a.store import open_stores
 from graph_agent.persistence import open_saver
 from tests.support.a2a_agents import book
 from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name

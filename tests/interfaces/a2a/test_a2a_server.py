@@ -40,11 +40,11 @@ from graph_agent.a2a.server import A2AServer, a2a_app, agent_card
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.interfaces.server.a2a.app import open_push_http
+from graph_agent.interfaces.server.a2a.conversations import session_id_of
 from graph_agent.interfaces.server.a2a.executor import NoSlotError
-from graph_agent.interfaces.server.a2a.store import open_stores, session_id_of
-from graph_agent.interfaces.server.host import AgentSource
+from graph_agent.interfaces.server.a2a.store import open_stores
 from graph_agent.persistence import open_saver
-from graph_agent.server import create_app
+from graph_agent.server import AgentSource, create_app
 from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
 from tests.support.a2a_client import (
     BINDINGS,

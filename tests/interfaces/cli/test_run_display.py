@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from graph_agent.interfaces.cli.inspection import event_line
+from graph_agent.interfaces.cli.events import event_line
 from graph_agent.interfaces.cli.report import part_object
 from graph_agent.interfaces.cli.screen import PlainScreen, Wave, draw_calls
 from graph_agent.interfaces.cli.terminal import Terminal, log_stream

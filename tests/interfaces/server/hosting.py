@@ -16,10 +16,10 @@ from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
-from graph_agent.interfaces.server.host import AgentSource, Host, open_host
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.host import Host, open_host
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.sessions import Sessions
-from graph_agent.server import ServerSettings
+from graph_agent.server import AgentSource, ServerSettings
 
 ANONYMOUS = Caller("")
 MINE: dict[str, Any] = {

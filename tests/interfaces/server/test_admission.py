@@ -23,9 +23,8 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
 from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
-from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.interfaces.server.problems import ProblemError
-from graph_agent.server import ServerSettings, create_app, read_keys
+from graph_agent.server import AgentSource, ServerSettings, create_app, read_keys
 from tests.interfaces.server.process import Served, eventually, refused, serving
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"

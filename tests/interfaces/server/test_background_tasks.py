@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
 from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.run import ServerRun
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.history import list_threads
 from tests.interfaces.server.hosting import MINE, answered, ask, outcome_of, running, sessions_of, spec_of

@@ -17,8 +17,7 @@ from pydantic import SecretStr
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.interfaces.server.host import AgentSource
-from graph_agent.server import ApiKey, ServerSettings, create_app
+from graph_agent.server import AgentSource, ApiKey, ServerSettings, create_app
 from tests.interfaces.server.process import Served
 
 JSON = {"content-type": "application/json"}

@@ -13,8 +13,7 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.interfaces.server.host import AgentSource
-from graph_agent.server import create_app
+from graph_agent.server import AgentSource, create_app
 from tests.interfaces.server.process import Served
 from tests.support.commits import commits, committed
 

@@ -19,9 +19,8 @@ from graph_agent.approvals import edit
 from graph_agent.base._internal.json_schema import SchemaCheck
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.models.wire.schemas import fold_schema
-from graph_agent.server import create_app
+from graph_agent.server import AgentSource, create_app
 
 MANY: list[Any] = [{"a": number} for number in range(20_000)]
 

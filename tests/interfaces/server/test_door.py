@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from graph_agent.errors import ConfigError
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.server import ApiKey, ServerSettings, create_app, of_file, read_keys
 from tests.interfaces.server.process import ROOT, Served, serving
 

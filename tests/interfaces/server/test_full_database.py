@@ -21,10 +21,10 @@ from graph_agent.base._internal.failure_log import is_out_of_space
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.core.state.call_events import UNKNOWN_OUTCOME
 from graph_agent.errors import SessionLostError
-from graph_agent.interfaces.server.host import AgentSource, Host, open_host
+from graph_agent.interfaces.server.host import Host, open_host
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_failure
 from graph_agent.persistence import prune
-from graph_agent.server import ServerSettings, create_app
+from graph_agent.server import AgentSource, ServerSettings, create_app
 from graph_agent.storage.checkpoints.sqlite_saver import SharedSqliteSaver
 from tests.interfaces.server.hosting import ask, outcome_of, start_run
 from tests.support.agents import asks

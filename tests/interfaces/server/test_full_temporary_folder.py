@@ -15,7 +15,7 @@ from graph_agent.interfaces.server import supervisor as workers
 from graph_agent.interfaces.server.admission import worker_folder
 from graph_agent.interfaces.server.admission.gate import RequestLimits
 from graph_agent.interfaces.server.admission.worker_folder import SharedLimits
-from graph_agent.interfaces.server.monitoring import ReservedFile
+from graph_agent.interfaces.server.metrics import ReservedFile
 from graph_agent.interfaces.server.problems import ProblemError
 from tests.interfaces.server.process import Served, serving
 from tests.support.chat_client import CHAT, body

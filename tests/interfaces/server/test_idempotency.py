@@ -21,9 +21,8 @@ from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
-from graph_agent.interfaces.server.host import AgentSource
 from graph_agent.interfaces.server.problems import ProblemError
-from graph_agent.server import create_app
+from graph_agent.server import AgentSource, create_app
 from tests.interfaces.server.hosting import MINE, answered, ask, outcome_of, running, spec_of, start_run, with_results
 from tests.interfaces.server.process import Served, serving
 from tests.support.agents import asks, echo

@@ -13,7 +13,7 @@ from langgraph.config import get_stream_writer
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.interfaces.server.chat.handler import between_pieces_s
 from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.session.results import Progress
 from tests.interfaces.server.hosting import ask, running, spec_of
 from tests.support.agents import asks

@@ -20,11 +20,12 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.interfaces.server import monitoring
+from graph_agent.interfaces.server import readiness
 from graph_agent.interfaces.server.chat.handler import Runs
-from graph_agent.interfaces.server.host import AgentSource, Host, open_host
-from graph_agent.interfaces.server.monitoring import Metrics, ReadinessCheck
-from graph_agent.server import ServerSettings
+from graph_agent.interfaces.server.host import Host, open_host
+from graph_agent.interfaces.server.metrics import Metrics
+from graph_agent.interfaces.server.readiness import ReadinessCheck
+from graph_agent.server import AgentSource, ServerSettings
 from tests.interfaces.server.hosting import running
 from tests.interfaces.server.process import PARROT, serving
 from tests.support.gates import Gate
@@ -130,7 +131,7 @@ def test_an_endpoint_that_is_not_there_is_no_model(tmp_path: Path) -> None:
 
 
 async def test_a_part_that_does_not_answer_is_asked_once_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitoring, "CHECK_S", 0.01)
+    monkeypatch.setattr(readiness, "CHECK_S", 0.01)
     gate = Gate()
     looks: list[str] = []
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
@@ -207,7 +208,7 @@ def empty(file: Path) -> None:
 async def test_a_server_whose_database_is_damaged_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr(monitoring, "CACHE_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     file = tmp_path / "s.db"
     async with ready_on(f"sqlite:///{file}") as (ready, _):
         before = (await ready.checks())["database"]
@@ -222,7 +223,7 @@ async def test_a_server_whose_database_is_damaged_is_not_ready(
 async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "CACHE_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     with small_disk(tmp_path / "disk", 1024) as disk:
         async with ready_on(f"sqlite:///{disk / 's.db'}") as (ready, host):
             before = (await ready.checks())["database"]
@@ -241,7 +242,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
 async def test_a_database_that_may_not_grow_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(monitoring, "CACHE_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     async with ready_on(f"sqlite:///{tmp_path / 's.db'}") as (ready, host):
         before = (await ready.checks())["database"]
         connection: Any = getattr(host, part).conn
@@ -257,7 +258,7 @@ async def test_a_database_that_may_not_grow_is_not_ready(
 async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "CACHE_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     file = tmp_path / "s.db"
     async with ready_on(f"sqlite:///{file}") as (ready, host):
         first = (await ready.checks())["database"]
@@ -277,7 +278,7 @@ async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for
 async def test_a_postgresql_database_whose_disk_is_full_is_not_ready(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    monkeypatch.setattr(monitoring, "CACHE_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     # Where the server's own user can get in.
     with postgres.database() as url, small_disk(postgres.folder / f"small-{table}", 2048) as disk:
         shutil.chown(disk, postgres.folder.owner())

@@ -22,8 +22,7 @@ from pydantic import SecretStr
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.interfaces.server.host import AgentSource
-from graph_agent.server import ApiKey, ServerSettings, create_app
+from graph_agent.server import AgentSource, ApiKey, ServerSettings, create_app
 from tests.interfaces.server.booking import BookingModel, book, bookings
 from tests.support.agents import asks, echo
 

@@ -18,7 +18,7 @@ from graph_agent import create_graph_agent
 from graph_agent.interfaces.server.a2a.streams import MOST_WAITING_BYTES, bounded_stream
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run import RunEnded, ServerRun
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.session.results import Token
 from tests.interfaces.server.hosting import ask, running, spec_of
 

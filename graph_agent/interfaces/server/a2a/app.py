@@ -40,17 +40,20 @@ from graph_agent.base._internal.credential_headers import check_headers
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.public_network import PublicTransport, is_public_url
 from graph_agent.base.errors import ConfigError
-from graph_agent.interfaces.server.a2a import validation
+from graph_agent.interfaces.server.a2a.conversations import SessionIdOf, session_id_of
+from graph_agent.interfaces.server.a2a.credentials import CredentialContext
 from graph_agent.interfaces.server.a2a.cross_process import OtherProcesses
-from graph_agent.interfaces.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
-from graph_agent.interfaces.server.a2a.store import (
-    ENDED_STATES,
-    ConversationStore,
-    LiveTaskStore,
-    SessionIdOf,
-    Stores,
-    session_id_of,
+from graph_agent.interfaces.server.a2a.error_responses import (
+    Refusal,
+    RefusedStreams,
+    refused_over_jsonrpc,
+    refused_over_rest,
 )
+from graph_agent.interfaces.server.a2a.executor import HEARTBEAT_S, STEERING, GraphExecutor, SlotFactory, unbounded
+from graph_agent.interfaces.server.a2a.listing import check_listing
+from graph_agent.interfaces.server.a2a.message_checks import STILL_RUNNING, CheckedRequests, check_required_fields
+from graph_agent.interfaces.server.a2a.request_bounds import BoundedRequests, RequestBounds
+from graph_agent.interfaces.server.a2a.store import ENDED_STATES, ConversationStore, LiveTaskStore, Stores
 from graph_agent.interfaces.server.a2a.streams import bounded_stream
 from graph_agent.interfaces.server.settings import REST_PATH, RPC_PATH
 from graph_agent.session.compiled import CompiledAgentGraph
@@ -187,7 +190,7 @@ class A2AOptions(TypedDict, total=False):
     credential_headers: Mapping[str, str]
     push_url_check: UrlCheck
     slots: SlotFactory
-    bounds: validation.RequestBounds
+    bounds: RequestBounds
 
 
 class A2AServer:
@@ -225,7 +228,7 @@ class A2AServer:
         credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,
         slots: SlotFactory = unbounded,
-        bounds: validation.RequestBounds = validation.RequestBounds(),  # noqa: B008 - it is frozen
+        bounds: RequestBounds = RequestBounds(),  # noqa: B008 - it is frozen
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
@@ -233,7 +236,7 @@ class A2AServer:
         check_headers(credential_headers)
         context_builder = context_builder or DefaultServerCallContextBuilder()
         if credential_headers:
-            context_builder = validation.CredentialContext(context_builder, credential_headers)
+            context_builder = CredentialContext(context_builder, credential_headers)
         self.card = card
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
         other_processes = OtherProcesses(stores.tasks, graph.store)
@@ -256,7 +259,7 @@ class A2AServer:
             push_sender=self._push,
             push_url_validator=push_url_check,
             validate_input_modes=True,
-            request_context_builder=validation.CheckedRequests(
+            request_context_builder=CheckedRequests(
                 notifies=self._push is not None,
                 tasks=stores.tasks,
                 task_lease=self._executor.is_working_on,
@@ -275,12 +278,12 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         for route in rest:
             if isinstance(route, Route) and route.path.endswith((":stream", ":subscribe")):
-                route.app = validation.RefusedStreams(route.app)
+                route.app = RefusedStreams(route.app)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_bounded(route, bounds, validation.refused_over_jsonrpc) for route in rpc),
+            *(_bounded(route, bounds, refused_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants is left out: it would match every path of the host application.
-            *(_bounded(route, bounds, validation.refused_over_rest) for route in rest if isinstance(route, Route)),
+            *(_bounded(route, bounds, refused_over_rest) for route in rest if isinstance(route, Route)),
         ]
         """The routes, for a Starlette or FastAPI application."""
 
@@ -327,10 +330,10 @@ class A2AServer:
             await self._push.aclose()
 
 
-def _bounded(route: BaseRoute, bounds: validation.RequestBounds, refusal: validation.Refusal) -> BaseRoute:
+def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseRoute:
     """Make a route refuse requests over the size limits, in place, and return it; `refusal` builds the response."""
     if isinstance(route, Route):
-        route.app = validation.BoundedRequests(route.app, bounds, refusal)
+        route.app = BoundedRequests(route.app, bounds, refusal)
     return route
 
 
@@ -361,7 +364,7 @@ class _Handler(DefaultRequestHandler):
         Raises an `A2AError` for an invalid message, one to a task that has ended, and one to a task that has a message
         under way.
         """
-        validation.check_required_fields(params)
+        check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             return reply
         with self._one_message(params, context):
@@ -372,7 +375,7 @@ class _Handler(DefaultRequestHandler):
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Answer a message with the updates of its task; raises the errors of `on_message_send`."""
-        validation.check_required_fields(params)
+        check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             yield reply
             return
@@ -412,7 +415,7 @@ class _Handler(DefaultRequestHandler):
         """
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:
-            raise UnsupportedOperationError(message=validation.STILL_RUNNING)
+            raise UnsupportedOperationError(message=STILL_RUNNING)
         added = {key} if params.message.task_id else set[tuple[str, str]]()
         self._tasks_in_use |= added
         try:
@@ -424,7 +427,7 @@ class _Handler(DefaultRequestHandler):
         self, params: types.ListTasksRequest, context: ServerCallContext
     ) -> types.ListTasksResponse:
         """Return a page of the caller's tasks; raise `InvalidParamsError` for an invalid filter or page token."""
-        validation.check_listing(params)
+        check_listing(params)
         page: types.ListTasksResponse = await super().on_list_tasks(params, context)
         return page
 

@@ -43,10 +43,12 @@ from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.core.approvals.requests import request_of
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION, part_data, read_budget, text_of_parts
+from graph_agent.interfaces.server.a2a.conversations import SessionIdOf, session_id_of
+from graph_agent.interfaces.server.a2a.credentials import request_credentials
 from graph_agent.interfaces.server.a2a.cross_process import CancelRequests
-from graph_agent.interfaces.server.a2a.store import ENDED_STATES, SessionIdOf, TaskRun, heartbeats, session_id_of
+from graph_agent.interfaces.server.a2a.store import ENDED_STATES
+from graph_agent.interfaces.server.a2a.task_run import TaskRun, heartbeats
 from graph_agent.interfaces.server.a2a.updates import TaskReporter, question_ids
-from graph_agent.interfaces.server.a2a.validation import request_credentials
 from graph_agent.interfaces.server.settings import A2A_DEFAULTS
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.driver import RunHandle

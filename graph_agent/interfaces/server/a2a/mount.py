@@ -31,15 +31,16 @@ from graph_agent.base.calls import delegate_name, is_delegation
 from graph_agent.base.types import OK
 from graph_agent.integrations.delegates.a2a_parts import EXTENSION
 from graph_agent.interfaces.server.a2a.app import CARD_AGE_S, A2AOptions, A2AServer
+from graph_agent.interfaces.server.a2a.conversations import task_lease
 from graph_agent.interfaces.server.a2a.executor import STEERING, NoSlotError, SlotFactory
-from graph_agent.interfaces.server.a2a.store import open_stores, task_lease
-from graph_agent.interfaces.server.a2a.validation import RequestBounds
+from graph_agent.interfaces.server.a2a.request_bounds import RequestBounds
+from graph_agent.interfaces.server.a2a.store import open_stores
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, admit_requests, admitted_caller, guard
 from graph_agent.interfaces.server.admission.worker_folder import limits_of
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID
-from graph_agent.interfaces.server.monitoring import CACHE_S, StateCheck, database_states, readiness
 from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.interfaces.server.readiness import CACHE_S, StateCheck, database_states, readiness
 from graph_agent.interfaces.server.settings import CARD_PATH, REST_PATH, RPC_PATH, ServerSettings
 from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.compiled import CompiledAgentGraph

@@ -18,7 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
-from graph_agent.interfaces.server.problems import InvalidRequestError, Kind, ProblemError, path_of
+from graph_agent.interfaces.server.http_request import path_of
+from graph_agent.interfaces.server.problems import InvalidRequestError, Kind, ProblemError
 
 COLLECT_BYTES = 64_000_000
 """Bytes of bodies of answered requests after which garbage is collected.

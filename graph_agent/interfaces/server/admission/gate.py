@@ -6,19 +6,14 @@ callers do not share sessions.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
-import os
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -28,23 +23,15 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent.base._internal.json_bounds import JsonBounds
-from graph_agent.base._internal.own_files import record_file
 from graph_agent.base._internal.signals import Drainable
-from graph_agent.base.errors import ConfigError
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.interfaces.server.admission.body import SMALL_BYTES, BodyLimits, ReplayedBody
 from graph_agent.interfaces.server.admission.origins import OriginCheck
-from graph_agent.interfaces.server.problems import (
-    ProblemError,
-    internal_error,
-    on_http,
-    on_problem,
-    path_of,
-    refusal,
-    stopping,
-)
-from graph_agent.interfaces.server.settings import KEYS_VARIABLE, MCP_PATH, REST_PATH, ApiKey, ServerSettings
-from graph_agent.interfaces.server.sse import HEAD, with_request_id
+from graph_agent.interfaces.server.error_responses import internal_error, on_http, on_problem, refusal
+from graph_agent.interfaces.server.http_request import path_of, with_request_id
+from graph_agent.interfaces.server.problems import ProblemError, stopping
+from graph_agent.interfaces.server.settings import MCP_PATH, REST_PATH, ApiKey, ServerSettings
+from graph_agent.interfaces.server.sse import HEAD
 
 WINDOW_S = 60.0
 """Length in seconds of the sliding window for the limit per minute."""
@@ -141,12 +128,6 @@ class RequestLimits:
             )
 
 
-_SHORTEST = 16
-"""Minimum characters of a key."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of keys."""
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The sender of a request."""
@@ -179,41 +160,6 @@ class Caller:
         return f"{self.name}/parked/{token}"  # the name is in stored databases
 
 
-def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
-    """Read the keys of a file and of the environment variable `GRAPH_AGENT_API_KEYS`, in which commas separate them.
-
-    Args:
-        file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. The path is recorded as one
-            that the agent's tools must not read. None for no file.
-        environment: The environment variables.
-
-    Returns:
-        The keys; a key without a name is named `key-` and 12 digits of its SHA-256.
-
-    Raises:
-        ConfigError: The file cannot be read or has no key, a key is shorter than 16 characters, a name is invalid, or
-            two keys have the same name or two names the same key. No message shows a key.
-    """
-    listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
-    entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
-    if file is not None:
-        record_file(file, "the file of this agent's API keys")
-        try:
-            entries += [(f"{file}, entry {i}", text) for i, text in _entries(file.read_text(encoding="utf-8-sig"))]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"Keys file {file}: {error}.") from None
-        if not entries:
-            raise ConfigError(f"Keys file {file}: there is no key in it; write one a line, as 'name:key'.")
-    keys = [_key(where, text) for where, text in entries]
-    for where, name in ((entries[i][0], key.name) for i, key in enumerate(keys)):
-        # Two owners of one name would share sessions.
-        if sum(key.name == name for key in keys) > 1:
-            raise ConfigError(f"{where}: another key is named {name!r} too; give each a name of its own.")
-    if len({key.key.get_secret_value() for key in keys}) < len(keys):
-        raise ConfigError(f"{KEYS_VARIABLE} and the keys file: two names have one key; give each a key of its own.")
-    return tuple(keys)
-
-
 def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
     """Return the caller of a request by the header `Authorization: Bearer` or `x-api-key`.
 
@@ -240,27 +186,6 @@ def key_in(request: HTTPConnection) -> str:
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
-
-
-def _entries(text: str) -> list[tuple[int, str]]:
-    """Return the non-empty lines of a text that are no comments, stripped, each with its number from 1."""
-    stripped = [line.strip() for line in text.split("\n")]
-    return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
-
-
-def _key(where: str, text: str) -> ApiKey:
-    """Parse `key` or `name:key`.
-
-    Raises `ConfigError`, which begins with the place `where`, if name or key is invalid.
-    """
-    name, colon, key = text.partition(":")
-    if not colon:
-        name, key = "key-" + hashlib.sha256(text.encode()).hexdigest()[:12], text
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}: a key's name is 1 to 64 letters, digits, '_' or '-'.")
-    if len(key) < _SHORTEST:
-        raise ConfigError(f"{where}: a key has {_SHORTEST} characters or more; make one with 'openssl rand -hex 24'.")
-    return ApiKey(name=name, key=SecretStr(key))
 
 
 OPEN_PATHS = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})

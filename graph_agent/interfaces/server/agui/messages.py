@@ -25,8 +25,8 @@ from graph_agent.base.types import HIDDEN_ID_PREFIX
 from graph_agent.core.approvals.decisions import Decision, approve, edit, reject, respond
 from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
 from graph_agent.core.state.events import StoredEvent
+from graph_agent.interfaces.server.chat.content_blocks import document_block, image
 from graph_agent.interfaces.server.chat.run_spec import answers_to_approvals, is_client_call
-from graph_agent.interfaces.server.chat.schemas import document_block, image
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
 

@@ -38,7 +38,7 @@ from graph_agent.interfaces.server.chat.run import (
     progress_fields,
 )
 from graph_agent.interfaces.server.chat.run_spec import is_client_call
-from graph_agent.interfaces.server.host import LivePart
+from graph_agent.interfaces.server.feeds import LivePart
 from graph_agent.interfaces.server.problems import ProblemError
 from graph_agent.session.results import (
     DelegatePart,

@@ -37,9 +37,10 @@ from graph_agent.interfaces.server.chat.run import (
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, resolve_once
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
 from graph_agent.interfaces.server.host import Host
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.http_request import WholeAnswer, unless_disconnected
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.problems import ProblemError, stopping
-from graph_agent.interfaces.server.sse import EventStream, WholeAnswer, comment, progress_comment, unless_disconnected
+from graph_agent.interfaces.server.sse import EventStream, comment, progress_comment
 from graph_agent.session.results import DelegatePart, EventAdded, Progress, Reasoning, StateValues, Token
 
 logger = logging.getLogger("graph_agent.server.chat.handler")

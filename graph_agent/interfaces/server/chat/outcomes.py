@@ -17,7 +17,7 @@ from graph_agent.base.model_error_text import public_text
 from graph_agent.core.state.call_events import call_name
 from graph_agent.core.state.events import NOT_RUN, StoredEvent
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, interrupts_question, waiting_approvals
-from graph_agent.interfaces.server.host import RESULTS
+from graph_agent.interfaces.server.feeds import RESULTS
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
 

@@ -24,8 +24,9 @@ from graph_agent.base.types import NO_USAGE
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome, commentary_of, read_outcome
 from graph_agent.interfaces.server.chat.run_spec import RunSpec
-from graph_agent.interfaces.server.host import EARLY, RESULTS, Host, LivePart, call_end
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end
+from graph_agent.interfaces.server.host import Host
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.problems import (
     BusySessionError,
     Kind,

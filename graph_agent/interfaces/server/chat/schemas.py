@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import binascii
 import json
 import re
-from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from mimetypes import MimeTypes
 from typing import Annotated, Any, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -20,6 +17,204 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.base.input_ids import InputId
 from graph_agent.base.settings.response_format import client_schema
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
+
+FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+"""Pattern of names of functions."""
+SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
+"""Pattern of session ids; a slash would give access to another key's sessions."""
+
+_ARGUMENTS = JsonBounds(values=20_000, depth=200)
+"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
+
+
+class _FirstFault(FailFast):
+    """Makes pydantic stop at the first fault of a list."""
+
+    # Members of a union must be hashable, and pydantic's `FailFast` is not.
+    def __hash__(self) -> int:
+        """Return a hash, because members of a union must be hashable."""
+        return hash(self.fail_fast)
+
+
+_T = TypeVar("_T")
+
+
+def _between_items(item: Any) -> Any:
+    """Return the item; a call of Python code lets a validating thread release the GIL to the event loop."""
+    return item
+
+
+ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstFault()]
+"""A list that is validated up to its first fault: a body can hold many, and each message takes about a kilobyte."""
+
+AgenticLoops = Annotated[
+    int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
+]
+"""`max_agentic_loops` for one request, an extension of the chat APIs."""
+
+_SCHEMA_CHARS = 50_000
+"""Characters of an answer's schema; checking some hundred thousand takes about a second."""
+
+
+def _whole_id(text: str) -> str:
+    """Return an id; raise `ValueError` if it has characters that cannot be stored."""
+    if "\ufffd" in text:  # `clean_body` replaces lone surrogates and NUL with it
+        raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
+    return text
+
+
+CallId = Annotated[str, AfterValidator(_whole_id)]
+"""The id of a call; ids that differ only in characters that cannot be stored would become equal."""
+
+
+class RequestObject(BaseModel):
+    """A body, or an object in it. Fields that are not declared are accepted and ignored, in every API."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class SessionMetadata(RequestObject):
+    """A request's metadata; only `session_id` has an effect."""
+
+    session_id: str | None = Field(None, pattern=SESSION_ID, description="Id of the session to continue or create.")
+
+
+def clean_body(data: Any) -> Any:
+    """Return a body as storable JSON: lone surrogates, NUL and non-finite numbers are replaced.
+
+    Raises `ValueError` if it is nested too deeply, or holds credentials.
+    """
+    if isinstance(data, BaseModel):
+        return data  # `BodyRoute` has validated it
+    if has_credentials(data):
+        raise ValueError(NO_CREDENTIALS)
+    return to_json_safe(data)
+
+
+def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
+    """Return a session id from a header or a field without a pattern.
+
+    Raises `InvalidRequestError` if it has another form.
+
+    `param` names the header or field in the error.
+    """
+    if not re.fullmatch(SESSION_ID, id_):
+        raise InvalidRequestError(f"{param}: {id_!r} does not match {SESSION_ID}.", param)
+    return id_
+
+
+def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
+    """Raise `ProblemError` (`too_large`) for too many tools, or messages, content parts and calls together."""
+    found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
+    for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
+        if amount > most:
+            counted = "messages, content parts and calls" if name == "messages" else name
+            raise ProblemError(
+                "too_large", f"{name}: the request has {amount} {counted}; it may have {most}. Send fewer.", param=name
+            )
+
+
+def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
+    """Check that the arguments of all calls of a request are not too many or too deep.
+
+    Each call is a pair of an id and JSON as text. Raises `ProblemError`; `param` names the field.
+    """
+    # One limit for all calls: many small ones cost as much as a large one.
+    remaining = _ARGUMENTS.values
+    for id_, arguments in calls:
+        try:
+            remaining -= count_values(arguments, JsonBounds(remaining, _ARGUMENTS.depth))
+        except TooManyValuesError:
+            raise ProblemError(
+                "too_large",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
+                param=param,
+            ) from None
+        except JsonBoundsError as error:
+            raise InvalidRequestError(f"The arguments of the call {id_!r}: {error}", param) from None
+
+
+def _parts(content: Any) -> int:
+    """Return the number of parts of a content, with those inside others."""
+    if not isinstance(content, list):
+        return 0
+    return sum(1 + _parts(getattr(part, "content", None)) for part in content)
+
+
+NO_CREDENTIALS = (
+    "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
+    "the server's credential_headers name, or give them in the agent file"
+)
+_MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
+"""Paths in a body where clients put fields for the agent."""
+
+
+def has_credentials(data: Any) -> bool:
+    """Return whether a body has a field `credentials` where clients put fields for the agent."""
+    return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
+
+
+def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Return the object at a path; an empty one if there is none."""
+    for name in path:
+        found = data.get(name)
+        data = found if isinstance(found, dict) else {}
+    return data
+
+
+def answer_schema(
+    kind: str | None, schema: dict[str, Any] | None, param: str, field_name: str
+) -> dict[str, Any] | None:
+    """Return the schema of the answer that a request asks for; None for text.
+
+    Raises `InvalidRequestError` without a schema, or for one that cannot be used.
+
+    Args:
+        kind: `text`, `json_object`, `json_schema` or None.
+        schema: The schema, of `json_schema`.
+        param: Name of the format's field, for errors.
+        field_name: Name of the schema's field in it, for errors.
+    """
+    if kind is None or kind == "text":
+        return None
+    if kind == "json_object":
+        # Any object: the request names no schema.
+        return {"type": "object"}
+    if schema is None:
+        raise InvalidRequestError(f"{param} has no {field_name}.", param)
+    return checked_schema(schema, param)
+
+
+def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
+    """Return a JSON schema that answers can be validated with.
+
+    Raises `InvalidRequestError` for an invalid one, one of more than 50,000 characters, and references to outside.
+    """
+    text = json.dumps(schema)
+    if (size := len(text)) > _SCHEMA_CHARS:
+        raise InvalidRequestError(f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param)
+    for reference in _references(schema):
+        # A validator would fetch another address.
+        if not (isinstance(reference, str) and reference.startswith("#")):
+            raise InvalidRequestError(f"{param}: the reference {reference!r} leads outside the schema.", param)
+    try:
+        client_schema(text)  # the nodes of the run, which are on the event loop, find it there
+    except ConfigError as error:
+        raise InvalidRequestError(str(error), param) from None
+    return schema
+
+
+def _references(value: Any) -> Iterator[Any]:
+    """Yield the references in a JSON schema."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, dict):
+                yield item
+            else:
+                yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,305 +348,3 @@ def _all_answered(open_ids: set[str]) -> None:
     if open_ids:
         listed = ", ".join(sorted(open_ids))
         raise InvalidRequestError(f"These calls have no result right behind them: {listed}.", "messages")
-
-
-FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
-"""Pattern of names of functions."""
-SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
-"""Pattern of session ids; a slash would give access to another key's sessions."""
-
-_MIME_TYPES = MimeTypes()  # reads the system's files at import, not during a request
-
-
-class _FirstFault(FailFast):
-    """Makes pydantic stop at the first fault of a list."""
-
-    # Members of a union must be hashable, and pydantic's `FailFast` is not.
-    def __hash__(self) -> int:
-        """Return a hash, because members of a union must be hashable."""
-        return hash(self.fail_fast)
-
-
-_T = TypeVar("_T")
-
-
-def _between_items(item: Any) -> Any:
-    """Return the item; a call of Python code lets a validating thread release the GIL to the event loop."""
-    return item
-
-
-ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstFault()]
-"""A list that is validated up to its first fault: a body can hold many, and each message takes about a kilobyte."""
-
-AgenticLoops = Annotated[
-    int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
-]
-"""`max_agentic_loops` for one request, an extension of the chat APIs."""
-
-_SCHEMA_CHARS = 50_000
-"""Characters of an answer's schema; checking some hundred thousand takes about a second."""
-
-
-def _whole_id(text: str) -> str:
-    """Return an id; raise `ValueError` if it has characters that cannot be stored."""
-    if "\ufffd" in text:  # `clean_body` replaces lone surrogates and NUL with it
-        raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
-    return text
-
-
-CallId = Annotated[str, AfterValidator(_whole_id)]
-"""The id of a call; ids that differ only in characters that cannot be stored would become equal."""
-
-
-class RequestObject(BaseModel):
-    """A body, or an object in it. Fields that are not declared are accepted and ignored, in every API."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class SessionMetadata(RequestObject):
-    """A request's metadata; only `session_id` has an effect."""
-
-    session_id: str | None = Field(None, pattern=SESSION_ID, description="Id of the session to continue or create.")
-
-
-def clean_body(data: Any) -> Any:
-    """Return a body as storable JSON: lone surrogates, NUL and non-finite numbers are replaced.
-
-    Raises `ValueError` if it is nested too deeply, or holds credentials.
-    """
-    if isinstance(data, BaseModel):
-        return data  # `BodyRoute` has validated it
-    if has_credentials(data):
-        raise ValueError(NO_CREDENTIALS)
-    return to_json_safe(data)
-
-
-def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
-    """Return a session id from a header or a field without a pattern.
-
-    Raises `InvalidRequestError` if it has another form.
-
-    `param` names the header or field in the error.
-    """
-    if not re.fullmatch(SESSION_ID, id_):
-        raise InvalidRequestError(f"{param}: {id_!r} does not match {SESSION_ID}.", param)
-    return id_
-
-
-def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Raise `ProblemError` (`too_large`) for too many tools, or messages, content parts and calls together."""
-    found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
-    for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
-        if amount > most:
-            counted = "messages, content parts and calls" if name == "messages" else name
-            raise ProblemError(
-                "too_large", f"{name}: the request has {amount} {counted}; it may have {most}. Send fewer.", param=name
-            )
-
-
-def _parts(content: Any) -> int:
-    """Return the number of parts of a content, with those inside others."""
-    if not isinstance(content, list):
-        return 0
-    return sum(1 + _parts(getattr(part, "content", None)) for part in content)
-
-
-NO_CREDENTIALS = (
-    "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
-    "the server's credential_headers name, or give them in the agent file"
-)
-_MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
-"""Paths in a body where clients put fields for the agent."""
-
-
-def has_credentials(data: Any) -> bool:
-    """Return whether a body has a field `credentials` where clients put fields for the agent."""
-    return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
-
-
-def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the object at a path; an empty one if there is none."""
-    for name in path:
-        found = data.get(name)
-        data = found if isinstance(found, dict) else {}
-    return data
-
-
-_ARGUMENTS = JsonBounds(values=20_000, depth=200)
-"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
-
-
-def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
-    """Check that the arguments of all calls of a request are not too many or too deep.
-
-    Each call is a pair of an id and JSON as text. Raises `ProblemError`; `param` names the field.
-    """
-    # One limit for all calls: many small ones cost as much as a large one.
-    remaining = _ARGUMENTS.values
-    for id_, arguments in calls:
-        try:
-            remaining -= count_values(arguments, JsonBounds(remaining, _ARGUMENTS.depth))
-        except TooManyValuesError:
-            raise ProblemError(
-                "too_large",
-                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
-                param=param,
-            ) from None
-        except JsonBoundsError as error:
-            raise InvalidRequestError(f"The arguments of the call {id_!r}: {error}", param) from None
-
-
-def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
-    """Return the arguments of a call from JSON as text; an empty text is an empty object.
-
-    Raises `InvalidRequestError` if it is no JSON object; `id_` and `param` name call and field in the error.
-    """
-    try:
-        # `clean_body` saw the arguments as text, so their values are not cleaned yet.
-        arguments = to_json_safe(json.loads(text or "{}"))
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequestError(f"The arguments of the call {id_!r} are no JSON object.", param)
-    return arguments
-
-
-def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a tool of the caller as an OpenAI function; `parameters` None declares a function without arguments."""
-    function = {
-        "name": name,
-        "description": description or "",
-        "parameters": parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
-
-
-def allowed_functions(allowed: Iterable[tuple[str, str | None]], offered: Iterable[tuple[str, str | None]]) -> set[str]:
-    """Return the names of the functions that `tool_choice` allows, of those that a request offers.
-
-    Both are pairs of a type and a name, which is None for tools that are no functions. Raises `ProblemError` if a tool
-    is allowed that is not offered.
-    """
-    known = {(kind, name if kind == "function" else None) for kind, name in offered}
-    names = set()
-    for kind, name in allowed:
-        if (kind, name if kind == "function" else None) not in known:
-            raise not_among(name or kind)
-        if kind == "function":
-            names.add(name or "")
-    return names
-
-
-def not_among(name: str | None) -> ProblemError:
-    """Return the problem for a `tool_choice` that names a tool which the request does not offer."""
-    return InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")
-
-
-def simplify_blocks(blocks: Sequence[dict[str, Any]]) -> str | list[Any]:
-    """Return the text of a single text block; otherwise the blocks."""
-    return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
-
-
-DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-"""A `data:` URL with base64: media type, data."""
-
-
-def image_at(url: str) -> dict[str, Any]:
-    """Return an image as a LangChain content block, from its http(s) URL or its `data:` URL.
-
-    Raises `InvalidRequestError` for another URL, or invalid base64.
-    """
-    found = DATA_URL.fullmatch(url)
-    return image(mime_type=found[1], base64=found[2]) if found else image(url=url)
-
-
-def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
-    """Return an image as a LangChain content block, from its http(s) URL or its bytes in base64.
-
-    Raises `InvalidRequestError` for another URL, or invalid base64.
-    """
-    if url is not None:
-        if not url.startswith(("http://", "https://")):
-            raise InvalidRequestError("An image is given by an http(s) address, or by its bytes in base64.")
-        return {"type": "image", "url": url}
-    _check_base64(base64, "An image's")
-    return {"type": "image", "base64": base64, "mime_type": mime_type}
-
-
-def document_block(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
-    """Return a document, e.g. a PDF, as a LangChain content block with a file name, which some providers require.
-
-    Raises `InvalidRequestError` for invalid base64.
-    """
-    _check_base64(base64, "A document's")
-    filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"
-    return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
-
-
-def media_type_of(name: str | None) -> str | None:
-    """Return the media type that a file's name shows; None if it shows none."""
-    return _MIME_TYPES.guess_type(name)[0] if name else None
-
-
-def _check_base64(data: str, kind: str) -> None:
-    """Raise `InvalidRequestError` if data are no valid base64; `kind` begins the message."""
-    try:
-        b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequestError(f"{kind} data are no valid base64.", "messages") from None
-
-
-def answer_schema(
-    kind: str | None, schema: dict[str, Any] | None, param: str, field_name: str
-) -> dict[str, Any] | None:
-    """Return the schema of the answer that a request asks for; None for text.
-
-    Raises `InvalidRequestError` without a schema, or for one that cannot be used.
-
-    Args:
-        kind: `text`, `json_object`, `json_schema` or None.
-        schema: The schema, of `json_schema`.
-        param: Name of the format's field, for errors.
-        field_name: Name of the schema's field in it, for errors.
-    """
-    if kind is None or kind == "text":
-        return None
-    if kind == "json_object":
-        # Any object: the request names no schema.
-        return {"type": "object"}
-    if schema is None:
-        raise InvalidRequestError(f"{param} has no {field_name}.", param)
-    return checked_schema(schema, param)
-
-
-def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
-    """Return a JSON schema that answers can be validated with.
-
-    Raises `InvalidRequestError` for an invalid one, one of more than 50,000 characters, and references to outside.
-    """
-    text = json.dumps(schema)
-    if (size := len(text)) > _SCHEMA_CHARS:
-        raise InvalidRequestError(f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param)
-    for reference in _references(schema):
-        # A validator would fetch another address.
-        if not (isinstance(reference, str) and reference.startswith("#")):
-            raise InvalidRequestError(f"{param}: the reference {reference!r} leads outside the schema.", param)
-    try:
-        client_schema(text)  # the nodes of the run, which are on the event loop, find it there
-    except ConfigError as error:
-        raise InvalidRequestError(str(error), param) from None
-    return schema
-
-
-def _references(value: Any) -> Iterator[Any]:
-    """Yield the references in a JSON schema."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            if name in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, dict):
-                yield item
-            else:
-                yield from _references(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _references(item)

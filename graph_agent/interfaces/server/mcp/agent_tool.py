@@ -10,183 +10,46 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from langchain_core.messages import HumanMessage
-from langgraph.types import Interrupt, StateSnapshot
+from langgraph.types import StateSnapshot
 from mcp import McpError, types
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from graph_agent.base._internal.failure_log import log_failure
-from graph_agent.base._internal.text import as_text, clean, to_json_safe, visible, visible_json
+from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.errors import DecisionError, UserError
 from graph_agent.base.input_ids import InputId, as_input_id, digest_of
 from graph_agent.base.model_error_text import public_text
 from graph_agent.base.tool_names import alias_of
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation
-from graph_agent.core.approvals.requests import HeldCall, calls_of_request, request_of
+from graph_agent.core.approvals.requests import request_of
 from graph_agent.core.approvals.text import parse_answer, question_text
 from graph_agent.integrations.mcp.tools import KEY_IN_META
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits
+from graph_agent.interfaces.server.body_faults import describe_faults
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import (
     RunSpec,
-    answers_to_approvals,
     client_interrupts,
     interrupts_question,
     token_of_key,
 )
 from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_session_id
 from graph_agent.interfaces.server.host import thread_token
-from graph_agent.interfaces.server.problems import ProblemError, describe_faults, problem_of_failure
+from graph_agent.interfaces.server.mcp.forms import Form, form_answers, forms
+from graph_agent.interfaces.server.problems import ProblemError, problem_of_failure
 from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
 from graph_agent.session.results import Progress, open_interrupts, run_result, waiting_for
-
-Form = dict[str, Any]
-"""`{"message", "requestedSchema"}` of an `elicitation/create` request."""
-
-
-def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
-    """Return the forms of open interrupts, by a key that is unique in the session.
-
-    An approval has one form for each waiting call, with the key `INTERRUPT:CALL`; another question has the interrupt's
-    id. Calls of a client's own tools have no form.
-
-    Args:
-        interrupts: The open interrupts of a session.
-        error: Why the last responses were not accepted, for the text of the forms; empty if they were.
-    """
-    found: dict[str, Form] = {}
-    client_calls = {each.id for each in client_interrupts(interrupts)}
-    for each in interrupts:
-        if (request := request_of(each)) is not None:
-            for call in calls_of_request(request):
-                found[f"{each.id}:{call['id']}"] = _call_form(call, error or request.get("error", ""))
-        elif each.id not in client_calls:
-            found[each.id] = _question_form(each.value, error)
-    return found
-
-
-def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a person's responses to forms as answers by interrupt id, ready to resume the session.
-
-    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open.
-
-    Args:
-        interrupts: The open interrupts of the session.
-        responses: Key of a form → `{"action": "accept" | "decline" | "cancel", "content": {…}}`.
-
-    Raises:
-        DecisionError: A response does not fit its form.
-        ProblemError: Calls that must be decided together have only some decisions.
-    """
-    answers: dict[str, Any] = {}
-    decisions: dict[tuple[str, int], dict[str, Any]] = {}
-    for each in interrupts:
-        if (request := request_of(each)) is not None:
-            for index, call in enumerate(calls_of_request(request)):
-                if (decision := _decision(call, _response(responses, f"{each.id}:{call['id']}"))) is not None:
-                    decisions[each.id[:8], index] = decision
-            continue
-        response = _response(responses, each.id)
-        content = response.get("content") or {}
-        if is_elicitation(each.value) and response.get("action") in ("accept", "decline"):
-            answers[each.id] = {**response, "content": content} if response["action"] == "accept" else response
-        elif response.get("action") == "accept":
-            answers[each.id] = parse_answer(str(content.get("answer", "")))
-    return {**answers, **answers_to_approvals(interrupts, decisions)}
-
-
-def _call_form(call: HeldCall, error: str) -> Form:
-    """Return the form that asks for the decision on a waiting call.
-
-    `error` is why the last one was refused, or empty.
-    """
-    allowed = call["allowed_decisions"]
-    properties: dict[str, Any] = {"decision": {"type": "string", "title": "Decision", "enum": list(allowed)}}
-    if "edit" in allowed:
-        properties["arguments"] = {
-            "type": "string",
-            "title": "Arguments",
-            "description": "For edit: all arguments of the call, as a JSON object.",
-            "default": json.dumps(call["arguments"], ensure_ascii=False, default=str),
-        }
-    if {"reject", "respond"} & {*allowed}:
-        properties["message"] = {
-            "type": "string",
-            "title": "Message",
-            "description": "For reject: the reason, for the model. For respond: the result of the call.",
-        }
-    lines = [
-        f"A call waits for approval: {visible(call['name'])} {visible_json(call['arguments'])}",
-        *(visible(line) for line in call.get("description", "").splitlines()),
-    ]
-    return _form(lines, properties, ["decision"], error)
-
-
-def _question_form(value: Any, error: str) -> Form:
-    """Return the form of an interrupt's value: an elicitation's own fields, or else one field `answer`."""
-    if is_elicitation(value):
-        schema: Mapping[str, Any] = value.get("requested_schema") or {}
-        message = value["message"] if value["mode"] == "form" else elicitation_text(value)
-        lines = [f"{visible(value['server'])}: {visible(message)}"]
-        return _form(lines, schema.get("properties", {}), schema.get("required", []), error or value.get("error", ""))
-    given = value if isinstance(value, Mapping) else {}
-    text = given.get("message") or given.get("question")
-    lines = [visible(text if isinstance(text, str) else as_text(value))]
-    return _form(lines, {"answer": {"type": "string", "title": "Answer"}}, ["answer"], error)
-
-
-def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[str], error: str) -> Form:
-    """Return a form with a text of several lines and a JSON schema of these properties."""
-    if error:
-        lines = [*lines, f"The last answer was not accepted: {error}"]
-    schema = {"type": "object", "properties": dict(properties), "required": list(required)}
-    return {"message": "\n".join(lines), "requestedSchema": schema}
-
-
-def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the response to a form as `{"action", "content"}`.
-
-    The action is None without one, and no content is left out.
-    """
-    response = responses.get(key)
-    given = dict(response) if isinstance(response, Mapping) else {}
-    content = given.get("content")
-    return {"action": given.get("action"), **({"content": content} if isinstance(content, Mapping) else {})}
-
-
-def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the decision of a response, e.g. `{"type": "approve"}`; None for a call that stays undecided.
-
-    A declined form rejects the call if it may be rejected. Raises `DecisionError` if the arguments of an edit are no
-    JSON. Whether the call allows the decision is checked later.
-    """
-    if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
-        return {"type": "reject"}
-    if response["action"] != "accept":
-        return None
-    content = response.get("content", {})
-    decision = {"type": content.get("decision")}
-    if content.get("message"):
-        decision["message"] = content["message"]
-    if decision["type"] == "edit":
-        try:
-            # A form has no field for an object, so the arguments are a text.
-            decision["edited_action"] = {"args": json.loads(content.get("arguments", ""))}
-        except (TypeError, ValueError) as error:
-            raise DecisionError(f"The arguments for {call['name']!r} are no JSON object: {error}.") from None
-    return decision
-
 
 logger = logging.getLogger("graph_agent.server.mcp.agent_tool")
 

@@ -36,18 +36,19 @@ from graph_agent.integrations.otel import instrument_from_env, is_switched_on
 from graph_agent.interfaces.server.admission.body import ReplayedBody
 from graph_agent.interfaces.server.admission.gate import Caller, RequestLimits, admit_requests, admitted_caller
 from graph_agent.interfaces.server.admission.worker_folder import limits_of
+from graph_agent.interfaces.server.agent_source import AgentSource
 from graph_agent.interfaces.server.chat.handler import Runs
-from graph_agent.interfaces.server.host import AgentSource, open_host
+from graph_agent.interfaces.server.host import open_host
 from graph_agent.interfaces.server.mcp.agent_tool import AgentTool
-from graph_agent.interfaces.server.mcp.protocols import (
+from graph_agent.interfaces.server.mcp.sdk_server import sdk_server
+from graph_agent.interfaces.server.mcp.stateless import (
     STATUS_OF_ERROR,
     StatelessRequest,
     check_request,
     error_response,
     is_stateless,
-    sdk_server,
 )
-from graph_agent.interfaces.server.monitoring import Metrics
+from graph_agent.interfaces.server.metrics import Metrics
 from graph_agent.interfaces.server.settings import MCP_PATH, settings_from
 from graph_agent.interfaces.server.sse import EventStream, comment, frame, with_json_lines
 from graph_agent.session.activity import use_daemon_threads_of_own_loop

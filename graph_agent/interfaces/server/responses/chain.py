@@ -25,18 +25,9 @@ from graph_agent.interfaces.server.chat.schemas import ChatRequest, trailing_res
 from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError, key_reused
 from graph_agent.interfaces.server.responses import schemas
+from graph_agent.interfaces.server.responses.ids import place_of_approval, response_id, token_of_item, token_of_response
 from graph_agent.interfaces.server.responses.output import summary_wanted
-from graph_agent.interfaces.server.responses.records import (
-    KEYS,
-    OPEN_STATUSES,
-    Record,
-    Records,
-    keys_of_day,
-    place_of_approval,
-    response_id,
-    token_of_item,
-    token_of_response,
-)
+from graph_agent.interfaces.server.responses.records import KEYS, OPEN_STATUSES, Record, Records, keys_of_day
 from graph_agent.interfaces.server.responses.schemas import Conversation, as_items, replace_references
 from graph_agent.session.deduplicator import InputDeduplicator
 

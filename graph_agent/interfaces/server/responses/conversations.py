@@ -28,7 +28,7 @@ from graph_agent.interfaces.server.response_models import (
     error_responses,
 )
 from graph_agent.interfaces.server.responses.chain import input_of
-from graph_agent.interfaces.server.responses.records import conversation_id, is_conversation_id, record_token
+from graph_agent.interfaces.server.responses.ids import conversation_id, is_conversation_id, record_token
 from graph_agent.interfaces.server.responses.schemas import Item, Metadata, read_items
 
 _CONVERSATIONS = ("graph_agent", "conversations")

@@ -15,8 +15,9 @@ from graph_agent.core.state.call_events import call_name
 from graph_agent.core.state.events import SUCCESSES, StoredEvent
 from graph_agent.interfaces.server.chat.handler import ChatDialect, status_fields
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
-from graph_agent.interfaces.server.problems import ProblemError, openai_error
-from graph_agent.interfaces.server.responses.records import ItemKind, approval_id, item_id, response_id
+from graph_agent.interfaces.server.error_responses import openai_error
+from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.interfaces.server.responses.ids import ItemKind, approval_id, item_id, response_id
 from graph_agent.interfaces.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
 from graph_agent.interfaces.server.sse import frame, progress_comment
 

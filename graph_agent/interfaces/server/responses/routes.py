@@ -21,6 +21,7 @@ from graph_agent.interfaces.server.chat.attempts import Attempt
 from graph_agent.interfaces.server.chat.handler import REPLAYED
 from graph_agent.interfaces.server.chat.run_spec import with_key
 from graph_agent.interfaces.server.chat.schemas import ChatRequest
+from graph_agent.interfaces.server.error_responses import openai_refusal
 from graph_agent.interfaces.server.parameters import (
     ChatEndpoint,
     RequestServices,
@@ -29,13 +30,14 @@ from graph_agent.interfaces.server.parameters import (
     open_part,
     services,
 )
-from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError, openai_refusal
+from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.responses import schemas
 from graph_agent.interfaces.server.responses.background import Background
 from graph_agent.interfaces.server.responses.chain import Chains, Key, items_of
 from graph_agent.interfaces.server.responses.compaction import compact_stored
 from graph_agent.interfaces.server.responses.compaction import count_input_tokens as count_tokens
 from graph_agent.interfaces.server.responses.conversations import After, Conversations, PageLimit, PageOrder, item_page
+from graph_agent.interfaces.server.responses.ids import record_token, token_of_response
 from graph_agent.interfaces.server.responses.keeper import Keeper, OpenConversation
 from graph_agent.interfaces.server.responses.output import (
     ResponseDialect,
@@ -43,7 +45,7 @@ from graph_agent.interfaces.server.responses.output import (
     replayed_events,
     summary_wanted,
 )
-from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records, record_token, token_of_response
+from graph_agent.interfaces.server.responses.records import OPEN_STATUSES, Records
 from graph_agent.interfaces.server.responses.schemas import Conversation, read_items
 from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
 from graph_agent.interfaces.server.sse import EventStream

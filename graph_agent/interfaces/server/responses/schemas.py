@@ -16,6 +16,20 @@ from graph_agent.base._internal.text import text_of, to_json_safe
 from graph_agent.base.history_notes import summary_note
 from graph_agent.base.settings.config import ReasoningEffort
 from graph_agent.interfaces.server.chat import schemas
+from graph_agent.interfaces.server.chat.content_blocks import (
+    DATA_URL,
+    document_block,
+    image_at,
+    media_type_of,
+    simplify_blocks,
+)
+from graph_agent.interfaces.server.chat.function_tools import (
+    allowed_functions,
+    function_tool,
+    not_among,
+    parse_arguments,
+)
+from graph_agent.interfaces.server.chat.schemas import check_arguments
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
 MetadataText = Annotated[str, Field(max_length=512)]
@@ -278,7 +292,7 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
     allowed = _allowed(choice, body) if isinstance(choice, NamedChoice) and choice.type == "allowed_tools" else None
     functions = [tool for tool in body.tools or [] if tool.type == "function"]
     return [
-        schemas.function_tool(tool.name or "", tool.description, tool.parameters)
+        function_tool(tool.name or "", tool.description, tool.parameters)
         for tool in functions
         if allowed is None or tool.name in allowed
     ]
@@ -287,7 +301,7 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
 def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
     """Return the names of the allowed tools; raise `InvalidRequestError` if the request does not offer one."""
     offered = ((tool.type, tool.name) for tool in body.tools or [])
-    return schemas.allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
+    return allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
 
 
 def _choice(body: CreateResponse) -> str | None:
@@ -303,7 +317,7 @@ def _choice(body: CreateResponse) -> str | None:
     match choice.type:
         case "function":
             if choice.name not in names:
-                raise schemas.not_among(choice.name)
+                raise not_among(choice.name)
             return choice.name
         case "allowed_tools":
             _allowed(choice, body)
@@ -400,7 +414,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
     References to stored items must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
     """
     # Before any is parsed: one text may hold millions of values.
-    schemas.check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
+    check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
     found = Conversation()
     assistant = _Assistant()
     for item in items:
@@ -488,7 +502,7 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
     """Return the call of an item, with the id `id_`; raise `InvalidRequestError` if it is incomplete or invalid."""
     if not id_ or not item.name:
         raise InvalidRequestError(f"An item of type {item.type} has no id or no name.", "input")
-    arguments = schemas.parse_arguments(id_, item.arguments, "input")
+    arguments = parse_arguments(id_, item.arguments, "input")
     return ToolCall(id=id_, name=item.name, args=arguments, type="tool_call")
 
 
@@ -524,7 +538,7 @@ def _content(content: str | list[InputPart] | None) -> str | list[Any]:
     """Return the content of a message or an output: a text, or content blocks if it is more than text."""
     if content is None or isinstance(content, str):
         return content or ""
-    return schemas.simplify_blocks([_block(part) for part in content])
+    return simplify_blocks([_block(part) for part in content])
 
 
 def _block(part: InputPart) -> dict[str, Any]:
@@ -535,7 +549,7 @@ def _block(part: InputPart) -> dict[str, Any]:
                 raise InvalidRequestError(
                     "An image is given by image_url; files are not stored, so there is no file_id.", "input"
                 )
-            return schemas.image_at(part.image_url)
+            return image_at(part.image_url)
         case "input_file":
             return _file(part)
         case _:
@@ -549,14 +563,14 @@ def _file(part: InputPart) -> dict[str, Any]:
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
             "input",
         )
-    found = schemas.DATA_URL.fullmatch(part.file_data)
+    found = DATA_URL.fullmatch(part.file_data)
     # Some clients send plain base64 with a file name.
-    mime_type = found[1] if found else schemas.media_type_of(part.filename)
+    mime_type = found[1] if found else media_type_of(part.filename)
     if mime_type is None:
         raise InvalidRequestError(
             "file_data is no data: URL with base64, and filename does not show its type.", "input"
         )
-    return schemas.document_block(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
+    return document_block(mime_type=mime_type, base64=found[2] if found else part.file_data, name=part.filename)
 
 
 def _text(content: str | list[InputPart] | None) -> str:

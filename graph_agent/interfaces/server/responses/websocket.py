@@ -18,7 +18,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from graph_agent.base._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
 from graph_agent.interfaces.server.admission.body import SMALL_BYTES, ReplayedBody
-from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, openai_error
+from graph_agent.interfaces.server.error_responses import openai_error
+from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 from graph_agent.interfaces.server.settings import ServerSettings
 
 CONNECTION_S = 3600.0

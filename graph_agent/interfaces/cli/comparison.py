@@ -1,0 +1,116 @@
+"""Implements `report`, which compares the inputs of a database by how they were planned."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    database_url_of,
+    open_sessions,
+)
+from graph_agent.interfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from graph_agent.devtools.evaluation.statistics import Arm, InputRow
+
+_MOST_NAMED = 20
+"""Maximum sessions that a line names."""
+_FORMS = {"success": ".0%", "thumbs": ".0%", "steps": ".2f", "tokens": ",.0f", "cost": ".4f", "seconds": ".2f"}
+"""Name of an estimate → format of its numbers."""
+
+
+def report(
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option("--since", formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="Only inputs from this time on, in UTC."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="The field to group by: planner, model, or another field of events.")
+    ] = "planner",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per group.")] = False,
+) -> None:
+    """Compare the inputs of a database, by default by planner: success, steps, tokens, cost and seconds.
+
+    The groups are the arms of the planner's rollout. Intervals have a confidence of 95 %; inputs that have not ended do
+    not count, and a line names their sessions.
+    """
+    from graph_agent.devtools.evaluation.statistics import arms_of
+
+    # Times of events are in UTC.
+    begin = None if since is None else since.replace(tzinfo=UTC)
+    rows, begun, unread = run_async(_rows(database_url_of(config, db), by))
+    arms = arms_of(row for row in rows if begin is None or row.at >= begin)
+    out, err = Terminal(), Terminal(stderr=True)
+    if as_json:
+        for arm in arms:
+            typer.echo(json.dumps({"by": by, **arm.as_json(arms[0] if arm is not arms[0] else None)}))
+    elif arms:
+        for line in _lines(arms, by):
+            out.line(line)
+    else:
+        err.print("There are no such inputs yet.", style="dim")
+    if begun:
+        shown = ", ".join([*begun[:_MOST_NAMED], *(["…"] if len(begun) > _MOST_NAMED else [])])
+        err.line(f"Sessions whose newest input has not ended, and does not count: {shown}", style="dim")
+    for session_id, fault in unread:
+        err.line(f"warning: session {session_id} was left out: {fault}", style="yellow")
+
+
+async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], list[tuple[str, str]]]:
+    """Read the sessions of a database.
+
+    Returns the ended inputs, each with the value of the event field `field` as its group; the ids of sessions whose
+    newest input has not ended; and the ids of sessions that cannot be read, each with the reason.
+    """
+    from graph_agent.base.errors import GraphAgentError
+    from graph_agent.devtools.evaluation.statistics import rows_of
+    from graph_agent.session.history import EventReader, list_threads
+    from graph_agent.session.trace import spans_of
+
+    rows: list[InputRow] = []
+    begun: list[str] = []
+    unread: list[tuple[str, str]] = []
+    async with open_sessions(address) as (saver, _):
+        for session_id in await list_threads(saver):
+            try:
+                found = await EventReader(None, saver, session_id).read_tail(pending=True)
+                events = found[1] if found is not None else []
+                rows += rows_of(events, field)
+                if events and spans_of(events)[-1].status == "RUNNING":
+                    begun.append(session_id)
+            # One damaged session must not hide the others.
+            except GraphAgentError as error:
+                unread.append((session_id, str(error)))
+    return rows, begun, unread
+
+
+def _lines(arms: list[Arm], by: str) -> list[str]:
+    """Return the table of `report` as lines: groups of inputs, then the differences of each group from the first.
+
+    Args:
+        arms: The groups, not empty.
+        by: The field that they are grouped by, the heading of the first column.
+    """
+    names = [name for name in _FORMS if any(name in arm.estimates() for arm in arms)]
+    # Aligned as text: the output is read by programs, too.
+    table = [[by, "inputs", *names]]
+    for arm in arms:
+        found = arm.estimates()
+        cells = [found[name].text(_FORMS[name]) if name in found else "" for name in names]
+        table.append([arm.name, f"{len(arm.rows):,}", *cells])
+    for arm in arms[1:]:
+        found = arm.minus(arms[0])
+        cells = [found[name].text(f"+{_FORMS[name]}") if name in found else "" for name in names]
+        table.append([f"{arm.name} - {arms[0].name}", "", *cells])
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

@@ -1,0 +1,223 @@
+"""Implements `events`, which prints the events or the model requests of a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.text import text_of
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    SessionArgument,
+    database_url_of,
+    no_session,
+    open_sessions,
+    stored_events,
+)
+from graph_agent.interfaces.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graph_agent.core.state.events import Event
+
+
+_COMMON = frozenset({"type", "seq", "ts", "session_id", "step"})
+"""Fields that every event has, which the line of an unknown type leaves out."""
+_POLL_S = 0.5
+"""Seconds between two reads of `--follow`."""
+
+
+def events(
+    session: SessionArgument,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print further events as they are stored, until Ctrl-C.")
+    ] = False,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Only the newest events; 0 for all.")] = 0,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Print the requests that models received in place of the events.")
+    ] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+) -> None:
+    """Print the events of a session, oldest first; the run may be in any process."""
+    out = Terminal()
+
+    if requests:
+        if follow:
+            raise typer.BadParameter("--requests prints the stored requests; leave --follow out.")
+        _show_requests(database_url_of(config, db), session, last, out, as_json=json_lines)
+        return
+
+    def show(event: Event) -> None:
+        """Print one event, unless it is a recorded request of a model."""
+        if event["type"] == "model_request":
+            return  # `--requests` shows it
+        if json_lines:
+            typer.echo(json.dumps(event))
+        else:
+            out.line(event_line(event))
+
+    run_async(_read(database_url_of(config, db), session, last, show, follow=follow))
+
+
+async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
+    """Pass the events of a session to `show`, oldest first; raise `InputError` if there is no such session.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session.
+        last: Only the newest events of those that are stored already; 0 for all.
+        show: Called with each event.
+        follow: Poll the database for new events every half second, until the task is cancelled.
+    """
+    import asyncio
+
+    from graph_agent.core.state.events import read_events
+    from graph_agent.session.history import EventReader
+
+    async with open_sessions(address) as (saver, _):
+        reader = EventReader(None, saver, session_id)
+        if follow:
+            found = await reader.read_early()
+        else:
+            tail = await reader.read_tail(last=last or None, pending=True)
+            found = list(enumerate(tail[1], tail[0])) if tail is not None else None
+        if found is None:
+            raise no_session(session_id, address)
+        shown = found[-last:]
+        while True:
+            for number, entry in shown:
+                [event] = read_events([entry], session_id, number)
+                show(event)
+            if not follow:
+                return
+            # The run may be in another process, which cannot wake this one.
+            await asyncio.sleep(_POLL_S)
+            shown = await reader.read_early() or []
+
+
+def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
+    """Print the recorded requests of a session's models: what each added to and removed from the request before.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session; `InputError` if there is none.
+        last: Only the newest requests; 0 for all.
+        out: Where to print.
+        as_json: Print each request as a JSON object with all its messages.
+    """
+    from dataclasses import asdict
+
+    from graph_agent.session.history import model_requests
+
+    events = run_async(stored_events(address, session_id))
+    for number, request in [*enumerate(model_requests(events), 1)][-last:]:
+        if as_json:
+            typer.echo(json.dumps({"request": number, **asdict(request)}))
+            continue
+        of = f"{len(request.messages)} messages, {len(request.tools)} tools"
+        mark = ", reconstructed from the history" if request.reconstructed else ""
+        by = f"delegate {request.delegate}, " if request.delegate else ""
+        out.line(f"request {number}, {by}step {request.step}, {request.purpose}, {request.model}: {of}{mark}")
+        if request.removed:
+            out.line(f"  - {request.removed} messages of the request before")
+        for message in request.added:
+            calls = "".join(f" {call['name']} {short_json(call['args'])}" for call in message.get("tool_calls", ()))
+            out.line(f"  + {message['type']}: {short_json(text_of(message['content']))}{calls}")
+        if request.reasoning:
+            out.line(f"  reasoning of the reply: {short_json(request.reasoning)}")
+
+
+_LENGTH = 200
+"""Maximum characters of an event's content in its line."""
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """Return an event as one line: number, local time, step, type and content; control characters are kept.
+
+    E.g. `   4  12:30:05  step 1  tool_call            search {"q": "hotel"}`. A step of 0 is left out.
+    """
+    at = datetime.fromisoformat(event["ts"]).astimezone().strftime("%H:%M:%S")
+    step = f"step {event['step']}" if event["step"] else ""
+    return f"{event['seq']:>4}  {at}  {step:<7} {event['type']:<20} {_content(event)}".rstrip()
+
+
+def short_json(value: Any) -> str:
+    """Return a JSON value as one line of at most 200 characters, with single blanks, and with `…` if it is cut."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    # Cut before it is split: a result may have megabytes.
+    line = " ".join(text[: 10 * _LENGTH].split())
+    return line if len(line) <= _LENGTH else f"{line[: _LENGTH - 1]}…"
+
+
+def _content(event: Mapping[str, Any]) -> str:
+    """Return the content of an event as one line, in a form that depends on its type.
+
+    An event of an unknown type returns the fields that not every event has.
+    """
+    match event["type"]:
+        case "user_message" | "steering" | "agent_response":
+            return short_json(text_of(event["content"]))
+        case "plan":
+            return short_json(event["action"])
+        case "tool_call":
+            return f"{event['name']} {short_json(event['arguments'])}{_refused(event)}"
+        case "tool_result":
+            return f"{event['name']} {event['status']}: {short_json(text_of(event['content']))}"
+        case "delegation_request":
+            return f"{event['target']}: {short_json(event['task'])}{_refused(event)}"
+        case "delegation_response" | "background_result":
+            return f"{event['target']} {event['status']}: {short_json(text_of(event['content']))}"
+        case "approval_request":
+            calls = "; ".join(f"{call['name']} {short_json(call['arguments'])}" for call in event["calls"])
+            return f"{_source(event)}{calls}"
+        case "approval_decision":
+            by = f"{_source(event)}{event['name']}: {event['decision']} by {event['decided_by']}"
+            edited = " ".join([event.get("edited_name", ""), short_json(event.get("arguments", ""))]).strip()
+            return ": ".join(each for each in (by, edited, short_json(event.get("message", ""))) if each)
+        case "delegation_progress":
+            return f"{event['target']}: {short_json(event['content'])}"
+        case "feedback":
+            rated = f"{event['rating']} on answer {event['answer']} by {event['by']}"
+            return f"{rated}: {short_json(event['note'])}" if "note" in event else rated
+        case "recall":
+            return f"{len(event['facts'])}: {' '.join(event['facts'])}"
+        case "summary":
+            return short_json(event["content"])
+        case "loop_detected":
+            return f"{event['count']} times: {', '.join(event['pattern'])} (equal {event['repeated']})"
+        case "limit":
+            return f"{event['reason']}: {event['limit']:g}"
+        case "status":
+            return f"{event['from']} -> {event['to']}"
+        case "warning" | "error":
+            return short_json(mask_named_secrets(event["message"]))
+        case _:
+            own = {name: value for name, value in event.items() if name not in _COMMON}
+            return short_json(own) if own else ""
+
+
+def _refused(event: Mapping[str, Any]) -> str:
+    """Return ` (not run: REASON)` if a planned call was refused, else an empty text."""
+    return f" (not run: {event['refused']})" if "refused" in event else ""
+
+
+def _source(event: Mapping[str, Any]) -> str:
+    """Return `delegate NAME: ` or `middleware NAME: ` if the event is an approval of that.
+
+    Returns an empty text for the agent itself.
+    """
+    for kind in ("delegate", "middleware"):
+        if kind in event:
+            return f"{kind} {event[kind]}: "
+    return ""

@@ -1,0 +1,168 @@
+"""Implements `trace`, which shows what a session did and when."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.cells import cell_len, set_cell_size
+
+from graph_agent.base._internal.secrets import mask_named_secrets
+from graph_agent.base._internal.text import printable
+from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    DbOption,
+    SessionArgument,
+    database_url_of,
+    stored_events,
+)
+from graph_agent.interfaces.cli.terminal import Terminal
+from graph_agent.interfaces.cli.texts import WIDTH, counted, one_line, seconds, short
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graph_agent.session.trace import Span, TimeAxis
+
+_LABEL, _TIME, _TOKENS, _COST = 27, 7, 10, 8
+_SIGNS = {"success": "✓", "answered": "✓", "error": "✗", "unknown": "?", "running": "…", "waiting": "…"}
+
+
+def trace(
+    session: SessionArgument,
+    config: ConfigOption = AGENT_FILE,
+    db: DbOption = None,
+    number: Annotated[
+        int, typer.Option("--input", help="Only this input, from 1; -1 is the newest, 0 stands for all.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per input.")] = False,
+) -> None:
+    """Show what a session did and when: plans, model calls and calls, with durations, tokens and cost."""
+    from graph_agent.session.trace import spans_of
+
+    roots = spans_of(run_async(stored_events(database_url_of(config, db), session)))
+    if number:
+        # Inputs are counted from 1, and from the end by negative numbers.
+        at = number - 1 if number > 0 else len(roots) + number
+        if not 0 <= at < len(roots):
+            raise typer.BadParameter(f"the session has {len(roots)} inputs, and no input {number}.")
+        roots, first = [roots[at]], at + 1
+    else:
+        first = 1
+    out = Terminal()
+    for index, root in enumerate(roots, first):
+        if as_json:
+            typer.echo(json.dumps({"input": index, **root.as_json()}))
+            continue
+        for line in draw(root, index):
+            out.line(line)
+
+
+def draw(root: Span, number: int) -> list[str]:
+    """Return the lines of an input's trace, each of at most 80 columns; control characters become escapes.
+
+    The lines are a heading, the sums, a row with a bar for each span (a plan, model call, tool call, delegation or
+    wait), the notes, and an empty line.
+
+    Args:
+        root: The span of the input, with those of its plans as children.
+        number: Number of the input, for the heading.
+    """
+    from graph_agent.session.trace import axis_of
+
+    axis = axis_of(root)
+    has_cost = root.cost is not None
+    calls = sum(span.kind in ("tool", "delegation") for _, span in root.walk())
+    models = sum(span.kind == "model" for _, span in root.walk())
+    ended = seconds(root.duration_s) if root.duration_s is not None else "not ended"
+    facts = [root.status, ended, counted(models, "model call"), counted(calls, "call")]
+    if root.input_tokens or root.output_tokens:
+        facts.append(f"{root.input_tokens:,} + {root.output_tokens:,} tokens")
+    if root.cost is not None:
+        facts.append(f"cost {root.cost:.4f}")
+    lines = [_cut(f"input {number}: {one_line(root.name)}", WIDTH), _cut("  " + ", ".join(facts), WIDTH)]
+    lines += _span_rows(root.children, "", axis, has_cost=has_cost)
+    if axis.is_shortened:
+        lines.append("  The axis shortens waits for a person.")
+    lines += [_cut(f"  {note.type}: {one_line(mask_named_secrets(note.text))}", WIDTH) for note in root.notes]
+    return [*lines, ""]
+
+
+def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: bool) -> list[str]:
+    """Return a row for each span and, indented below it, the spans in it, as a tree.
+
+    Args:
+        spans: The spans of one level, in order.
+        indent: What precedes the branch of each row: blanks and `│` of the levels above.
+        axis: Maps times to positions of the bars.
+        has_cost: Whether the rows have a column of the cost.
+    """
+    lines: list[str] = []
+    for span in spans:
+        last = span is spans[-1]
+        lines.append(_row(span, indent + ("└ " if last else "├ "), axis, has_cost=has_cost))
+        # A plan is as long as its model call, if there is only one that did not fail.
+        inner = () if len(span.children) == 1 and span.children[0].kind == "model" else span.children
+        lines += _span_rows(inner, indent + ("  " if last else "│ "), axis, has_cost=has_cost)
+    return lines
+
+
+def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
+    """Return one row: label, duration, tokens, cost if `has_cost`, and the bar, which takes the rest of 80 columns.
+
+    `branch` precedes the label, e.g. `├ `.
+    """
+    tokens = f"{short(span.input_tokens)}+{short(span.output_tokens)}" if span.input_tokens else ""
+    columns = [
+        set_cell_size(_cut(branch + _label(span), _LABEL - 1), _LABEL),
+        f"{seconds(span.duration_s):>{_TIME}}",
+        f"{tokens:>{_TOKENS}}",
+    ]
+    if has_cost:
+        columns.append(f"{span.cost:>{_COST}.4f}" if span.cost is not None else " " * _COST)
+    head = "".join(columns) + "  "
+    return (head + _bar(span, axis, WIDTH - cell_len(head))).rstrip()
+
+
+def _label(span: Span) -> str:
+    """Return the label of a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)` or `person: book`."""
+    match span.kind:
+        case "plan":
+            model = f" {span.children[-1].name}" if span.children else ""
+            failed = f" {span.children[-1].status}" if span.status == "error" else ""
+            return f"{f'plan {span.step}' if span.step else 'plan'}{model}{failed}"
+        case "answer":
+            return f"answer {span.children[-1].name}"
+        case "model":
+            return f"{span.name} {span.status}".rstrip()
+        case "wait":
+            return f"person: {span.name}"
+        case _:
+            needs = f" (needs {', '.join(span.needs)})" if span.needs else ""
+            return f"{_SIGNS.get(span.status, '-')} {one_line(span.name)}{needs}"
+
+
+def _bar(span: Span, axis: TimeAxis, width: int) -> str:
+    """Return the bar of a span on `width` cells: `░` while queued, then `█`, or `┄` for a wait, of at least one cell.
+
+    A span that has not ended is `▶`, or `▏` if its run was interrupted.
+    """
+    from datetime import timedelta
+
+    begin, end = (min(width - 1, int(axis.at(at) * width)) for at in (span.start, span.end))
+    # The span begins when the call was taken from the queue.
+    queue = min(begin, int(axis.at(span.start - timedelta(seconds=span.queued_s)) * width))
+    if span.duration_s is None:
+        mark = "▏" if span.status not in ("running", "waiting") else "▶"
+        return " " * begin + mark
+    fill = "┄" if span.kind == "wait" else "█"
+    return " " * queue + "░" * (begin - queue) + fill * max(1, end - begin + (end == width - 1))
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text with control characters as escapes, of at most `width` terminal columns, with `…` if it is cut."""
+    shown = printable(text)
+    return shown if cell_len(shown) <= width else f"{set_cell_size(shown, width - 1).rstrip()}…"

@@ -1,0 +1,94 @@
+"""Describes an agent that a server can open: its metadata, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from graph_agent.agent_file.credentials import CredentialSource, read_credentials
+from graph_agent.agent_file.delegates import SkillSpec
+from graph_agent.agent_file.factory import ServedAgent, open_agent, today_from_env
+from graph_agent.agent_file.spec import AgentSpec, load_spec, recording, with_sources
+from graph_agent.session.compiled import CompiledAgentGraph
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSource:
+    """An agent that can be opened, with its metadata."""
+
+    name: str
+    """The model's name in the chat APIs."""
+    description: str
+    db: str
+    """Database URL of its sessions, unless the server overrides it."""
+    open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
+    """Opens it without checkpointer and store; the server adds its own."""
+    skills: tuple[SkillSpec, ...] = ()
+    """Skills in its A2A card, in addition to its tools."""
+    push_notifications: bool = False
+    """Whether A2A clients may subscribe to push notifications."""
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    """Credential name → the request header that may carry it."""
+    show_outputs: bool = False
+    """Whether A2A clients receive the outputs of tools."""
+    needs_callers: bool = False
+    """Whether the agent has a memory, whose users only API keys distinguish."""
+
+
+def of_file(
+    path: str | Path,
+    credentials: Mapping[str, CredentialSource] | None = None,
+    *,
+    record: bool = False,
+    db: str | None = None,
+    caller: str | None = None,
+) -> AgentSource:
+    """Return the source of an agent file, opened when the server starts and closed when it stops.
+
+    Args:
+        credentials: Credential name → source; replaces the file's credentials of the same names.
+        record: Whether to record what models receive, for any configuration of the file.
+        db: A database URL that replaces the file's, also for the memory; None for the file's.
+        caller: The user of requests on a transport without keys, such as standard input; None for none.
+
+    Raises:
+        ConfigError: If the file is missing or invalid, or a credential has no value.
+    """
+    spec = with_sources(load_spec(path), credentials or {})
+    return of_spec(recording(spec) if record else spec, db, caller=caller)
+
+
+def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None) -> AgentSource:
+    """Return the source of a parsed agent file; raise `ConfigError` if a credential has no value.
+
+    `db` and `caller` are those of `of_file`.
+    """
+    read_credentials(spec.credentials)
+    spec = spec if db is None else spec.model_copy(update={"db": db})
+    source = _source(spec, lambda: open_agent(spec, today=today_from_env(), db="", caller=caller))
+    return replace(source, needs_callers=spec.memory_settings is not None and caller is None)
+
+
+def of_served(agent: ServedAgent) -> AgentSource:
+    """Return the source of an agent that this process serves already; its MCP servers are shared."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        async with agent.lifespan():
+            yield await agent()
+
+    return _source(agent.spec, opened)
+
+
+def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
+    return AgentSource(
+        spec.name,
+        spec.description,
+        spec.db,
+        opened,
+        tuple(skill for skill in spec.skills if isinstance(skill, SkillSpec)),
+        spec.push_notifications,
+        spec.credential_headers,
+    )
