@@ -1,4 +1,4 @@
-"""Decides in which form a model is sent a JSON schema, and converts schemas to OpenAI's strict form."""
+"""Chooses the form in which a model is sent a JSON schema, and converts schemas to OpenAI's strict form."""
 
 from __future__ import annotations
 

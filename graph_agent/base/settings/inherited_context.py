@@ -1,4 +1,4 @@
-"""Adds to a run's context what it inherits: credentials and the caller, of the agent or of the delegating run."""
+"""Completes a run's context by what it inherits: credentials and the caller, of the agent or of the delegating run."""
 
 from __future__ import annotations
 

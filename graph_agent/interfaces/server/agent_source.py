@@ -51,7 +51,7 @@ def of_file(
         credentials: Credential name → source; replaces the file's credentials of the same names.
         record: Whether to record what models receive, for any configuration of the file.
         db: A database URL that replaces the file's, also for the memory; None for the file's.
-        caller: The user of requests on a transport without keys, such as standard input; None for none.
+        caller: The user of requests on a transport without keys, such as standard input; None without one.
 
     Raises:
         ConfigError: If the file is missing or invalid, or a credential has no value.
