@@ -20,6 +20,7 @@ from graph_agent.base._internal.saver_loops import serve_any_loop
 from graph_agent.base._internal.sync_bridge import DaemonThreads, blocking, blocking_parts, refuse_running_loop
 from graph_agent.base._internal.text import check_session_id
 from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.input_ids import input_id_in
 from graph_agent.base.types import ContextT, ResponseT, SessionStatus, with_parameters_of
 from graph_agent.core.state.events import Event, Rating
 from graph_agent.session.built_agent import NO_SAVER, builder_of, custom_state_of
@@ -450,6 +451,15 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         """Return the session's status; `CREATED` before its first input."""
         self._check_stored()
         return await self._memory.get_session_status(self.id)
+
+    async def newest_input_id(self) -> str | None:
+        """Return the `input_id` of the session's newest input; None if it has none, and before the first input.
+
+        The input may still run, wait, or have been cut off by a crash.
+        """
+        self._check_stored()
+        stored = input_id_in((await self.driver.state()).metadata or {})
+        return None if stored is None else stored.id
 
     async def interrupts(self) -> list[Interrupt]:
         """Return the open interrupts, which `resume` answers, without those of finished calls; empty if the session

@@ -1,0 +1,1 @@
+"""An agent that runs at due times and on webhooks, each delivery once."""
