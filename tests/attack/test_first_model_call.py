@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.attack import report
 from tests.support.agents import echo
 from tests.support.postgres_server import on_postgres
 from tests.support.slow_asker import SESSION
+from tests.support.warm_process import warm_python
 
 pytestmark = pytest.mark.attack
 
@@ -28,7 +28,7 @@ _LONGEST_S = 0.3
 async def _killed(url: str, first: int, choice: random.Random) -> int:
     """Start a process that sends inputs, and kill it at any moment after its first; return the last number it ended."""
     arguments = ["-m", "tests.support.slow_asker", url, str(first)]
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(warm_python(), *arguments, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     await process.stdout.readline()
     await asyncio.sleep(choice.uniform(0, _LONGEST_S))

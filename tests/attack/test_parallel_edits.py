@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from graph_agent.workspace import workspace_tools
 from tests.attack.report import SCALE, SEED, note_faults
 from tests.support.parallel_edits import CALLS, FILE, line, values
+from tests.support.warm_process import warm_python
 
 pytestmark = pytest.mark.attack
 
@@ -52,7 +52,7 @@ async def test_killed_processes_lose_no_edit_that_they_have_reported(tmp_path: P
 async def _started(folder: Path, worker: int) -> asyncio.subprocess.Process:
     arguments = ["-m", "tests.support.parallel_edits", str(folder), str(worker)]
     return await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, limit=2**20
+        warm_python(), *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, limit=2**20
     )
 
 

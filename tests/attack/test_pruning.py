@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.attack.report import SCALE, note_faults
 from tests.support.agents import kinds
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import PRUNINGS, agent, differences, pruned_and_unpruned, read_all, take_step
+from tests.support.warm_process import warm_python
 
 pytestmark = pytest.mark.attack
 
@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def started(*arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.pruned_run", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        warm_python(), "-m", "tests.support.pruned_run", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.providers.exchange import Reply
 from tests.providers.lab import ANSWER, WEATHER, Lab, called, calls, clock, in_order, weather
 from tests.providers.row import Row
 from tests.providers.rows import ROWS, SAMPLE
+from tests.support.warm_process import warm_python
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in SAMPLE], ids=lambda row: str(row.name))
@@ -25,7 +25,7 @@ async def test_another_process_continues_a_session(row: Row, tmp_path: Path, mon
         lab.emulator.brain = in_order(Reply("Fine."))
 
         arguments = ["-m", "tests.providers.continued", row.name, str(database), str(lab.emulator.port)]
-        process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(warm_python(), *arguments, stdout=asyncio.subprocess.PIPE)
         answer, _ = await process.communicate()
 
         lab.check()

@@ -15,6 +15,7 @@ from typing import Any
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver
 from tests.support.agents import echo
+from tests.support.warm_process import warm_python
 
 SESSION = "killed"
 
@@ -48,7 +49,7 @@ class KilledModel(ScriptedChatModel):
 async def killed(url: str, number: int, *, plans: bool = True) -> None:
     """Kill a process in the first model call of an input."""
     arguments = ["-m", "tests.support.killed_first_call", url, str(number), str(int(plans))]
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+    process = await asyncio.create_subprocess_exec(warm_python(), *arguments)
     assert await process.wait() == -signal.SIGKILL
 
 

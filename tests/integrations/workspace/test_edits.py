@@ -16,6 +16,7 @@ from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.workspace import workspace_tools
 from tests.support.agents import asks
+from tests.support.warm_process import warm_python
 
 COUNT = 8
 FILLER = "x" * 2_000_000
@@ -90,7 +91,7 @@ async def test_edits_of_two_processes_are_all_kept(folder: Path) -> None:
     pipe = asyncio.subprocess.PIPE
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", EDITS, folder, *map(str, range(start, count, 2)), stdin=pipe, stdout=pipe
+            warm_python(), "-c", EDITS, folder, *map(str, range(start, count, 2)), stdin=pipe, stdout=pipe
         )
         for start in (0, 1)
     ]
