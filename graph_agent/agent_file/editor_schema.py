@@ -105,7 +105,7 @@ def agent_schema() -> dict[str, Any]:
     keys["config"] |= _config(definitions)
     keys["mcp_servers"]["additionalProperties"] = {"anyOf": [_connection(name) for name in TRANSPORT_KEYS]}
     definitions["OAuthSettings"] = _schema_of(OAuthSettings, definitions)
-    keys["tools"]["items"] |= _DOTTED
+    keys["tools"]["items"]["anyOf"][0] |= _DOTTED
     keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_HOOK}, keys["hooks"]["items"]]}
     definitions["HookSpec"]["properties"]["use"] |= _HOOK
     keys["middleware"]["items"] = {"anyOf": [{"type": "string", **_MIDDLEWARE}, keys["middleware"]["items"]]}

@@ -197,7 +197,7 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     with located(f"Agent file {spec.path}: credentials"):
         credentials = read_credentials(spec.credentials)
     stack = shared.stack
-    tools: list[BaseTool] = []
+    tools: list[BaseTool | dict[str, Any]] = []
     if spec.mcp_servers:
         # In a thread: an import reads files, which must not block a server's event loop.
         await call_in_thread(import_module, "graph_agent.integrations.mcp.manager")
@@ -245,7 +245,7 @@ def _build(
     spec: AgentSpec,
     today: Today,
     mocked: MockChatModel | None,
-    tools: list[BaseTool],
+    tools: list[BaseTool | dict[str, Any]],
     agents: Mapping[int, OpenedAgent],
     saver: Checkpointer,
     store: BaseStore | None,
@@ -254,7 +254,7 @@ def _build(
 ) -> CompiledAgentGraph:
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
-        tools.extend(_each("tools", spec.tools, lambda name: load_tool(name, spec.folder)))
+        tools.extend(_each("tools", spec.tools, lambda given: _tool(given, spec.folder)))
         if spec.workspace is not None:
             with located("workspace"):
                 tools.extend(_workspace(spec.workspace, spec.folder))
@@ -311,6 +311,11 @@ def model_candidates(
             yield given, _candidate(given, spec)
         except ConfigError as error:
             yield given, error
+
+
+def _tool(given: str | dict[str, Any], folder: Path) -> BaseTool | dict[str, Any]:
+    """Return a tool by its dotted name, and one that the provider runs unchanged."""
+    return load_tool(given, folder) if isinstance(given, str) else given
 
 
 def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:

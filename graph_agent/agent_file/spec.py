@@ -91,8 +91,9 @@ class AgentSpec(BaseModel):
     and `today`, an ISO date."""
     prompts: dict[str, str] = {}
     """Name of a built-in prompt → prompt file that replaces it."""
-    tools: list[str] = []
-    """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
+    tools: list[str | dict[str, Any]] = []
+    """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring. A mapping is a
+    tool that the model's provider runs, in the form of its API, e.g. `{type: web_search}`."""
     workspace: WorkspaceSpec | None = None
     """Folder for the tools of `graph_agent.workspace`; none by default. Its commands need the extra `workspace`."""
     memory: MemorySpec | bool | None = None

@@ -125,7 +125,10 @@ def mermaid(spec: AgentSpec) -> str:
     The node `tools` lists tools and MCP servers, `delegate` the delegates; `approve` is there if the file asks for
     approvals.
     """
-    tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
+    tools = [tool.replace(":", ".").rpartition(".")[2] for tool in spec.tools if isinstance(tool, str)]
+    tools += [
+        f"{tool.get('type') or ', '.join(tool)} (of the provider)" for tool in spec.tools if not isinstance(tool, str)
+    ]
     tools += [f"{name} (MCP)" for name in spec.mcp_servers]
     # The graph is drawn from the file alone, without importing tools.
     asks = spec.approve is not None or spec.config.get("approve") is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class TextReport(RunReport):
         self._answered = False
         """Whether an answer was printed; a later message of the user is then a queued one, and is printed."""
         self._wave = Wave()
+        self._provided: list[str] = []
+        """Lines about calls that the provider ran, to print after the text."""
         self._warned: Sequence[str] = ()
 
     def question(self, text: str) -> None:
@@ -100,6 +102,7 @@ class TextReport(RunReport):
                 self._printed += part.text
             case results.PlanText():
                 self._end_text()
+                self._end_provided()
             # The event of the call has shown the start.
             case results.CallState() if part.status != "started":
                 self._wave.finish(part.id, part.status)
@@ -130,6 +133,7 @@ class TextReport(RunReport):
         if event["type"] == "agent_response":
             self._end_wave()
             self._answer(text_of(event["content"]), is_report="error" in event)
+            self._sources(event.get("citations") or [])
         elif event["type"] == "user_message":
             # The caller has printed the first message itself.
             if self._answered:
@@ -141,6 +145,11 @@ class TextReport(RunReport):
         elif event["type"] == "steering":
             self._end_wave()
             self._screen.out.print(f"  steering: {text_of(event['content'])}", style="dim")
+        elif event["type"] == "provider_call":
+            self._provided.append(f"  provider: {event['name']} {event['status']}")
+            # The event follows the streamed text of its reply, which may go on.
+            if not self._printed:
+                self._end_provided()
         elif event["type"] == "limit" or event["type"] == "loop_detected":
             if hint := event.get("hint"):
                 self._screen.err.print(f"hint: {hint}", style="dim")
@@ -201,6 +210,19 @@ class TextReport(RunReport):
             dots = "…" if len(begin) > _FOLDED_CHARS else ""
             text = f"thought, {len(text):,} characters: {begin[:_FOLDED_CHARS]}{dots}"
         self._screen.out.print("\n".join(f"  {line}" for line in text.splitlines()), style="dim")
+
+    def _end_provided(self) -> None:
+        """Print the lines about calls that the provider ran."""
+        for line in self._provided:
+            self._screen.out.line(line, style="dim")
+        self._provided = []
+
+    def _sources(self, citations: Sequence[Mapping[str, Any]]) -> None:
+        """Print each source that an answer cites once, as a numbered line, after the calls that found them."""
+        self._end_provided()
+        named = [" - ".join(filter(None, (each.get("title"), each.get("url")))) for each in citations]
+        for number, source in enumerate(dict.fromkeys(filter(None, named)), 1):
+            self._screen.out.line(f"  [{number}] {source}", style="dim")
 
     def _end_text(self) -> None:
         """End the line of the streamed text, and forget the text; does nothing if there is none."""

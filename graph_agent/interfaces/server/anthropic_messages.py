@@ -254,7 +254,11 @@ class _AnthropicDialect(ChatDialect):
         yield _event("ping", progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the last events: the calls of the caller's tools, the stop reason and the usage."""
+        """Yield the last events: the citations, the calls of the caller's tools, the stop reason and the usage."""
+        for citation in _citations(outcome) if self._open == "text" else ():
+            yield _event(
+                "content_block_delta", index=self._blocks, delta={"type": "citations_delta", "citation": citation}
+            )
         yield from self._stop_frames()
         for call in outcome.calls:
             empty = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
@@ -275,6 +279,8 @@ class _AnthropicDialect(ChatDialect):
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole message, with progress as a field of its own if there is any."""
         content = [_block(type_, "".join(pieces)) for type_, pieces in self._texts]
+        if (citations := _citations(outcome)) and content and content[-1]["type"] == "text":
+            content[-1]["citations"] = citations
         content += [
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
             for call in outcome.calls
@@ -300,6 +306,20 @@ def _block(type_: Literal["text", "thinking"], text: str) -> dict[str, Any]:
     The signature is empty: the session has the provider's own, and reasoning that comes back is ignored.
     """
     return {"type": type_, type_: text, **({"signature": ""} if type_ == "thinking" else {})}
+
+
+def _citations(outcome: ChatOutcome) -> list[dict[str, Any]]:
+    """Return the sources of an answer in the form of the API; their encrypted index is empty, as is a signature."""
+    return [
+        {
+            "type": "web_search_result_location",
+            "url": each["url"],
+            "title": each.get("title"),
+            "cited_text": each.get("cited_text", ""),
+            "encrypted_index": "",
+        }
+        for each in outcome.citations
+    ]
 
 
 def _event(type_: str, **fields: Any) -> str:

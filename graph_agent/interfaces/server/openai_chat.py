@@ -382,6 +382,8 @@ class _OpenAIDialect(ChatDialect):
         """Yield the last chunks: the calls of the caller's tools, the finish reason, and the usage if asked for."""
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
+        if annotations := _annotations(outcome):
+            yield self._chunk({"annotations": annotations})
         yield self._chunk({}, finish=_FINISH[outcome.ending], **status_fields(outcome))
         # The usage has a chunk of its own, without choices, as OpenAI sends it.
         if self._include_usage:
@@ -395,6 +397,8 @@ class _OpenAIDialect(ChatDialect):
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole completion, with progress as a field of its own if there is any."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
+        if annotations := _annotations(outcome):
+            message["annotations"] = annotations
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
         if outcome.calls:
@@ -421,6 +425,22 @@ class _OpenAIDialect(ChatDialect):
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         usage = {"usage": None} if self._include_usage else {}
         return frame({**self._chunks(), "choices": [choice], **usage, **extra})
+
+
+def _annotations(outcome: ChatOutcome) -> list[dict[str, Any]]:
+    """Return the sources of an answer in the form of the API, with their places in the whole text."""
+    return [
+        {
+            "type": "url_citation",
+            "url_citation": {
+                "url": each["url"],
+                "title": each.get("title", ""),
+                "start_index": outcome.answer_at + each.get("start", 0),
+                "end_index": outcome.answer_at + each.get("end", 0),
+            },
+        }
+        for each in outcome.citations
+    ]
 
 
 def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:

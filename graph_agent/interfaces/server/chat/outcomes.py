@@ -50,6 +50,10 @@ class ChatOutcome:
     `token` names the thread for the caller, `index` is that in the request of the interrupt."""
     refusal: bool = False
     """Whether the model or its provider refused to answer; the text is the refusal."""
+    citations: Sequence[Mapping[str, Any]] = ()
+    """Sources of the answer that have an address, with `start` and `end` in the answer, as in its event."""
+    answer_at: int = field(default=0, compare=False)
+    """Index in `text` at which the answer begins; 0 without citations."""
     reply: AIMessage | None = None
     """The model's message with the answer, or with the caller's calls; None without one."""
     cached_tokens: int = 0
@@ -119,6 +123,8 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
         status=result.status.value,
         approvals=approvals,
         refusal=not calls and is_refusal(recent),
+        citations=(cited := [each for each in result.citations if each.get("url")]),
+        answer_at=max(0, whole.rfind(result.answer)) if cited else 0,
         reply=reply,
         problem=problem,
         has_written=_has_written(spec, recent),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from graph_agent.base._internal.text import reasoning_text, visible, visible_json
@@ -226,7 +226,7 @@ class ResponseDialect(ChatDialect):
         incomplete = _INCOMPLETE.get(outcome.ending)
         if outcome.calls or outcome.approvals:
             self._phase = "commentary"
-        yield from self._end_message("incomplete" if incomplete else "completed")
+        yield from self._end_message("incomplete" if incomplete else "completed", outcome.citations)
         yield from self._reasoning(outcome)
         for call in outcome.calls:
             yield from self._client_call(call)
@@ -416,11 +416,14 @@ class ResponseDialect(ChatDialect):
         yield self._event(f"response.mcp_call.{ending}", item_id=item["id"], output_index=index)
         yield self._done(index)
 
-    def _end_message(self, status: str) -> Iterable[str]:
-        """Yield the end of the open message with a status; nothing if none is open."""
+    def _end_message(self, status: str, citations: Sequence[Mapping[str, Any]] = ()) -> Iterable[str]:
+        """Yield the end of the open message with a status and the sources of its text; nothing if none is open."""
         if self._text is None:
             return
-        part = _output_text(self._text)
+        part = _output_text(self._text, citations)
+        for number, annotation in enumerate(part["annotations"]):
+            added = {"annotation_index": number, "annotation": annotation}
+            yield self._part_event("response.output_text.annotation.added", **added)
         yield self._part_event("response.output_text.done", text=self._text, logprobs=[])
         yield self._part_event("response.content_part.done", part=part)
         index = len(self._output) - 1
@@ -465,9 +468,19 @@ def _message(id_: str, status: str, content: list[dict[str, Any]]) -> dict[str, 
     return {"id": id_, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
-def _output_text(text: str) -> dict[str, Any]:
-    """Return the part of a message with a text."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _output_text(text: str, citations: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the part of a message with a text and its sources."""
+    annotations = [
+        {
+            "type": "url_citation",
+            "url": each["url"],
+            "title": each.get("title", ""),
+            "start_index": each.get("start", 0),
+            "end_index": each.get("end", 0),
+        }
+        for each in citations
+    ]
+    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
 
 
 _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
