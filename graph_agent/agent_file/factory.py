@@ -197,7 +197,7 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     with located(f"Agent file {spec.path}: credentials"):
         credentials = read_credentials(spec.credentials)
     stack = shared.stack
-    tools: list[BaseTool | dict[str, Any]] = []
+    tools: list[Any] = []
     if spec.mcp_servers:
         # In a thread: an import reads files, which must not block a server's event loop.
         await call_in_thread(import_module, "graph_agent.integrations.mcp.manager")
@@ -245,7 +245,7 @@ def _build(
     spec: AgentSpec,
     today: Today,
     mocked: MockChatModel | None,
-    tools: list[BaseTool | dict[str, Any]],
+    tools: list[Any],
     agents: Mapping[int, OpenedAgent],
     saver: Checkpointer,
     store: BaseStore | None,
