@@ -14,10 +14,11 @@ from langchain_core.runnables.config import ensure_config, merge_configs, var_ch
 
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import PROVIDER_CALLS, record_event
+from graph_agent.models.binding import Binding
 from graph_agent.models.client import Mode, ModelClient, Phase
 from graph_agent.models.provider_tools import ProviderTool, is_offered
+from graph_agent.models.schema_modes import WireFormat
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.structured import Binding, WireFormat
 from graph_agent.models.wire.learn import Endpoint
 from graph_agent.models.wire.provider_calls import ProviderCall, citations_of, has_provider_call, provider_calls
 from graph_agent.models.wire.rules import WireRules

@@ -63,7 +63,8 @@ def _openai_item(run: ProviderRun, id_: str, include: list[str]) -> Json:
             item = {"type": "code_interpreter_call", "id": f"ci_{id_}", "status": status, "code": run.given}
             return {**item, "container_id": "cntr_1", "outputs": logs}
         case "mcp":
-            ended = {"error": "no such room", "output": None} if run.fails else {"error": None, "output": run.found}
+            error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no such room"}]}
+            ended = {"error": error, "output": None} if run.fails else {"error": None, "output": run.found}
             named = {"name": "book", "server_label": "hotel", "arguments": run.given, "approval_request_id": None}
             return {"type": "mcp_call", "id": f"mcp_{id_}", "status": status, **named, **ended}
 

@@ -148,3 +148,60 @@ async def test_another_model_reads_calls_and_results_as_text(lab: Lab) -> None:
         True,
     )
     assert "encrypted" not in str(emulator.requests[0].body)
+
+
+CODE = ProviderRun("code", "print(6 * 7)", "42")
+BOOKED = ProviderRun("mcp", '{"room": 7}', "Room 7 is booked.")
+NOTES = ProviderRun("files", "assam", "Notes on Assam.")
+OTHERS: dict[str, tuple[str, Any, ProviderRun, str]] = {
+    "openai's code": (
+        "openai-responses-unstored",
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        CODE,
+        "code_interpreter",
+    ),
+    "openai's files": (
+        "openai-responses-unstored",
+        {"type": "file_search", "vector_store_ids": ["vs_1"]},
+        NOTES,
+        "file_search",
+    ),
+    "openai's mcp": (
+        "openai-responses-unstored",
+        {"type": "mcp", "server_label": "hotel", "server_url": "https://h.example", "require_approval": "never"},
+        BOOKED,
+        "book",
+    ),
+    "anthropic's code": (
+        "anthropic",
+        {"type": "code_execution_20250522", "name": "code_execution"},
+        CODE,
+        "code_interpreter",
+    ),
+    "gemini's code": ("gemini-3", {"code_execution": {}}, CODE, "code_interpreter"),
+}
+"""Name → row, tool in the form of its API, a call of it, and the name in its event."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
+async def test_each_kind_of_tool_is_reported_and_sent_back(
+    name: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row_name, tool, run, shown = OTHERS[name]
+    row = next(row for row in ROWS if row.name == row_name)
+    with Lab(row, tmp_path, monkeypatch) as lab:
+        session = lab.session(Reply(ANSWER, ran=(replace(run, fails=fails),)), Reply("Fine."), tools=[tool])
+
+        text, result = await streamed(session, "Do it.")
+        second = await session.run("Thanks.")
+
+        lab.check()
+    (call,) = reported(result)
+    assert (text, second.answer, call["name"], call["status"]) == (
+        ANSWER,
+        "Fine.",
+        shown,
+        "error" if fails else "success",
+    )
+    assert fails or run.found in call["content"]
