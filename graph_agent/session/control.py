@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.runnables import RunnableConfig
@@ -44,6 +45,20 @@ _ABORT_LOOKS = 20
 """Number of checks within that time."""
 _ANSWERED = frozenset({SessionStatus.COMPLETED, SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT})
 """The statuses of a session in which follow-ups are run: its newest input has an answer, and was not stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message to a session that no run has processed."""
+
+    id: str
+    """Names the message in `Session.withdraw`."""
+    kind: Literal["steer", "follow_up"]
+    """`steer` goes to the running input, or to the next one; `follow_up` is an input of its own."""
+    text: str
+    """What the user wrote."""
+    sent_at: datetime
+    """When it was sent, in UTC, by the sender's clock."""
 
 
 class SessionCommands:
@@ -102,6 +117,30 @@ class SessionCommands:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._send(new_note("follow_up", _checked_text(text, "follow_up")))
+
+    async def queued(self) -> list[QueuedMessage]:
+        """Return the steering and the follow-ups that no run has processed, oldest first; empty if there are none."""
+        return [
+            QueuedMessage(note.key, note.kind, str(note.content), datetime.fromtimestamp(note.sent_ns / 1e9, UTC))
+            for note in await self._unprocessed("steer", "follow_up")
+            if note.kind in ("steer", "follow_up")
+        ]
+
+    async def withdraw(self, message_id: str) -> bool:
+        """Remove a queued message, by its id from `queued`, so that no run reads it; return whether it was queued.
+
+        A run that reads the message at the same moment may still use it; the history then has it.
+        """
+        if all(note.key != message_id for note in await self._unprocessed("steer", "follow_up")):
+            return False
+        await (await self._inbox()).forget(self.id, [message_id])
+        return True
+
+    async def _unprocessed(self, *kinds: NoteKind) -> list[ControlMessage]:
+        """Return the queued notes of some kinds that no run has processed, oldest first."""
+        taken = set((await self.graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
+        notes = await (await self._inbox()).read(self.id)
+        return [note for note in notes if note.kind in kinds and note.key not in taken]
 
     @with_fields_of(LoopConfig)
     async def configure(self, **fields: Any) -> None:
@@ -268,12 +307,6 @@ class SessionControl(SessionCommands):
         `kind` is `steer` or `follow_up`.
         """
         return [str(note.content) for note in await self._unprocessed(kind)]
-
-    async def _unprocessed(self, kind: NoteKind) -> list[ControlMessage]:
-        """Return the queued notes of a kind that no run has processed."""
-        taken = set((await self.graph.aget_state(self._thread)).values.get("loop", {}).get("consumed_notes", ()))
-        notes = await (await self._inbox()).read(self.id)
-        return [note for note in notes if note.kind == kind and note.key not in taken]
 
 
 def _checked_text(text: str, command: str) -> str:

@@ -27,8 +27,13 @@ _MODULES = (
     "api.js",
     "axis.js",
     "detail.js",
+    "attachments.js",
+    "turn.js",
+    "decisions.js",
+    "composer.js",
     "conversation.js",
     "actions.js",
+    "sessions.js",
     "app.js",
 )
 """Scripts of the page; each imports only scripts before it."""
@@ -66,8 +71,8 @@ def page(config: Mapping[str, Any]) -> Page:
     """Return the page that shows the sessions of an agent.
 
     Args:
-        config: `name` and `description` of the agent. A page for one exported session also has `export`, the result of
-            `export_of`.
+        config: `name` and `description` of the agent, and `max_body_bytes` of the server. A page for one exported
+            session has `export`, the result of `export_of`, in place of the latter.
     """
     script, style = _script(), _static("page.css")
     directives = [

@@ -49,6 +49,7 @@ _APIS = {
     "graph_agent.interfaces.server.facts": ("/memory/facts",),
     "graph_agent.interfaces.server.sessions": ("/sessions", "/memory/"),
     "graph_agent.interfaces.server.feedback": ("/sessions",),
+    "graph_agent.interfaces.server.session_queue": ("/sessions",),
     "graph_agent.interfaces.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""
@@ -163,6 +164,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
+    app.state.max_body_bytes = settings.max_body_bytes
     apis = _Apis(app, {} if a2a_only else _APIS)
     app.include_router(router)
     if not a2a_only:
@@ -314,7 +316,8 @@ async def root(request: Request) -> Response:
     # Imported with the first request for it.
     from graph_agent.web.page import page
 
-    shown = page({"name": request.app.title, "description": request.app.description})
+    limits = {"max_body_bytes": request.app.state.max_body_bytes}
+    shown = page({"name": request.app.title, "description": request.app.description, **limits})
     headers = {
         "content-security-policy": shown.policy,
         "x-content-type-options": "nosniff",

@@ -27,6 +27,7 @@ from graph_agent.base.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.interfaces.server.agent_source import AgentSource
 from graph_agent.interfaces.server.feeds import CheckpointNotifier, Feeds, LiveRuns
 from graph_agent.interfaces.server.problems import InvalidRequestError
+from graph_agent.interfaces.server.session_filter import TotalsReader
 from graph_agent.interfaces.server.settings import KEYS_VARIABLE, ServerSettings
 from graph_agent.session.activity import lock_idle_session
 from graph_agent.session.agent_checks import check_further_tools, downloads_images
@@ -58,6 +59,7 @@ class Host:
     notifier: CheckpointNotifier
     feeds: Feeds
     live: LiveRuns = field(default_factory=LiveRuns)
+    totals: TotalsReader = field(default_factory=TotalsReader)
     credential_headers: Mapping[str, str] = field(default_factory=dict)
     claims: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """The lock of each name that a request of this process claims."""

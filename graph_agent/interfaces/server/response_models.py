@@ -256,7 +256,8 @@ class SessionSummaries(_Reply):
 
     `messages` counts the user's; `model_calls` counts those of every kind, and `turns` those that `max_turns` limits.
     The first two are null in a session that an earlier version began. The cost is that of the newest input, in the
-    currency of the prices; None without prices.
+    currency of the prices; None without prices. With `totals`, they have `tools`, `total_cost` and `tokens`, too, of the
+    whole session.
     """
 
     sessions: list[dict[str, Any]]
@@ -284,6 +285,15 @@ class Feedback(_Reply):
     """The `feedback` event of a rating; its `seq` is final when a step of a run has taken it into the history."""
 
     event: dict[str, Any]
+
+
+class QueuedMessages(_Reply):
+    """Messages to a session that no run has processed, oldest first.
+
+    Each has `id`, `kind` (`steer` or `follow_up`), `text` and `sent_at` (ISO 8601, UTC).
+    """
+
+    queued: list[dict[str, Any]]
 
 
 class Accepted(_Reply):

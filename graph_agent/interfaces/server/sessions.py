@@ -33,6 +33,7 @@ from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_e
 from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.problems import BusySessionError, InvalidRequestError, ProblemError
+from graph_agent.interfaces.server.session_filter import SessionFilter, session_filter
 from graph_agent.interfaces.server.sse import comment, frame
 from graph_agent.session.activity import running_check
 from graph_agent.session.control import SessionControl
@@ -142,23 +143,22 @@ class Sessions:
                 found.append(await self.info(session_id))
         return found
 
-    async def summaries(self, limit: int, after: str | None, search: str) -> tuple[list[dict[str, Any]], str | None]:
+    async def summaries(
+        self, limit: int, after: str | None, chosen: SessionFilter
+    ) -> tuple[list[dict[str, Any]], str | None]:
         """Return summaries of at most `limit` sessions, newest first, and the id to continue after; None at the end.
 
-        Sessions that cannot be read, and those that do not contain `search` in their id or title, in any case, are left
-        out.
+        Sessions that cannot be read, and those that the filter does not accept, are left out.
         """
         found = []
         read = await self.ids(limit, after)
         for session_id in read:
             with suppress(NewerFormatError, DamagedSessionError):
-                if (each := await self._summary(session_id)) is not None:
+                if (each := await self._summary(session_id, with_totals=chosen.needs_totals)) is not None:
                     found.append({**each, "id": session_id, "title": public_text(each["title"])})
-        wanted = search.casefold()
-        matching = [each for each in found if wanted in f"{each['id']}\n{each['title']}".casefold()]
-        return matching, read[-1] if len(read) == limit else None
+        return [each for each in found if chosen.accepts(each)], read[-1] if len(read) == limit else None
 
-    async def _summary(self, session_id: str) -> dict[str, Any] | None:
+    async def _summary(self, session_id: str, *, with_totals: bool) -> dict[str, Any] | None:
         """Return the summary of a session with the cost of its newest input; None if it is not stored."""
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
@@ -166,7 +166,8 @@ class Sessions:
             return None
         usage = newest.checkpoint["channel_values"].get("usage") or {}
         summary = await summarize_session(saver, thread, newest, running_check(saver), self._host.store)
-        return {**asdict(summary), "cost": usage.get("cost")}
+        totals = (await self._host.totals.read(self._host.kept, saver, newest)).as_json() if with_totals else {}
+        return {**asdict(summary), "cost": usage.get("cost"), **totals}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         """Return events of a session as JSON, oldest first, with those of finished calls of a step that runs or waits.
@@ -385,6 +386,7 @@ class Sessions:
             running = "" if repr(thread) in str(busy) else " has a background task that"
             raise ProblemError("conflict", f"The session {session_id!r}{running} is running; abort it first.") from None
         for each in removed:
+            self._host.totals.forget(each)
             self._host.notifier.notify(each)
 
     async def _check(self, session_id: str) -> None:
@@ -497,10 +499,11 @@ async def list_summaries(
     caller_sessions: CallerSessions,
     limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of sessions to read.")] = 50,
     after: Annotated[str | None, Query(description="Read only the sessions after this one, which must exist.")] = None,
-    search: Annotated[str, Query(description="Text of the session's id or title; all by default.")] = "",
+    *,
+    chosen: Annotated[SessionFilter, Depends(session_filter)],
 ) -> models.SessionSummaries:
     """List the sessions with title, age and activity, newest first; reads two checkpoints of each."""
-    found, next_after = await caller_sessions.summaries(limit, after, search)
+    found, next_after = await caller_sessions.summaries(limit, after, chosen)
     return models.SessionSummaries(sessions=found, next=next_after)
 
 

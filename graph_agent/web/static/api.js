@@ -44,8 +44,8 @@ export const get = (path) => send(path, asJson);
 /** Send JSON to a path, and return what `read` returns of the answer: its JSON by default. */
 export const post = (path, body = {}, headers = {}, read = asJson) => send(path, read, { method: "POST", body: toJson(body), headers });
 
-/** Delete what a path names. */
-export const remove = (path) => send(path, () => null, { method: "DELETE" });
+/** Delete what a path names; return the JSON of the answer, or null. */
+export const remove = (path) => send(path, async (response) => parseJson((await response.text()) || "null"), { method: "DELETE" });
 
 /** Return the path of a session. */
 export const sessionPath = (id, rest = "") => `/sessions/${encodeURIComponent(id)}${rest}`;

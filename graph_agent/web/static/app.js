@@ -1,31 +1,34 @@
 // Starts the page: holds its state, follows the open session, and joins the views.
-import { Component, counted, duration, html, render, Status, visible } from "./html.js";
+import { asRequest } from "./attachments.js";
+import { Component, counted, html, render, Status, textIn, visible } from "./html.js";
 import { keyed, modelBars } from "./layout.js";
-import { activeNode, isKnown, keepLive, newLog, reduceAll } from "./events.js";
+import { activeNode, carryExpected, dropExpected, expectInput, isKnown, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation } from "./conversation.js";
 import { Detail } from "./detail.js";
 import { Actions, Comparison } from "./actions.js";
 import { parseJson } from "./json.js";
+import { SessionList } from "./sessions.js";
 
 const CONFIG = parseJson(document.getElementById("config").textContent);
 const EXPORT = CONFIG.export || null;
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
 const inUrl = encodeURIComponent;
+const newId = () => `page-${crypto.randomUUID().slice(0, 8)}`;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 // Unlike decodeURIComponent, it raises no error for a lone %.
 const sessionOfUrl = () => new URLSearchParams(`=${location.hash.slice(1)}`).get("");
 
 class App extends Component {
-  state = { sessions: [], next: null, search: "", id: "", log: newLog(), info: null, bar: null, chosen: null, pane: "talk", requests: [] };
+  state = { id: "", log: newLog(), queue: [], info: null, bar: null, chosen: null, pane: "talk", requests: [] };
 
   // The sessions of inputs whose requests are not answered.
   sending = [];
   // Number of the newest request for the session's state; another change of the state counts, too.
   asked = 0;
-  listed = 0;
+  list = () => this.sessions?.list();
 
   componentDidMount() {
     if (EXPORT) {
@@ -38,7 +41,6 @@ class App extends Component {
     addEventListener("keydown", (event) => this.shortcut(event));
     // In the background, a browser delays what waits.
     addEventListener("visibilitychange", () => document.hidden || (this.wake?.(), this.list()));
-    this.list();
     this.open(sessionOfUrl());
     // A running call grows on the axis.
     setInterval(() => /run|wait/.test(this.state.info?.activity) && this.draw(), 250);
@@ -47,7 +49,7 @@ class App extends Component {
   shortcut(event) {
     if (event.key === "Escape") this.setState({ bar: null, error: "" });
     if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "/") (event.preventDefault(), document.querySelector(".sessions input")?.focus());
+    if (event.key === "/") (event.preventDefault(), document.querySelector(".sessions input[type=search]")?.focus());
     if (event.key === "n") (event.preventDefault(), (location.hash = ""), document.querySelector(".composer textarea")?.focus());
   }
 
@@ -58,19 +60,6 @@ class App extends Component {
       this.drawing = 0;
       this.setState({});
     });
-  }
-
-  async list(more = false) {
-    const after = more && this.state.next ? `&after=${inUrl(this.state.next)}` : "";
-    const listed = (this.listed += 1);
-    try {
-      const { sessions, next } = await get(`/memory/summaries?limit=50${after}&search=${inUrl(this.state.search)}`);
-      if (listed === this.listed) this.setState({ sessions: more ? [...this.state.sessions, ...sessions] : sessions, next, needsKey: false });
-    } catch (error) {
-      if (error.status >= 400 && error.status < 429) return this.fail(error);
-      if (error.status === undefined) throw error;
-      setTimeout(() => listed === this.listed && this.list(), RETRY_MS.at(-1));
-    }
   }
 
   /** Run an action, and show its error; return the error, if any. */
@@ -91,10 +80,10 @@ class App extends Component {
   }
 
   /** Open a session: read its history, then follow it until another one is opened. */
-  async open(id) {
+  async open(id, begun = newLog()) {
     this.following?.abort();
     const aborter = (this.following = new AbortController());
-    this.setState({ id, log: newLog(), info: null, bar: null, chosen: null, missing: false, connection: "", told: "", other: this.branchOf, requests: [] });
+    this.setState({ id, log: begun, info: null, bar: null, chosen: begun.inputs.at(-1) || null, missing: false, connection: "", told: "", other: this.branchOf, requests: [], queue: [] });
     this.branchOf = null;
     if (!id) return;
     const { signal } = aborter;
@@ -107,6 +96,7 @@ class App extends Component {
           const { events, after } = await get(eventsPath(id));
           if (signal.aborted) return;
           log = reduceAll(newLog(), events, after);
+          carryExpected(begun, log);
           this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live", missing: false });
         }
         await this.refresh(id);
@@ -138,6 +128,7 @@ class App extends Component {
   take(log, event) {
     if (isKnown(log, event)) return;
     const { type, to } = event;
+    if (this.state.queue.length && /steering|user_message|status/.test(type)) this.readQueue();
     const has = (kind) => event.parts?.some((one) => one.type === kind);
     this.add(log, { events: [event] });
     if (has("end") || type === "approval_request" || (to && to !== "RUNNING")) {
@@ -176,44 +167,86 @@ class App extends Component {
     const info = await get(sessionPath(id));
     if (id !== this.state.id || asked !== this.asked) return info;
     this.setState({ info });
+    this.readQueue();
     // A person decides beside the request that planned the calls.
     const step = this.state.log.inputs.at(-1)?.steps.at(-1);
     if (!this.state.bar && step?.calls.some((call) => call.state === "waiting")) this.pick(keyed(modelBars(step, 0, 0)[0]));
     return info;
   }
 
-  act = async (kind, text) => {
+  /** Read the messages that wait in the session. */
+  async readQueue() {
     const { id } = this.state;
+    const { queued } = await get(sessionPath(id, "/queue")).catch((error) => {
+      if (!(error instanceof ApiError)) throw error;
+      return { queued: [] };
+    });
+    if (id === this.state.id) this.setState({ queue: queued });
+  }
+
+  /** Withdraw a queued message; return whether no run had read it. */
+  withdraw = async ({ id }) => {
+    let accepted = false;
+    await this.attempt(async () => ({ accepted } = await remove(sessionPath(this.state.id, `/queue/${id}`))));
+    this.setState({ told: accepted ? "Withdrawn." : "A run has read it already." });
+    await this.readQueue();
+    return accepted;
+  };
+
+  /** Do what a person asks for, and return whether the server refused its message. */
+  act = async (kind, content) => {
+    const { id, log } = this.state;
     this.setState({ error: "", told: "" });
+    if (kind === "input") return this.input(content);
+    const isQueued = kind === "steer" || kind === "follow_up";
+    if (isQueued) this.setState({ queue: [...this.state.queue, { kind, text: content }] });
     const error = await this.attempt(async () => {
-      if (kind === "input") return this.input(text);
-      const { accepted } = await post(sessionPath(id, `/${kind}`), text ? { text } : {});
+      const { accepted } = await post(sessionPath(id, `/${kind}`), isQueued ? { text: content } : {});
       if (kind === "follow_up" && accepted) this.setState({ told: "Queued after the current answer." });
       if (kind === "steer") this.setState({ told: "Sent; the next plan reads it." });
     });
-    const { log } = this.state;
-    if (error && ![log.inputs.at(-1), ...log.live].some((one) => one?.question === text)) document.querySelector(".composer textarea").value ||= text || "";
+    if (isQueued) this.readQueue();
+    if (!isQueued) this.settle(log);
+    return isQueued && Boolean(error);
   };
 
-  /** Run an input; the answer arrives with the events, which a lost connection does not stop. */
-  async input(text) {
-    const id = this.state.id || `page-${crypto.randomUUID().slice(0, 8)}`;
-    if (!this.state.id) {
-      history.replaceState(null, "", `#${inUrl(id)}`);
-      this.open(id);
-    }
+  /** Run an input in a session; the answer arrives with the events, which a lost connection does not stop. */
+  async input(content, id = this.state.id || newId(), before = this.state.log.inputs.length) {
+    const isOther = id !== this.state.id;
+    const log = isOther ? newLog() : this.state.log;
+    const expected = expectInput(log, content, Date.now(), before);
+    this.asked += 1;
     this.sending.push(id);
-    this.wake?.();
-    try {
-      const body = { model: CONFIG.name, stream: true, messages: [{ role: "user", content: text }], metadata: { session_id: id } };
-      await post("/v1/chat/completions", body, { "idempotency-key": crypto.randomUUID() }, (response) => response.text());
-    } finally {
-      this.sending.splice(this.sending.indexOf(id), 1);
-      this.wake();
-      if (id === this.state.id) this.settle(this.state.log);
-      this.list();
+    if (isOther) {
+      history.pushState(null, "", `#${inUrl(id)}`);
+      this.open(id, log);
     }
+    this.setState({ chosen: expected, bar: null, info: { activity: "running" } });
+    this.wake?.();
+    const error = await this.attempt(() => {
+      const body = { model: CONFIG.name, stream: true, include_reasoning: true, messages: [{ role: "user", content: asRequest(content) }], metadata: { session_id: id } };
+      return post("/v1/chat/completions", body, { "idempotency-key": crypto.randomUUID() }, (response) => response.text());
+    });
+    this.sending.splice(this.sending.indexOf(id), 1);
+    this.wake();
+    this.list();
+    if (id !== this.state.id) return false;
+    const shown = this.state.log;
+    const isBegun = [shown.inputs.at(-1), ...shown.live].some((one) => one && !one.isExpected && textIn(one.question) === textIn(content));
+    if (error && !isBegun && dropExpected(shown)) this.setState({ chosen: shown.inputs.at(-1) || null });
+    this.settle(shown);
+    return Boolean(error) && !isBegun;
   }
+
+  /** Send the newest message again, maybe changed, in a branch that begins before it. */
+  resend = async (input, content) => {
+    const { id: origin, log } = this.state;
+    const before = log.inputs[input.number - 1];
+    await this.attempt(async () => {
+      const { id } = before ? await post(sessionPath(origin, "/fork"), { seq: before.last }) : { id: `${origin.split("-fork-")[0]}-fork-${newId().slice(5)}` };
+      await this.input(content, id, input.number);
+    });
+  };
 
   answer = async (given) => {
     const { id } = this.state;
@@ -269,10 +302,10 @@ class App extends Component {
   };
 
   render(props, state) {
-    return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.list(), this.open(sessionOfUrl()))} />` : this.page(state);
+    return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.setState({ needsKey: false }), this.open(sessionOfUrl()))} />` : this.page(state);
   }
 
-  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests }) {
+  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests, queue }) {
     const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     const pickCall = (call) => {
       this.setState({ chosen: call.step.input, bar: keyed({ call, kind: call.kind, depth: 0 }), pane: "time" });
@@ -289,10 +322,11 @@ class App extends Component {
         )}</nav>
       </header>
       ${error && html`<p class="alert" role="alert">${error} <button class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
-      ${!EXPORT && this.sessions(this.state)}
+      ${!EXPORT && html`<${SessionList} ref=${(list) => (this.sessions = list)} id=${id} pick=${() => this.setState({ pane: "talk" })} fail=${(error) => this.fail(error)} />`}
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
-        act=${this.act} answer=${this.answer} copy=${this.copy}>
+        act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
+        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>
@@ -301,7 +335,7 @@ class App extends Component {
         ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : activity !== "interrupted" && Date.now()} pick=${this.pick} />`}
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
         ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
-          copy=${this.copy} compare=${this.compare} other=${other} candidates=${this.branches(this.state)} />`}
+          copy=${this.copy} compare=${this.compare} other=${other} candidates=${this.branches(id)} />`}
         ${bar && html`<${Detail} bar=${bar} log=${log} requests=${requests} copy=${this.copy} close=${() => this.setState({ bar: null })}>
           ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
         </${Detail}>`}
@@ -311,24 +345,9 @@ class App extends Component {
   }
 
   /** Return the sessions that began as this one did. */
-  branches({ id, sessions }) {
+  branches(id) {
     const stem = (one) => one.split("-fork-")[0];
-    return sessions.map((one) => one.id).filter((one) => one !== id && stem(one) === stem(id));
-  }
-
-  sessions({ sessions, search, id, next }) {
-    return html`<nav class="sessions" aria-label="Sessions">
-      <div class="tools"><input type="search" placeholder="Search" aria-label="Search sessions" value=${search}
-        onInput=${({ target }) => (this.setState({ search: target.value }), clearTimeout(this.typing), (this.typing = setTimeout(() => this.list(), 200)))} />
-        <a class="button" href="#" title="New session (n)">New</a></div>
-      <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null}
-        onClick=${() => this.setState({ pane: "talk" })}>
-        <strong>${visible(one.title || one.id)}</strong>
-        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${countsOf(one)}${one.cost > 0 ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
-      </a></li>`)}</ul>
-      ${!sessions.length && html`<p class="empty">${search ? "None matches." : "No sessions yet."}</p>`}
-      ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}
-    </nav>`;
+    return (this.sessions?.state.sessions || []).map((one) => one.id).filter((one) => one !== id && stem(one) === stem(id));
   }
 }
 
@@ -338,10 +357,6 @@ function forkPoint({ call, step, depth }) {
   if (depth || !found.plan) return undefined;
   return found.calls.length ? (found.calls.every((one) => one.result) ? found.last : undefined) : found.input.last;
 }
-
-/** Return the messages and model calls of a listed session, each only if its number is stored. */
-const countsOf = ({ messages, model_calls: calls }) =>
-  [messages != null && counted(messages, "message"), calls != null && counted(calls, "model call")].filter(Boolean).join(" · ");
 
 const usageWord = ({ calls, tokens, cost }) =>
   [cost && `cost ${cost.toPrecision(3)}`, tokens && counted(tokens, "token"), counted(calls, "model call")].filter(Boolean).join(" · ");

@@ -49,16 +49,22 @@ function takeExpected(log) {
   return log.inputs.at(-1)?.isExpected ? log.inputs.pop() : null;
 }
 
-/** Add a message that was sent and has no event yet, so that it is shown at once; return its input. */
-export function expectInput(log, content, now) {
-  const number = log.inputs.length;
+/** Add a message that was sent and has no event yet, so that it is shown at once, at its place; return its input. */
+export function expectInput(log, content, now, number) {
   const input = { number, start: now, end: now, question: content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], revision: 0, isExpected: true };
   log.inputs.push(input);
   return input;
 }
 
+/** Move a message that was sent to the log that was read meanwhile, unless this has its event. */
+export function carryExpected(from, log) {
+  const expected = takeExpected(from);
+  if (!expected || (log.inputs.length > expected.number && textIn(log.inputs.at(-1).question) === textIn(expected.question))) return;
+  log.inputs.push(Object.assign(expected, { number: log.inputs.length }));
+}
+
 /** Remove the message that was sent and has no event, because the server refused it. */
-export const dropExpected = (log) => takeExpected(log);
+export const dropExpected = takeExpected;
 
 function newCall(log, step, { id, name, needs = [], plan_id: own = id }) {
   const kind = name.startsWith("delegate_to_") ? "delegation" : "tool";

@@ -389,7 +389,8 @@ class ServerRun:
         )
         # Failures are reported by the outcome.
         context = self._host.context_of(spec.thread, {**spec.context, "on_failure": "answer"})
-        reasoning = spec.shows_reasoning and not spec.is_structured
+        # A follower of a live run sees its reasoning, too; its client only if it asked for it.
+        reasoning = (spec.shows_reasoning or self._host.live.is_read(spec.thread)) and not spec.is_structured
         options = RunOptions(context, self._control, output=output, reasoning=reasoning)
         async with contextlib.aclosing(self.driver.input_parts(self.input, spec.graph_input, options)) as parts:
             async for part in parts:
@@ -406,7 +407,8 @@ class ServerRun:
                 await self._put(part)
             case Reasoning():
                 self._publish({"type": "reasoning", "text": part.text})
-                await self._put(part)
+                if self.spec.shows_reasoning:
+                    await self._put(part)
             case StateValues() | DelegatePart():
                 await self._put(part)
             case _:
