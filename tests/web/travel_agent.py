@@ -107,6 +107,11 @@ class TravelModel(BaseChatModel):
         await asyncio.sleep(2 * _pace())
         if "!late" in str(messages[-1].content):
             await wait_for.ainvoke({"file": str(messages[-1].content).partition("!late ")[2]})
+        if "!think" in str(messages[-1].content):
+            for thought in ("I **weigh** the ", "routes."):
+                yield ChatGenerationChunk(
+                    message=AIMessageChunk(content="", additional_kwargs={"reasoning_content": thought})
+                )
         words = str(reply.content).split(" ") if reply.content else []
         for n, word in enumerate(words):
             if (found := re.match(r"!until (\S+) ", str(messages[-1].content))) and n == len(words) - 1:
@@ -141,6 +146,8 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
         return _calls(*[(name, args) for name, args in json.loads(asked.removeprefix("!call"))])
     if found := re.match(r"!until \S+ (.*)", asked, re.DOTALL):
         return AIMessage(found[1])
+    if not isinstance(messages[at].content, str):
+        return AIMessage(f"You sent: {', '.join(block['type'] for block in messages[at].content)}")
     if "trip" in asked:
         return _trip(waves)
     return AIMessage(f"You said: {asked}")

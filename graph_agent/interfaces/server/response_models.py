@@ -256,8 +256,8 @@ class SessionSummaries(_Reply):
 
     `messages` counts the user's; `model_calls` counts those of every kind, and `turns` those that `max_turns` limits.
     The first two are null in a session that an earlier version began. The cost is that of the newest input, in the
-    currency of the prices; None without prices. With `totals`, they have `tools`, `total_cost` and `tokens`, too, of the
-    whole session.
+    currency of the prices; None without prices. With `totals`, they have `tools`, `total_cost` and `tokens` of the
+    whole session, too.
     """
 
     sessions: list[dict[str, Any]]

@@ -28,6 +28,8 @@ OPERATIONS = [
     "GET /ready",
     "GET /sessions",
     "GET /sessions/{session_id}",
+    "GET /sessions/{session_id}/queue",
+    "DELETE /sessions/{session_id}/queue/{message_id}",
     "DELETE /sessions/{session_id}",
     "GET /v1/conversations/{conversation_id}",
     "GET /v1/conversations/{conversation_id}/items",

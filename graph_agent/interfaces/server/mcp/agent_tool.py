@@ -46,6 +46,7 @@ from graph_agent.interfaces.server.chat.schemas import SESSION_ID, checked_sessi
 from graph_agent.interfaces.server.host import thread_token
 from graph_agent.interfaces.server.mcp.forms import Form, form_answers, forms
 from graph_agent.interfaces.server.problems import ProblemError, problem_of_failure
+from graph_agent.interfaces.server.session_filter import SessionFilter
 from graph_agent.interfaces.server.sessions import Sessions
 from graph_agent.session.driver import RunDriver
 from graph_agent.session.interrupts import joint_question
@@ -271,7 +272,7 @@ class AgentTool:
         `cursor` is `nextCursor` of the page before, None for the first. Raises `McpError` for an unknown cursor.
         """
         try:
-            found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, "")
+            found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, SessionFilter())
         except ProblemError as problem:
             raise McpError(types.ErrorData(code=types.INVALID_PARAMS, message=problem.message)) from None
         listed = [
