@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, Op
 
 T = TypeVar("T")
-NoteKind = Literal["steer", "follow_up", "abort", "configure", "feedback"]
+NoteKind = Literal["steer", "follow_up", "abort", "configure", "feedback", "rename"]
 
 _PAGE = 100
 """Maximum notes that one search of the Store returns."""
@@ -36,10 +36,11 @@ class ControlMessage:
     """Sort key and identity, `<20-digit time in ns>-<8 hex digits>`; a session processes no key twice."""
     kind: NoteKind
     """`steer` adds a user message to the running input, `follow_up` begins the next input with one, `abort` ends the
-    run, `configure` changes settings of the session, `feedback` is a person's rating of an answer."""
+    run, `configure` changes settings of the session, `feedback` is a person's rating of an answer,
+    `rename` gives the session a title."""
     content: Any = ""
     """The user's text or content blocks for `steer` and `follow_up`; a mapping of configuration field → value for
-    `configure`; the fields of the event for `feedback`; unused for `abort`."""
+    `configure`; the fields of the event for `feedback` and `rename`; unused for `abort`."""
 
     @property
     def sent_ns(self) -> int:

@@ -1,4 +1,4 @@
-"""Stores a person's feedback on an answer, without a run: a note that the session's next step takes into the history.
+"""Stores a person's feedback on an answer, and a session's title, without a run: as notes for the session's next step.
 
 An answer is named by the `seq` of its `agent_response` event, the id of its input, or the id of its message.
 """
@@ -16,7 +16,7 @@ from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.inbox import StoreInbox, new_note
 from graph_agent.base.input_ids import ANSWERS
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
-from graph_agent.core.runs.feedback import feedback_event
+from graph_agent.core.runs.feedback import TITLE_CHARS, noted_event
 from graph_agent.core.state.events import Rating, StoredEvent
 from graph_agent.session.activity import deliver_note, sees_other_processes
 from graph_agent.session.deduplicator import find_checkpoint, pruned_state
@@ -78,11 +78,28 @@ async def give_feedback(
         fields["evaluate"] = True
     made = new_note("feedback", fields)
     await _store(saver, store, session_id, made)
-    entry = feedback_event(made)
+    entry = noted_event(made)
     assert entry is not None, "the note was made here, in the form of an event"
     # The run that takes the note in does not report it, so that it is reported once, when it is given.
     if telemetry.observer is not None:
         telemetry.observer.feedback(entry, session_id, agent)
+    return entry
+
+
+async def rename_session(
+    saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, title: str, by: str | None
+) -> StoredEvent:
+    """Store a title of a session, also while a run is in progress; return its event. `Session.rename` has the
+    arguments and errors.
+    """
+    if not isinstance(title, str) or not title.strip() or len(title) > TITLE_CHARS:
+        raise InputError(f"title={title!r}: a title is a text of 1 to {TITLE_CHARS} characters.")
+    if await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}) is None:
+        raise InputError(f"There is no session {session_id!r} to rename; its first input begins it.")
+    made = new_note("rename", {"title": clean(" ".join(title.split())), "by": clean(by or DEFAULT_DECIDER)})
+    await _store(saver, store, session_id, made)
+    entry = noted_event(made)
+    assert entry is not None, "the note was made here, in the form of an event"
     return entry
 
 

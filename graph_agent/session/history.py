@@ -456,7 +456,7 @@ class SessionSummary:
     id: str
     """The id of the session."""
     title: str
-    """The beginning of its first user message, in one line; empty if the message is not stored."""
+    """What a person named it, else the beginning of its first user message, in one line; empty if neither is stored."""
     updated_at: str
     """When its newest checkpoint was stored: ISO 8601, UTC; empty if it cannot be read."""
     turns: int
@@ -532,10 +532,12 @@ async def summarize_session(
     if has_tasks(newest.checkpoint):
         waits = is_waiting(newest)
         activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
-    up, down = count_ratings(loop.get("feedback", (0, 0)), await feedback_after(saver, store, newest))
+    noted = await feedback_after(saver, store, newest)
+    up, down = count_ratings(loop.get("feedback", (0, 0)), noted)
+    given = next((each["title"] for each in reversed(noted) if each["type"] == "rename"), loop.get("title"))
     return SessionSummary(
         id=session_id,
-        title=title_of(await _first_checkpoint(saver, session_id)),
+        title=given or title_of(await _first_checkpoint(saver, session_id)),
         updated_at=newest.checkpoint["ts"],
         turns=loop.get("turn", 0),
         messages=loop.get("inputs", 0) + begun if not loop or "inputs" in loop else None,

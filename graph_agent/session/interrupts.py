@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import HumanMessage
 from langgraph.graph.state import CompiledStateGraph
@@ -164,6 +164,8 @@ def _checked_answers(
         schemas = [each.response_schema for each in asked if each.id == id_ and is_single_call(each.value)]
         if schemas:
             (decision,) = listed_decisions(calls, decided)
+            # A graph of another package may accept no further key.
+            decision = cast("Decision", {name: value for name, value in decision.items() if name != "always"})
             _check(decision, schemas[0], calls[0])
             answers[id_] = {**decision, **by}
         else:
@@ -191,7 +193,7 @@ OnApproval: TypeAlias = Callable[[HeldCall], Any]
 
 
 class AutoApproval:
-    """Answers approval requests of one `Session` without a person, if a callback or an earlier decision allows it.
+    """Answers approval requests of one session without a person, if a callback or an earlier decision allows it.
 
     `callback` decides on each call; None if only calls that were approved for good are answered.
     """
@@ -217,6 +219,12 @@ class AutoApproval:
                     if each.always:
                         self._always[_key(request, each.call)] = decided_by or each.by
 
+    def recall(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Record the calls that the decisions in a session's events approve for good."""
+        for entry in events:
+            if entry["type"] == "approval_decision" and "always" in entry:
+                self._always[entry.get("delegate", ""), entry["name"]] = entry["decided_by"]
+
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
         """Return interrupt id → decisions for open interrupts; None if a person must answer one of them, or none is
         open.
@@ -240,6 +248,17 @@ class AutoApproval:
                     decisions.append(await _decision(decide, call))
             answers[interrupt.id] = {"decisions": decisions}
         return answers or None
+
+
+async def standing_answers(state: StateSnapshot) -> dict[str, Any] | None:
+    """Return interrupt id → decisions for the open interrupts of a session; None unless earlier decisions of it
+    with `approve(always=True)` cover all their calls.
+    """
+    if not (asked := open_interrupts(state)):
+        return None
+    approval = AutoApproval()
+    approval.recall(state.values.get("events", ()))
+    return await approval.answers(asked)
 
 
 def _key(request: Mapping[str, Any], call: HeldCall) -> tuple[str, str]:

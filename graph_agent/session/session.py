@@ -378,6 +378,25 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         refuse_running_loop("Session.feedback_sync", "session.feedback")
         return blocking(self.feedback)(rating, **options)
 
+    async def rename(self, title: str, *, by: str | None = None) -> None:
+        """Give the session a title, without a run and also while one is in progress; lists show it.
+
+        The next step of a run takes the event `rename` into the history; until then, readers of events get it behind
+        the others.
+
+        Args:
+            title: The title, 1 to 200 characters.
+            by: Name of the person; None for `user`.
+
+        Raises:
+            InputError: When there is no such session, or the title has another length.
+            ConfigError: When the agent has neither a Store nor a database that can keep the title.
+        """
+        from graph_agent.session.feedback import rename_session
+
+        self._check_stored()
+        await rename_session(self.saver, self._store, self.id, title, by)
+
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
         """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run.
 

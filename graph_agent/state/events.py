@@ -36,6 +36,7 @@ from graph_agent.core.state.events import PlannedCall as PlannedCall
 from graph_agent.core.state.events import Purpose as Purpose
 from graph_agent.core.state.events import Rating as Rating
 from graph_agent.core.state.events import RecallEvent as RecallEvent
+from graph_agent.core.state.events import RenameEvent as RenameEvent
 from graph_agent.core.state.events import ResultStatus as ResultStatus
 from graph_agent.core.state.events import StatusEvent as StatusEvent
 from graph_agent.core.state.events import SteeringEvent as SteeringEvent

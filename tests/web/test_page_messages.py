@@ -229,3 +229,50 @@ def test_a_person_is_notified_when_a_session_waits(page: Page, tmp_path: Path) -
         expect(page).to_have_title("travel", timeout=DONE_MS)
 
     assert notified == [f"A session waits for you: {question}"[: len(notified[0])]]
+
+
+def test_all_calls_of_a_kind_are_approved_in_a_session(page: Page, travel: Served) -> None:
+    def booked(number: int) -> str:
+        return f"!call {json.dumps([['book', {'item': f'room {number}'}]])}"
+
+    page.goto(travel.url)
+    send(page, booked(1))
+    page.get_by_label("approve all of this kind").check()
+    page.get_by_role("button", name="Send decision").click()
+    completed(page, "Done: 1 results.")
+    expect(page.get_by_text("Approved in this session: book by user")).to_be_visible()
+    send(page, booked(2))
+    completed(page, "Done: 1 results.", "Done: 1 results.")
+    page.goto(travel.url)
+    send(page, booked(3))
+    page.get_by_role("button", name="Send decision").wait_for(timeout=DONE_MS)
+
+    with travel.http() as http:
+        listed = [each["id"] for each in http.get("/memory/summaries").json()["sessions"]]
+        first = next(id_ for id_ in listed[1:])
+        events = http.get(f"/memory/sessions/{first}/events", params={"type": "approval_decision"}).json()["events"]
+    assert [(each["decision"], each["decided_by"], each.get("always")) for each in events] == [
+        ("approve", "user", True),
+        ("approve", "always (user)", None),
+    ]
+
+
+def test_a_session_is_renamed(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, "one")
+    completed(page, "You said: one")
+    page.once("dialog", lambda dialog: dialog.accept("My <b>trip</b>"))
+    page.get_by_role("button", name="Rename").click()
+    title = page.locator("header .title")
+    expect(title).to_have_text("My <b>trip</b>")
+    listed = page.get_by_role("navigation", name="Sessions").get_by_role("listitem").first
+    expect(listed).to_contain_text("My <b>trip</b>")
+    send(page, "two")
+    completed(page, "You said: one", "You said: two")
+    page.reload()
+
+    expect(title).to_have_text("My <b>trip</b>")
+    with travel.http() as http:
+        session = page.url.partition("#")[2]
+        events = http.get(f"/memory/sessions/{session}/events", params={"type": "rename"}).json()["events"]
+    assert [(each["title"], each["by"]) for each in events] == [("My <b>trip</b>", "user")]

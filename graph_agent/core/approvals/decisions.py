@@ -76,7 +76,8 @@ def approve(*, always: bool = False) -> Approve:
     """Return the decision to run a call as planned.
 
     Args:
-        always: Whether the `Session` object that receives the decision approves later calls of the same name by itself.
+        always: Whether later calls of the same name are approved, too: by the `Session` object that receives the
+            decision, or by the server of the session.
     """
     return {"type": "approve", "always": True} if always else {"type": "approve"}
 
@@ -204,7 +205,7 @@ def as_decision(decided: Decided) -> Decision:
     """Return a validated decision in LangChain's form."""
     match decided.type:
         case "approve":
-            return approve()
+            return approve(always=decided.always)
         case "edit":
             return edit(decided.arguments, name=decided.name)
         case "reject":

@@ -1,11 +1,13 @@
-"""Turns notes of feedback into events: a person's thumb and note on an answer, which no model receives.
+"""Turns notes of a person's feedback and of a session's new title into events, which no model receives.
+
+Feedback is a thumb and a note on an answer.
 
 Parts of feedback in other files:
 
-- `session/feedback.py`: finds the rated answer, stores the note, and reads notes that no run has processed
+- `session/feedback.py`: finds the rated answer, and stores the notes
 - `core/runs/notes.py`: `listen`, by which the next step of a run processes the note
 - `core/state/schema.py`: the key `feedback` of the loop, which counts the ratings
-- `core/state/events.py`: `FeedbackEvent`
+- `core/state/events.py`: `FeedbackEvent`, `RenameEvent`
 - `storage/checkpoints/note_rows.py`: reads notes without a Store
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from graph_agent.base.inbox import ControlMessage
 from graph_agent.core.state.events import Rating, StoredEvent
@@ -21,35 +23,50 @@ from graph_agent.core.state.events import Rating, StoredEvent
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState
 
+NOTED: tuple[Literal["feedback", "rename"], ...] = ("feedback", "rename")
+"""Kinds of notes that become events of the same type, also without a run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def feedback_event(note: ControlMessage) -> StoredEvent | None:
-    """Return the `feedback` event of a note, with the time of its sending; None if its content is of another form.
+TITLE_CHARS = 200
+"""Maximum characters of a title that a person gives."""
+
+
+def noted_event(note: ControlMessage) -> StoredEvent | None:
+    """Return the `feedback` or `rename` event of a note, with the time of its sending; None for content of another form.
 
     The same note gives the same event, so that a reader recognizes an event that it has seen as a note.
     """
     fields = note.content
     # Any client of the Store can put a note there.
-    if not isinstance(fields, dict) or fields.get("rating") not in get_args(Rating):
+    if not isinstance(fields, dict) or not isinstance(fields.get("by"), str):
         return None
-    if not isinstance(fields.get("answer"), int) or not isinstance(fields.get("by"), str):
+    if note.kind == "rename":
+        fits = isinstance(title := fields.get("title"), str) and len(title) <= TITLE_CHARS
+    else:
+        fits = fields.get("rating") in get_args(Rating) and isinstance(fields.get("answer"), int)
+    if not fits:
         return None
     sent = (_EPOCH + timedelta(microseconds=note.sent_ns // 1000)).isoformat(timespec="microseconds")
-    return {"type": "feedback", "ts": sent, "step": 0, "id": note.key, **fields}
+    return {"type": note.kind, "ts": sent, "step": 0, "id": note.key, **fields}
 
 
-def take_feedback(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
-    """Return the event of a note of feedback, in a list, and count it in `loop`; an empty list for an invalid note."""
-    entry = feedback_event(note)
+def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
+    """Return the event of a note in a list, and record its rating or title in `loop`; an empty list for an invalid
+    note.
+    """
+    entry = noted_event(note)
     if entry is None:
         return []
-    loop["feedback"] = count_ratings(loop.get("feedback", (0, 0)), [entry])
+    if entry["type"] == "rename":
+        loop["title"] = entry["title"]
+    else:
+        loop["feedback"] = count_ratings(loop.get("feedback", (0, 0)), [entry])
     return [entry]
 
 
 def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | None) -> list[StoredEvent]:
-    """Return the events of the notes of feedback that no run has processed, in the order of sending.
+    """Return the events of the notes of feedback and titles that no run has processed, in the order of sending.
 
     Args:
         notes: The notes of a session.
@@ -57,7 +74,7 @@ def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | 
             none.
     """
     taken = set((loop or {}).get("consumed_notes", ()))
-    events = (feedback_event(note) for note in notes if note.kind == "feedback" and note.key not in taken)
+    events = (noted_event(note) for note in notes if note.kind in NOTED and note.key not in taken)
     return [entry for entry in events if entry is not None]
 
 
@@ -65,6 +82,8 @@ def count_ratings(counts: Iterable[int], entries: Iterable[Mapping[str, Any]]) -
     """Return the numbers of thumbs up and down, of which each person has one an answer, after further events."""
     up_and_down = dict(zip(get_args(Rating), counts, strict=True))
     for entry in entries:
+        if entry["type"] != "feedback":
+            continue
         up_and_down[entry["rating"]] += 1
         if "replaces" in entry:
             up_and_down[entry["replaces"]] -= 1

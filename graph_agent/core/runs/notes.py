@@ -25,7 +25,8 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.base.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
-from graph_agent.core.runs.feedback import take_feedback
+from graph_agent.core.runs.feedback import NOTED as NOTED  # the rules of a plan receive these kinds
+from graph_agent.core.runs.feedback import take_noted
 from graph_agent.core.runs.run import Run, WorkStoppedError
 from graph_agent.core.state.events import StoredEvent, event
 
@@ -43,7 +44,8 @@ class ReceivedNotes:
     messages: list[HumanMessage] = field(default_factory=list)
     """User messages to append to the history, one for each steering or follow-up note."""
     events: list[StoredEvent] = field(default_factory=list)
-    """`steering` and `feedback` events, and a `warning` for each change of the configuration that was left out."""
+    """`steering`, `feedback` and `rename` events, and a `warning` for each change of the configuration that was left
+    out."""
 
 
 async def listen(
@@ -76,8 +78,8 @@ async def listen(
     for note in await _new_notes(run, loop):
         if note.kind not in kinds:
             continue
-        if note.kind == "feedback":
-            received.events += take_feedback(loop, note)
+        if note.kind in NOTED:
+            received.events += take_noted(loop, note)
         elif note.kind == "configure":
             try:
                 received.events += await _reconfigure(run, loop, note, step, check)

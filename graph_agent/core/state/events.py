@@ -284,6 +284,8 @@ class ApprovalDecisionEvent(_Approval):
     """Name of the call that runs in its place; absent if it is the requested one."""
     message: NotRequired[str]
     """Reason of a rejection, or the result that a response gives; absent if there is none."""
+    always: NotRequired[Literal[True]]
+    """The person approved later calls of the same name in the session, too; absent if not."""
     waited_s: NotRequired[float]
     """Seconds since the `approval_request`, of the wall clock, because another process may have asked; absent if a
     remote delegate or middleware asked, and in sessions of older versions."""
@@ -311,6 +313,18 @@ class FeedbackEvent(_Event):
     """The id of the answer's input, if the answer was named by it."""
     message_id: NotRequired[str]
     """The id of the answer's message, if the answer was named by it."""
+
+
+class RenameEvent(_Event):
+    """A person gave the session a title; the model never receives this."""
+
+    type: Literal["rename"]
+    id: str
+    """Id of this change, unique in the session."""
+    title: str
+    """The title."""
+    by: str
+    """Name of the person; `user` if the program gave none."""
 
 
 class SummaryEvent(_Event):
@@ -495,6 +509,7 @@ Event: TypeAlias = (
     | ApprovalRequestEvent
     | ApprovalDecisionEvent
     | FeedbackEvent
+    | RenameEvent
     | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent
@@ -560,6 +575,8 @@ def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source:
             fields["edited_name"] = decided.name
     if decided.message is not None:
         fields["message"] = decided.message
+    if decided.always:
+        fields["always"] = True
     if asked_at:
         fields["waited_s"] = seconds_since(asked_at)
     return event("approval_decision", step, **fields, decided_by=decided.by, **source)

@@ -226,6 +226,8 @@ class SettingsChanges(TypedDict):
     """Keys of processed notes (messages to the session from outside a run) that may still be in the inbox."""
     feedback: NotRequired[list[int]]
     """Numbers of thumbs up and down on answers of the session; absent before the first."""
+    title: NotRequired[str]
+    """The session's title; absent unless a person gave one."""
 
 
 # Groups keep related keys together for a reader; at run time they are one dictionary.
@@ -262,6 +264,7 @@ _SESSION_KEYS = (
     "truncations",
     "consumed_notes",
     "feedback",
+    "title",
 )
 """Keys of the loop state that keep their value when a new input begins."""
 

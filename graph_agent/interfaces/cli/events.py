@@ -190,6 +190,8 @@ def _content(event: Mapping[str, Any]) -> str:
         case "feedback":
             rated = f"{event['rating']} on answer {event['answer']} by {event['by']}"
             return f"{rated}: {short_json(event['note'])}" if "note" in event else rated
+        case "rename":
+            return f"{event['title']} by {event['by']}"
         case "recall":
             return f"{len(event['facts'])}: {' '.join(event['facts'])}"
         case "summary":

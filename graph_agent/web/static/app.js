@@ -285,6 +285,13 @@ class App extends Component {
     await this.attempt(async () => this.setState({ other: { id, log: reduceAll(newLog(), (await get(eventsPath(id))).events) } }));
   };
 
+  async rename() {
+    const title = prompt("Title of the session", this.state.log.title || "");
+    if (!title?.trim()) return;
+    await this.attempt(() => post(sessionPath(this.state.id, "/title"), { title: title.trim() }));
+    this.list();
+  }
+
   async forget() {
     if (!confirm(`Delete ${this.state.id}?`)) return;
     await this.attempt(async () => {
@@ -315,7 +322,9 @@ class App extends Component {
         <h1>${CONFIG.name}</h1>
         <span class="status" role="status">${id && html`<${Status} status=${log.status} activity=${activity} />`}
           ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
-        ${!EXPORT && id && log.inputs.length > 0 && html`<button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
+        ${log.title && html`<strong class="title">${visible(log.title)}</strong>`}
+        ${!EXPORT && id && log.inputs.length > 0 && html`<button class="quiet" onClick=${() => this.rename()}>Rename</button>
+          <button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
         <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].slice(EXPORT ? 1 : 0).map(
           ([name, title]) => html`<button aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,

@@ -74,9 +74,10 @@ export class Composer extends Component {
     this.box.focus();
   };
 
-  render({ running, exists, stopped, act, queue }, { blocks, isOver }) {
+  render({ running, exists, stopped, act, queue, standing }, { blocks, isOver }) {
     const drag = (event) => this.drag(event);
     return html`<form class=${`composer${isOver ? " over" : ""}`} onSubmit=${(event) => this.submit(event)} onDragOver=${drag} onDragLeave=${drag} onDrop=${drag}>
+      ${standing.size > 0 && html`<p class="hint standing">Approved in this session: ${[...standing].map(([name, by]) => html`<span><code>${visible(name)}</code> by ${visible(by)}</span> `)}</p>`}
       <${Queue} queue=${queue} withdraw=${this.withdraw} />
       <${Attachments} blocks=${blocks} drop=${(n) => this.setState({ blocks: blocks.filter((one, at) => at !== n) })} />
       <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message" onPaste=${(event) => this.paste(event)}

@@ -42,7 +42,7 @@ export class Conversation extends Component {
       ${!readOnly && !asked && requests.length > 0 && html`<${form ? Elicitation : Question} key=${requests[0]?.questions?.at(-1)} value=${requests[0]}
         answer=${form ? (given) => answer({ [info.interrupts[0].id]: given }) : answer} busy=${busy} />`}
       ${!readOnly && html`<${Composer} running=${running} exists=${(last && !last.isExpected) || log.inputs.length > 1 || log.live.length} stopped=${info?.activity === "interrupted"} act=${act}
-        queue=${stillQueued(queue, last)} withdraw=${withdraw} fail=${fail} maxBytes=${maxBytes} />`}
+        standing=${log.standing} queue=${stillQueued(queue, last)} withdraw=${withdraw} fail=${fail} maxBytes=${maxBytes} />`}
     </main>`;
   }
 }

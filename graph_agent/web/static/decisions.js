@@ -2,6 +2,9 @@
 import { Component, html, pretty, visible } from "./html.js";
 import { givenNumber, parseJson } from "./json.js";
 
+const WORDS = { always: "approve all of this kind" };
+const allowedOf = (request, n) => request.review_configs[n]?.allowed_decisions || ["approve", "reject"];
+
 /** A form for the calls of one approval request. */
 export class Approval extends Component {
   state = { decisions: {} };
@@ -28,17 +31,18 @@ export class Approval extends Component {
       ${request.error && html`<p class="notice error" role="alert">${request.error}</p>`}
       ${request.action_requests.map((call, n) => {
         const decision = decisions[n]?.type || "approve";
+        const always = allowedOf(request, n).includes("approve") ? ["always"] : [];
         const wanted = { edit: "New arguments, as JSON", reject: "Reason, for the model (optional)", respond: "Result in place of the call" }[decision];
-        const allowed = request.review_configs[n]?.allowed_decisions || ["approve", "reject"];
         return html`<fieldset>
           <legend><code>${visible(call.name)}</code></legend>
           ${call.description && html`<p>${visible(call.description)}</p>`}
           <pre>${visible(pretty(call.args))}</pre>
           <div class="choices" role="radiogroup" aria-label=${`Decision on ${call.name}`}>
-            ${allowed.map((one) => html`<label><input type="radio" name=${`decision${n}`} value=${one} checked=${decision === one}
-              onChange=${() => this.set(n, { type: one, text: one === "edit" ? pretty(call.args) : "" })} /> ${one}</label>`)}
+            ${[...allowedOf(request, n), ...always].map((one) => html`<label><input type="radio" name=${`decision${n}`} value=${one} checked=${decision === one}
+              onChange=${() => this.set(n, { type: one, text: one === "edit" ? pretty(call.args) : "" })} /> ${WORDS[one] || one}</label>`)}
           </div>
-          ${decision !== "approve" && html`<textarea rows=${decision === "edit" ? 5 : 2} value=${decisions[n]?.text || ""} onInput=${(event) => this.set(n, { text: event.target.value })}
+          ${decision === "always" && html`<p class="hint">This call, and later calls of ${visible(call.name)} in this session.</p>`}
+          ${wanted && html`<textarea rows=${decision === "edit" ? 5 : 2} value=${decisions[n]?.text || ""} onInput=${(event) => this.set(n, { text: event.target.value })}
             aria-label=${wanted} placeholder=${wanted} />`}
         </fieldset>`;
       })}
@@ -49,6 +53,7 @@ export class Approval extends Component {
 }
 
 function decisionOf(call, { type = "approve", text = "" } = {}) {
+  if (type === "always") return { type: "approve", always: true };
   if (type === "edit") {
     let args;
     try {

@@ -22,7 +22,7 @@ function CallDetail({ call, copy }) {
     <p class="facts">${wordOf(call.state)}${elapsed >= 0 ? ` · ${duration(elapsed)}` : ""} · step ${call.step.number} · <code>${visible(call.id)}</code>
       ${call.needs.length ? html` · needs ${call.needs.map((id) => html`<code>${visible(id)}</code> `)}` : ""}</p>
     ${result?.decided_by && html`<p class="facts">Decided by ${visible(result.decided_by)}.</p>`}
-    ${decision && html`<p class="facts">${decision.decided_by} decided: ${decision.decision}${decision.message ? html` – ${visible(decision.message)}` : ""}</p>`}
+    ${decision && html`<p class="facts">${decision.decided_by} decided: ${decision.decision}${decision.always ? ", and all of this kind in this session" : ""}${decision.message ? html` – ${visible(decision.message)}` : ""}</p>`}
     ${call.arguments && html`<${Block} title="Arguments" text=${pretty(call.arguments)} copy=${copy} />`}
     ${call.progress.length > 0 && html`<${Block} title="Progress" text=${call.progress.join("\n")} copy=${copy} />`}
     ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(result.content)} copy=${copy} />`}`;

@@ -3,9 +3,9 @@ import { asText, counted, textIn, words } from "./html.js";
 import { toJson } from "./json.js";
 import { GrowingText } from "./markdown.js";
 
-/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first. */
+/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first; `standing` who approved a tool for good. */
 export function newLog() {
-  return { seq: -1, early: new Set(), status: "CREATED", inputs: [], calls: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
+  return { seq: -1, early: new Set(), status: "CREATED", inputs: [], calls: new Map(), standing: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
 }
 
 /** Return a time stamp in milliseconds since 1970, with the fraction that the event has. */
@@ -172,10 +172,14 @@ const REDUCERS = {
   },
   approval_decision(log, event, input, time) {
     const call = log.calls.get(event.delegation || event.id);
+    if (event.always) log.standing.set(event.name, event.decided_by);
     if (!call) return;
     endWait(call, time);
     call.decision = event;
     if (call.state === "waiting") call.state = "running";
+  },
+  rename(log, event) {
+    log.title = event.title;
   },
   steering(log, event, input, time) {
     input.notes.push({ kind: "steering", text: event.content, time, after: input.steps.length });
@@ -189,7 +193,8 @@ const REDUCERS = {
 REDUCERS.delegation_request = REDUCERS.tool_call;
 REDUCERS.delegation_response = REDUCERS.tool_result;
 
-const begins = ({ type, to }) => type === "user_message" || to === "RUNNING";
+// These may come before their place in the history is final.
+const begins = ({ type, to }) => /^user_message|^feedback|^rename/.test(type) || to === "RUNNING";
 
 /** Return whether a log has an event. */
 export const isKnown = (log, event) => event.seq <= log.seq || log.early.has(textOf(event));

@@ -47,6 +47,7 @@ OPERATIONS = [
     "POST /sessions/{session_id}/fork",
     "POST /sessions/{session_id}/resume",
     "POST /sessions/{session_id}/steer",
+    "POST /sessions/{session_id}/title",
     "POST /v1/chat/completions",
     "POST /v1/conversations",
     "POST /v1/conversations/{conversation_id}",

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from langgraph.errors import GraphDrained, UnknownInterruptError
 from langgraph.runtime import RunControl
-from langgraph.types import StateSnapshot
+from langgraph.types import Command, StateSnapshot
 
 from graph_agent.base._internal.closing_stream import BETWEEN_PIECES_S
 from graph_agent.base._internal.failure_log import log_failure
@@ -37,6 +37,7 @@ from graph_agent.interfaces.server.problems import (
     superseded,
 )
 from graph_agent.session.driver import RunDriver, RunOptions, RunOutput, TextSource
+from graph_agent.session.interrupts import standing_answers
 from graph_agent.session.results import (
     DelegatePart,
     EventAdded,
@@ -312,7 +313,7 @@ class ServerRun:
         if self._on_end is not None and self.input.state is not None and not self.input.aborted:
             self._on_end(self)
         # They refer to this object. Without cycles, the memory of an ended run needs no garbage collection.
-        self.spec.scope.before = self.spec.scope.forwarder = self.input.parts = None
+        self.spec.scope.before = self.spec.scope.forwarder = self.input.handle.forwarder = self.input.parts = None
         for rest in (*postponed, last):
             await self._put(rest)
 
@@ -392,9 +393,25 @@ class ServerRun:
         # A follower of a live run sees its reasoning, too; its client only if it asked for it.
         reasoning = (spec.shows_reasoning or self._host.live.is_read(spec.thread)) and not spec.is_structured
         options = RunOptions(context, self._control, output=output, reasoning=reasoning)
-        async with contextlib.aclosing(self.driver.input_parts(self.input, spec.graph_input, options)) as parts:
-            async for part in parts:
-                await self._translate(part)
+        given = spec.graph_input
+        while True:
+            async with contextlib.aclosing(self.driver.input_parts(self.input, given, options)) as parts:
+                async for part in parts:
+                    await self._translate(part)
+            if (answers := await self._standing_answers()) is None:
+                return
+            self.driver.abort_with(spec.scope)
+            self.input, given = self.driver.input_run(), Command(resume=answers)
+
+    async def _standing_answers(self) -> dict[str, Any] | None:
+        """Return the answers to the questions of the session that its earlier decisions have; None if a person must
+        answer one, and if there is none.
+        """
+        state = self.input.state
+        has_questions = state is not None and bool(state.interrupts) and not self.input.replayed
+        if state is None or not has_questions or self.input.aborted or self.spec.session_id is None:
+            return None
+        return await standing_answers(state)
 
     async def _translate(self, part: ServedPart) -> None:
         match part:
