@@ -33,7 +33,7 @@ TITLE_CHARS = 200
 
 
 def noted_event(note: ControlMessage) -> StoredEvent | None:
-    """Return the `feedback` or `rename` event of a note, with the time of its sending; None for content of another form.
+    """Return the `feedback` or `rename` event of a note, at the time of its sending; None for content of another form.
 
     The same note gives the same event, so that a reader recognizes an event that it has seen as a note.
     """
