@@ -86,7 +86,7 @@ async def give_feedback(
     return entry
 
 
-async def rename_session(
+async def give_title(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, title: str, by: str | None
 ) -> StoredEvent:
     """Store a title of a session, also while a run is in progress; return its event. `Session.rename` has the

@@ -392,10 +392,10 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
             InputError: When there is no such session, or the title has another length.
             ConfigError: When the agent has neither a Store nor a database that can keep the title.
         """
-        from graph_agent.session.feedback import rename_session
+        from graph_agent.session.feedback import give_title
 
         self._check_stored()
-        await rename_session(self.saver, self._store, self.id, title, by)
+        await give_title(self.saver, self._store, self.id, title, by)
 
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
         """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run.

@@ -129,19 +129,19 @@ def test_files_are_attached_by_choice_paste_and_drop(page: Page, travel: Served)
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "problem"),
     [
         ({"name": "page.svg", "mimeType": "image/svg+xml", "buffer": b"<svg/>"}, "page.svg is no PNG, JPEG"),
         ({**PDF, "buffer": b"%PDF" + bytes(1_500_000)}, "The attachments have 1.5 MB; a message may have"),
     ],
     ids=["type", "bytes"],
 )
-def test_a_file_that_cannot_be_sent_is_named(page: Page, tmp_path: Path, file: FilePayload, said: str) -> None:
+def test_a_file_that_cannot_be_sent_is_named(page: Page, tmp_path: Path, file: FilePayload, problem: str) -> None:
     with serving(tmp_path, "--set", "max_body_bytes=2000000", agent=TRAVEL) as served:
         page.goto(served.url)
         page.get_by_label("Files to attach").set_input_files([file])
 
-        expect(page.get_by_role("alert")).to_contain_text(said)
+        expect(page.get_by_role("alert")).to_contain_text(problem)
         expect(page.locator(".composer .attachment")).to_have_count(0)
 
 

@@ -21,6 +21,9 @@ _CHECKS = ["status_code_conformance", "content_type_conformance", "response_sche
 _EXAMPLES = 20 if settings.get_current_profile_name() == "thorough" else 4
 OPERATIONS = [
     "GET /health",
+    "GET /memory/facts",
+    "PATCH /memory/facts/{fact_id}",
+    "DELETE /memory/facts/{fact_id}",
     "GET /memory/sessions",
     "GET /memory/sessions/{session_id}/events",
     "GET /memory/summaries",
@@ -43,6 +46,7 @@ OPERATIONS = [
     "DELETE /v1/responses/{response_id}",
     "POST /agui",
     "POST /sessions/{session_id}/abort",
+    "POST /sessions/{session_id}/feedback",
     "POST /sessions/{session_id}/follow_up",
     "POST /sessions/{session_id}/fork",
     "POST /sessions/{session_id}/resume",
