@@ -50,7 +50,7 @@ from graph_agent.core.planning.refusals import RefusedError
 from graph_agent.core.planning.reply import Planned, with_free_ids
 from graph_agent.core.planning.structured_answer import replaced_answer_warning
 from graph_agent.core.planning.update import PlanUpdate
-from graph_agent.core.runs.notes import NOTED, listen
+from graph_agent.core.runs.notes import NOTE_EVENTS, listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, collect_writes
 from graph_agent.core.state.events import event
@@ -125,7 +125,7 @@ async def _receive(update: PlanUpdate, *, steer: bool) -> bool:
         update: The pass through `plan`.
         steer: Whether to receive steering, too, and results of background tasks, which replace no reply of this pass.
     """
-    kinds: Sequence[NoteKind] = ("configure", *NOTED, "steer") if steer else ("configure", *NOTED)
+    kinds: Sequence[NoteKind] = ("configure", *NOTE_EVENTS, "steer") if steer else ("configure", *NOTE_EVENTS)
     steered = False
     if update.run.inbox is not None:
         changed = update.loop.get("config_overrides")

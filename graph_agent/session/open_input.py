@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.feedback import NOTED
+from graph_agent.core.runs.feedback import NOTE_EVENTS
 from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.storage.checkpoints.format import FORMAT_KEY, has_tasks, part_of_history
 
@@ -58,13 +58,13 @@ def is_begun(pending: Sequence[StoredEvent]) -> bool:
 
     An input after one that did not end may first add results of open calls. Feedback and titles may follow.
     """
-    types = [entry["type"] for entry in pending if entry["type"] not in NOTED]
+    types = [entry["type"] for entry in pending if entry["type"] not in NOTE_EVENTS]
     return types[:1] == ["user_message"] and types[-1:] == ["status"]
 
 
 def is_feedback(pending: Sequence[StoredEvent]) -> bool:
     """Whether unfinished events are feedback and titles only, which may be shown although its places may change."""
-    return bool(pending) and all(entry["type"] in NOTED for entry in pending)
+    return bool(pending) and all(entry["type"] in NOTE_EVENTS for entry in pending)
 
 
 def begun_events(state: StateSnapshot) -> list[StoredEvent]:

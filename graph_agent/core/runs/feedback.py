@@ -23,7 +23,7 @@ from graph_agent.core.state.events import Rating, StoredEvent
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState
 
-NOTED: tuple[Literal["feedback", "rename"], ...] = ("feedback", "rename")
+NOTE_EVENTS: tuple[Literal["feedback", "rename"], ...] = ("feedback", "rename")
 """Kinds of notes that become events of the same type, also without a run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -74,7 +74,7 @@ def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | 
             none.
     """
     taken = set((loop or {}).get("consumed_notes", ()))
-    events = (noted_event(note) for note in notes if note.kind in NOTED and note.key not in taken)
+    events = (noted_event(note) for note in notes if note.kind in NOTE_EVENTS and note.key not in taken)
     return [entry for entry in events if entry is not None]
 
 

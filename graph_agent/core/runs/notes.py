@@ -25,7 +25,7 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.base.inbox import ControlMessage, Inbox, MemoryInbox, NoteKind
 from graph_agent.base.input_messages import STEERING_MARK
 from graph_agent.base.settings.config import AgentContext, LoopConfig, set_fields
-from graph_agent.core.runs.feedback import NOTED as NOTED  # the rules of a plan receive these kinds
+from graph_agent.core.runs.feedback import NOTE_EVENTS as NOTE_EVENTS  # the rules of a plan receive these kinds
 from graph_agent.core.runs.feedback import take_noted
 from graph_agent.core.runs.run import Run, WorkStoppedError
 from graph_agent.core.state.events import StoredEvent, event
@@ -78,7 +78,7 @@ async def listen(
     for note in await _new_notes(run, loop):
         if note.kind not in kinds:
             continue
-        if note.kind in NOTED:
+        if note.kind in NOTE_EVENTS:
             received.events += take_noted(loop, note)
         elif note.kind == "configure":
             try:
