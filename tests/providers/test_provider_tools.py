@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from graph_agent import Session, create_graph_agent
+from graph_agent.session.results import Reasoning, Token
 from tests.providers.emulator import Emulator
 from tests.providers.exchange import Reply
 from tests.providers.lab import Lab, calls, in_order, streamed, weather
@@ -205,3 +206,18 @@ async def test_each_kind_of_tool_is_reported_and_sent_back(
         "error" if fails else "success",
     )
     assert fails or run.found in call["content"]
+
+
+@pytest.mark.parametrize("lab", ["openai-responses", "anthropic-thinking"], indirect=True)
+async def test_reasoning_and_text_of_a_reply_have_one_id(lab: Lab) -> None:
+    session = lab.session(Reply(ANSWER, reasoning="Assam, surely."))
+
+    parts = [part async for part in session.stream("Which tea?", reasoning=True)]
+
+    ids = {part.message_id for part in parts if isinstance(part, Token | Reasoning)}
+    thoughts = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    assert ("".join(part.text for part in parts if isinstance(part, Token)), thoughts, len(ids)) == (
+        ANSWER,
+        "Assam, surely.",
+        1,
+    )

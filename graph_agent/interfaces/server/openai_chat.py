@@ -382,8 +382,8 @@ class _OpenAIDialect(ChatDialect):
         """Yield the last chunks: the calls of the caller's tools, the finish reason, and the usage if asked for."""
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
-        if annotations := _annotations(outcome):
-            yield self._chunk({"annotations": annotations})
+        if outcome.citations:
+            yield self._chunk({"annotations": _annotations(outcome)})
         yield self._chunk({}, finish=_FINISH[outcome.ending], **status_fields(outcome))
         # The usage has a chunk of its own, without choices, as OpenAI sends it.
         if self._include_usage:
@@ -397,8 +397,8 @@ class _OpenAIDialect(ChatDialect):
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the whole completion, with progress as a field of its own if there is any."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
-        if annotations := _annotations(outcome):
-            message["annotations"] = annotations
+        if outcome.citations:
+            message["annotations"] = _annotations(outcome)
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
         if outcome.calls:

@@ -18,6 +18,7 @@ export function timeOf(ts) {
 const NOTICES = {
   loop_detected: ({ pattern, count, repeated }) => `${pattern.join(", ")} repeated ${count} times (${repeated})`,
   limit: ({ reason, limit }) => `${words(reason)} of ${limit} reached`,
+  provider_call: ({ name, status, arguments: args }) => `${name} (run by the provider), ${status}: ${toJson(args)}`,
   recall: ({ facts }) => `${counted(facts.length, "fact")} of the memory used`,
   summary: ({ messages }) => `${counted(messages, "older message")} summarized`,
   background_result: ({ target, status, content }) => `${target}, ${status}: ${asText(content)}`,
