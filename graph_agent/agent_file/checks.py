@@ -353,7 +353,7 @@ def _version(name: str) -> str | None:
 
 
 async def check_all(
-    config: str, db: str | None, variables: Mapping[str, str], *, ask_model: bool
+    config: str, db: str | None, variables: Mapping[str, str], env_file: str | None = None, *, ask_model: bool
 ) -> AsyncIterator[CheckResult]:
     """Check an agent file and what it needs, and yield each result as soon as it is known.
 
@@ -363,6 +363,7 @@ async def check_all(
         config: Path of the agent file.
         db: Address of the database; None for that of the file.
         variables: Environment variables that look like settings and are none → what is wrong with them.
+        env_file: What is reported of the file `.env` that was read; None if there is none.
         ask_model: Whether the model is asked with a small tool, which may cost money.
     """
     from graph_agent.agent_file.spec import load_spec
@@ -376,6 +377,8 @@ async def check_all(
         yield CheckResult("agent file", "problem", str(error), fix)
         return
     yield CheckResult("agent file", "ok", f"{spec.path} is valid")
+    if env_file is not None:
+        yield CheckResult("environment", "ok", env_file)
     for check_result in (*check_keys(spec), *check_variables(spec, variables)):
         yield check_result
     async for check_result in check_model(spec, ask=ask_model):

@@ -16,7 +16,7 @@ from graph_agent.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from graph_agent.core.tools.delegation import Delegate
-    from graph_agent.session.compiled import CompiledAgentGraph
+    from graph_agent.session.graph_agent import GraphAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class OpenedAgent:
 
     name: str
     description: str
-    graph: CompiledAgentGraph
+    graph: GraphAgent
 
 
 class DelegateSpec(BaseModel):

@@ -54,7 +54,7 @@ from graph_agent.models.prompts import PromptTemplate, read_prompt_file
 from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import MockChatModel, mock_model_from_env
 from graph_agent.session.agent import create_graph_agent
-from graph_agent.session.compiled import CompiledAgentGraph
+from graph_agent.session.graph_agent import GraphAgent
 from graph_agent.storage.checkpoints.open import open_cache, open_saver, open_store
 
 if TYPE_CHECKING:
@@ -125,10 +125,10 @@ async def open_agent(
     today: Today = None,
     db: str | None = None,
     environment: Mapping[str, str] | None = None,
-    model: MockChatModel | None = None,
+    model: BaseChatModel | None = None,
     memory_db: str | None = None,
     caller: str | None = None,
-) -> AsyncIterator[CompiledAgentGraph]:
+) -> AsyncIterator[GraphAgent]:
     """Open the agent of a file: build its model, start its MCP servers, open its database. All are closed on exit.
 
     The sessions of one database can be steered and stopped from every process that opens it.
@@ -139,7 +139,8 @@ async def open_agent(
             date, read at each request. A function is called at each request; MCP servers then use the real date.
         db: A database URL that replaces the file's; `""` for no checkpointer and no store; None for the file's.
         environment: Variables for every stdio MCP server; its own variables override them.
-        model: A model that replaces the file's, also for delegates; None for the file's.
+        model: A model that replaces the file's, also for delegates, such as a `ScriptedChatModel` of a test; None for
+            the file's.
         memory_db: A database URL of the memory; None for that of the sessions, `db`, or else the file's.
         caller: The user of every run whose context names none, for the agent's memory; None for no such user.
 
@@ -156,7 +157,7 @@ async def open_agent(
 
 
 @asynccontextmanager
-async def open_parts(spec: AgentSpec, model: MockChatModel | None = None) -> AsyncIterator[CompiledAgentGraph]:
+async def open_parts(spec: AgentSpec, model: BaseChatModel | None = None) -> AsyncIterator[GraphAgent]:
     """Open the agent of a file without its database, MCP servers and credentials, to check its other parts.
 
     Args:
@@ -180,7 +181,7 @@ class _Shared:
     stack: AsyncExitStack
     today: Today
     environment: Mapping[str, str]
-    mocked: MockChatModel | None = None
+    mocked: BaseChatModel | None = None
     """The model of all these agents; None for the model of each file."""
     memory_db: str | None = None
     """Database URL of the memory of these agents; None or empty for that of each file."""
@@ -188,7 +189,7 @@ class _Shared:
     """Whether a memory may ask an embedding model; without one it finds facts by their words."""
 
 
-async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
+async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> GraphAgent:
     """Open the agent of a file, with a database unless `db` is empty.
 
     `above` has the agent files that lead to this one as a delegate, outermost first, to detect a circle.
@@ -244,14 +245,14 @@ async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path
 def _build(
     spec: AgentSpec,
     today: Today,
-    mocked: MockChatModel | None,
+    mocked: BaseChatModel | None,
     tools: list[Any],
     agents: Mapping[int, OpenedAgent],
     saver: Checkpointer,
     store: BaseStore | None,
     cache: BaseCache[Any] | None,
     memory: Memory | None,
-) -> CompiledAgentGraph:
+) -> GraphAgent:
     with located(f"Agent file {spec.path}"), _approve_located(spec):
         model = _model(spec) if mocked is None else mocked
         tools.extend(_each("tools", spec.tools, lambda given: _tool(given, spec.folder)))
@@ -278,7 +279,7 @@ def _build(
             store=store,
             cache=cache,
             name=spec.name,
-            resolve=_resolver(spec),
+            resolve=_resolver(spec) if mocked is None else lambda _: mocked,
             skills=[spec.folder / skill for skill in spec.skills if isinstance(skill, str)],
             memory=memory,
         )
@@ -523,7 +524,7 @@ class ServedAgent:
         # A server may read a factory's type hints, which `typing` refuses for an object without annotations.
         self.__annotations__: dict[str, Any] = {}
 
-    async def __call__(self) -> CompiledAgentGraph:
+    async def __call__(self) -> GraphAgent:
         """Return the agent's graph, which the first call opens; after a failure, the next call tries again."""
         with self._lock:
             if self._thread is None or self._thread.failed:
@@ -557,7 +558,7 @@ class _AgentThread:
     """A thread whose event loop keeps an agent open until `close` is called or the process exits."""
 
     def __init__(self, spec: AgentSpec) -> None:
-        self.opened: Future[CompiledAgentGraph] = Future()
+        self.opened: Future[GraphAgent] = Future()
         self.spec = spec
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()

@@ -250,7 +250,10 @@ def load_spec(path: str | Path, environment: Mapping[str, str] = os.environ) -> 
     path = Path(path).resolve()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is not there"
-        raise ConfigError(f"Agent file {path}: it {what}; name a YAML file (on the command line with --config FILE).")
+        raise ConfigError(
+            f"Agent file {path}: it {what}; name a YAML file (on the command line with --config FILE), or make "
+            "an agent with `graph-agent new NAME`."
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

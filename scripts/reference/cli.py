@@ -16,6 +16,7 @@ from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from graph_agent.base._internal.validation_text import field_docs
 from graph_agent.interfaces.cli.app import app
+from graph_agent.interfaces.cli.env_file import NO_ENV
 from graph_agent.interfaces.server.settings import ServerSettings
 from scripts.reference.markdown import code, default_of, document, table, type_of
 
@@ -35,7 +36,8 @@ def page() -> str:
     return document(
         "Command line",
         f"{app.info.help} `{_PROGRAM} COMMAND --help` prints the text of one command, and "
-        f"`{_PROGRAM} --version` the version.",
+        f"`{_PROGRAM} --version` the version. A command with `--config` reads the file `.env` beside the agent "
+        f"file, whose variables the environment overrides; `{NO_ENV}` leaves it out.",
         table(
             ("Command", "Description"),
             [

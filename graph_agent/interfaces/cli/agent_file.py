@@ -9,6 +9,7 @@ import shlex
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,17 +19,23 @@ from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import printable
 from graph_agent.base.errors import InputError
 from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.env_file import env_file_of
 from graph_agent.interfaces.cli.options import AGENT_FILE, ConfigOption, DbOption
 from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
     from graph_agent.agent_file.model_check import CheckResult
     from graph_agent.agent_file.spec import AgentSpec
+    from graph_agent.interfaces.cli.env_file import EnvFile
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 def doctor(
+    context: typer.Context,
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
     ask_model: Annotated[
@@ -42,20 +49,27 @@ def doctor(
     """Check versions, agent file, keys, model, MCP servers and database; exit status 1 if there is a problem."""
     # Failures are printed by the checks.
     logging.getLogger("graph_agent").setLevel(logging.CRITICAL)
-    results = run_async(_check(str(config), db, Terminal(), ask_model=ask_model, as_json=json_lines))
+    env_file = env_file_of(context)
+    results = run_async(_check(str(config), db, Terminal(), env_file, ask_model=ask_model, as_json=json_lines))
     if report:
         _write_report(str(config), db, results)
     # Warnings do not fail the command: CI would stop for a hint.
     sys.exit(1 if any(each.status == "problem" for each in results) else 0)
 
 
-async def _check(config: str, db: str | None, out: Terminal, *, ask_model: bool, as_json: bool) -> list[CheckResult]:
-    """Run the checks of `doctor`, printing each result as it arrives; return the results."""
+async def _check(
+    config: str, db: str | None, out: Terminal, env_file: EnvFile | None, *, ask_model: bool, as_json: bool
+) -> list[CheckResult]:
+    """Run the checks of `doctor`, printing each result as it arrives; return the results.
+
+    `env_file` is the file of variables that was read; None without one.
+    """
     from graph_agent.agent_file.checks import check_all
     from graph_agent.interfaces.server.settings import unknown_variables
 
     results: list[CheckResult] = []
-    async for check_result in check_all(config, db, unknown_variables(), ask_model=ask_model):
+    checks = check_all(config, db, unknown_variables(), _summary(env_file) if env_file else None, ask_model=ask_model)
+    async for check_result in checks:
         results.append(check_result)
         if as_json:
             typer.echo(json.dumps(asdict(check_result)))
@@ -80,6 +94,12 @@ def _write_report(config: str, db: str | None, results: list[CheckResult]) -> No
     path = Path(f"graph-agent-report-{datetime.now(UTC):%Y%m%d-%H%M%S}.json")
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     Terminal(stderr=True).line(f"The report is in {path.resolve()}; read it before you send it.")
+
+
+def _summary(file: EnvFile) -> str:
+    """Return which file of variables was read and the names of its variables, without their values."""
+    used = f"{file.path} sets {', '.join(file.used) or 'nothing'}"
+    return f"{used}; the environment has {', '.join(file.overridden)}, and wins" if file.overridden else used
 
 
 EDGES = (
@@ -166,14 +186,26 @@ def _escaped(text: str) -> str:
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_FILES = {
-    "agent.yaml.txt": "agent.yaml",
-    "tools.py.txt": "{module}_tools.py",
-    "test_agent.py.txt": "tests/test_agent.py",
-    "README.md.txt": "README.md",
-    "gitignore.txt": ".gitignore",
+_PREFIXES = {"MODULE": "{{module}}", "dot-": "."}
+"""Beginning of a template's name → that of its file."""
+
+
+class Template(StrEnum):
+    """What a new agent has beyond its file, a tool, a test and a case."""
+
+    FASTAPI = "fastapi"
+    CHAT = "chat"
+    MCP = "mcp"
+    TEAM = "team"
+
+
+_STARTS = {
+    Template.FASTAPI: "uvicorn app:app --env-file .env   # POST /ask and /stream",
+    Template.CHAT: "python chat.py              # a conversation that asks before it books",
+    Template.MCP: "graph-agent mcp             # serves the agent as a tool of MCP clients",
+    Template.TEAM: "graph-agent run --config forecaster.yaml 'How is Rome?'   # the second agent alone",
 }
-"""Template → file in the new folder."""
+"""Template → the command that starts what it adds."""
 
 
 def new(
@@ -181,21 +213,34 @@ def new(
     folder: Annotated[
         Path, typer.Option("--in", help="The folder that the new one is created in.", show_default="the current one")
     ] = Path(),
+    template: Annotated[
+        Template | None,
+        typer.Option(
+            "--template",
+            "-t",
+            help="What to add: a FastAPI application, a chat in the terminal, an MCP server, or a second agent.",
+        ),
+    ] = None,
 ) -> None:
-    """Create a folder with an agent file, a tool and tests that pass without a key."""
-    target = create(name, folder)
+    """Create a project: agent file, tool, tests that pass without a key, an evaluation case and a Dockerfile."""
+    target = create(name, folder, template)
     out = Terminal()
     out.line(f"Created {target}:")
     for file in sorted(each.relative_to(target) for each in target.rglob("*") if each.is_file()):
         out.line(f"  {file}")
     out.line(f"Next: cd {shlex.quote(str(target))}, then")
     out.print("  python -m pytest        # needs no key")
+    out.print("  cp .env.example .env    # for your key, which every command reads")
     out.print("  graph-agent doctor      # checks the key, the model and the tools")
-    out.print("  graph-agent chat")
+    out.print("  graph-agent chat        # --web for a page")
+    if template is not None:
+        out.print(f"  {_STARTS[template]}")
 
 
-def create(name: str, folder: Path) -> Path:
+def create(name: str, folder: Path, template: Template | None = None) -> Path:
     """Write the files of a new agent to the folder `folder / name`, and return the folder.
+
+    Files of `template` replace those of the same path that each agent has.
 
     Raises `InputError` for a name that does not begin with a letter, is longer than 64, or has other characters than
     letters, digits, `-` and `_`; and if the folder exists or cannot be written.
@@ -208,17 +253,32 @@ def create(name: str, folder: Path) -> Path:
 
     target = folder / name
     module = name.replace("-", "_").lower()
-    templates = resources.files("graph_agent.interfaces.cli") / "skeleton"
+    values = {"{{name}}": name, "{{module}}": module, "{{start}}": f"{_STARTS[template]}\n" if template else ""}
+    skeleton = resources.files("graph_agent.interfaces.cli") / "skeleton"
     try:
         target.mkdir(parents=True)
-        for template, file in _FILES.items():
-            path = target / file.format(module=module)
-            # The tests have a folder of their own.
-            path.parent.mkdir(exist_ok=True)
-            text = (templates / template).read_text(encoding="utf-8")
-            path.write_text(text.replace("{{name}}", name).replace("{{module}}", module), encoding="utf-8")
+        for part in ("base", *([template.value] if template else [])):
+            for path, template_text in _templates(skeleton / part):
+                file = target / path.replace("{{module}}", module)
+                file.parent.mkdir(exist_ok=True)
+                text = template_text
+                for placeholder, value in values.items():
+                    text = text.replace(placeholder, value)
+                file.write_text(text, encoding="utf-8")
     except FileExistsError:
         raise InputError(f"{target} exists; choose another name, or another folder with --in.") from None
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}; choose another folder with --in.") from None
     return target
+
+
+def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and text of each file that the templates of a folder make, with those of the folders in it."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _templates(each, f"{above}{each.name}/")
+            continue
+        path = each.name.removesuffix(".txt")
+        for begin, replaced in _PREFIXES.items():
+            path = path.replace(begin, replaced, 1) if path.startswith(begin) else path
+        yield f"{above}{path}", each.read_text(encoding="utf-8")

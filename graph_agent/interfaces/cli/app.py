@@ -14,6 +14,7 @@ from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base.errors import GraphAgentError
 from graph_agent.interfaces.cli.agent_file import doctor, graph, new
 from graph_agent.interfaces.cli.comparison import report
+from graph_agent.interfaces.cli.env_file import AgentCommand, AgentGroup
 from graph_agent.interfaces.cli.eval import eval_
 from graph_agent.interfaces.cli.events import events
 from graph_agent.interfaces.cli.feedback import feedback
@@ -89,18 +90,18 @@ for command in (
     mcp,
     acp,
 ):
-    app.command()(command)
+    app.command(cls=AgentCommand)(command)
 
 
 app.command("eval")(eval_)
-sessions_app = typer.Typer(invoke_without_command=True, callback=sessions)
-sessions_app.command("export")(export_)
-sessions_app.command("import")(import_)
-sessions_app.command("rm")(rm)
+sessions_app = typer.Typer(invoke_without_command=True, callback=sessions, cls=AgentGroup)
+sessions_app.command("export", cls=AgentCommand)(export_)
+sessions_app.command("import", cls=AgentCommand)(import_)
+sessions_app.command("rm", cls=AgentCommand)(rm)
 app.add_typer(sessions_app, name="sessions")
-memory_app = typer.Typer(invoke_without_command=True, callback=memory)
-memory_app.command("edit")(edit_fact)
-memory_app.command("forget")(forget)
+memory_app = typer.Typer(invoke_without_command=True, callback=memory, cls=AgentGroup)
+memory_app.command("edit", cls=AgentCommand)(edit_fact)
+memory_app.command("forget", cls=AgentCommand)(forget)
 app.add_typer(memory_app, name="memory")
 
 

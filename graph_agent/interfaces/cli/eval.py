@@ -10,6 +10,7 @@ import typer
 
 from graph_agent.base.errors import ConfigError
 from graph_agent.interfaces.cli import run_async
+from graph_agent.interfaces.cli.env_file import NO_ENV, read_env_file
 from graph_agent.interfaces.cli.options import AGENT_FILE, TodayOption
 from graph_agent.interfaces.cli.terminal import Terminal
 
@@ -72,6 +73,7 @@ def eval_(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the outcome to this file as a page, with the sessions.")
     ] = None,
+    no_env: Annotated[bool, typer.Option(NO_ENV, help="Leave out the file `.env` beside the agent file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run cases with an agent, and check each run; exit status 1 if a check fails.
@@ -82,6 +84,8 @@ def eval_(
         raise typer.BadParameter("give a file of cases, or --from-feedback.", param_hint="CASES")
     if cases is None:
         agent = agent or AGENT_FILE
+        if not no_env:
+            read_env_file(agent)
         cases, file = agent.with_suffix(""), run_async(_rated(agent))
     else:
         from graph_agent.devtools.evaluation.formats import read_cases
@@ -91,7 +95,7 @@ def eval_(
         _export(file, export)
         return
     # Before anything runs, so that a wrong option costs no model call.
-    plan = _plan(file, cases, agent, vs or [], only or [], repeat, today, db)
+    plan = _plan(file, cases, agent, vs or [], only or [], repeat, today, db, no_env=no_env)
     report = run_async(_evaluate(plan, parallel, html, fresh=fresh, quiet=as_json))
     if junit is not None:
         from graph_agent.devtools.evaluation.report import junit_of
@@ -129,6 +133,8 @@ def _plan(
     repeat: int,
     today: datetime | None,
     db: str | None,
+    *,
+    no_env: bool,
 ) -> Plan:
     """Return the evaluation that the options of `eval` ask for.
 
@@ -143,6 +149,7 @@ def _plan(
         repeat: Runs of each case.
         today: The agent's current date; None for the real one.
         db: URL of the database of the runs; None for a SQLite file next to the cases.
+        no_env: Whether the file `.env` beside the agent file is left out.
     """
     from fnmatch import fnmatchcase
 
@@ -152,6 +159,8 @@ def _plan(
     if agent is None and file.agent is None:
         raise ConfigError(f"Cases {path}: it names no agent; add the key 'agent', or give --agent FILE.")
     chosen = agent or path.parent / (file.agent or "")
+    if not no_env:
+        read_env_file(chosen)
     spec = load_spec(chosen)
     agents = {chosen.name: spec}
     if vs:

@@ -62,7 +62,15 @@ def parse_port(value: str | int) -> int:
     return int(text)
 
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", envvar="GRAPH_AGENT_CONFIG", help="The agent file.")]
+ConfigOption = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="GRAPH_AGENT_CONFIG",
+        help="The agent file. Variables of the file `.env` beside it are read, unless --no-env is given.",
+    ),
+]
 DbOption = Annotated[
     str | None,
     typer.Option(

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.interfaces.cli.agent_file import APPROVAL_EDGES, EDGES, create, mermaid
+from graph_agent.interfaces.cli.agent_file import APPROVAL_EDGES, EDGES, Template, create, mermaid
 from graph_agent.spec import load_spec
 from tests.support.agents import echo
 from tests.support.cli import run_cli
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
-from tests.support.warm_process import ONLY_OUR_PLUGIN, warm_python
+from tests.support.warm_process import ONLY_OUR_PLUGIN, start_python, warm_python
 
 __all__ = ["openai_stub"]
 
@@ -38,8 +42,9 @@ def check_results(folder: Path, *options: str, **environment: str) -> tuple[int,
     return done.returncode, found
 
 
-def test_the_tests_of_a_new_agent_pass(tmp_path: Path) -> None:
-    created = run_cli(tmp_path, "new", "my-agent")
+@pytest.mark.parametrize("template", [None, *Template])
+def test_the_tests_of_a_new_agent_pass(tmp_path: Path, template: Template | None) -> None:
+    created = run_cli(tmp_path, "new", "my-agent", *(["--template", template] if template else []))
 
     command = [warm_python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
     tested = subprocess.run(
@@ -52,16 +57,73 @@ def test_the_tests_of_a_new_agent_pass(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert (created.returncode, tested.returncode, "2 passed" in tested.stdout) == (0, 0, True), tested.stdout
+    assert (created.returncode, tested.returncode, "passed" in tested.stdout) == (0, 0, True), tested.stdout
 
 
-def test_the_imports_of_a_new_agent_are_sorted_as_those_of_another_project(tmp_path: Path) -> None:
-    folder = create("mine", tmp_path)
+@pytest.mark.parametrize("template", [None, *Template])
+def test_a_new_agent_is_code_that_checkers_accept(tmp_path: Path, template: Template | None) -> None:
+    folder = create("mine", tmp_path, template)
 
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "I", "."]
-    checked = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    # Imports are sorted as those of another project.
+    ruff = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--line-length",
+        "120",
+        "--select",
+        "E,F,I",
+    ]
+    checked = [
+        subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        for command in ([*ruff, "."], [str(Path(sys.executable).with_name("hadolint")), "Dockerfile"])
+    ]
 
-    assert checked.returncode == 0, checked.stdout
+    assert [each.returncode for each in checked] == [0, 0], [each.stdout for each in checked]
+    left = [str(file) for file in folder.rglob("*") if file.is_file() and re.search(r"\{\{\w|MODULE", file.read_text())]
+    assert left == []
+
+
+@pytest.mark.parametrize("template", [None, *Template])
+def test_a_server_of_a_new_agent_answers(tmp_path: Path, template: Template | None) -> None:
+    folder = create("mine", tmp_path, template)
+    (folder / ".env").write_text('DEBUG_MOCK_RESPONSES=["Take an umbrella."]\nGRAPH_AGENT_DB=memory:\n')
+    is_app = template is Template.FASTAPI
+    command = ["uvicorn", "app:app", "--env-file", ".env"] if is_app else ["graph_agent.cli", "serve"]
+
+    with serving_program(folder, *command) as client:
+        if is_app:
+            answered = client.post("/ask", json={"text": "Umbrella?", "session": "s1"}).json()["text"]
+        else:
+            body = {"model": "mine", "messages": [{"role": "user", "content": "Umbrella?"}]}
+            answered = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+
+    assert answered == "Take an umbrella."
+
+
+@contextmanager
+def serving_program(folder: Path, *command: str) -> Iterator[httpx.Client]:
+    """Start a server on a free port, and yield a client of it."""
+    unwanted = {"DEBUG_MOCK_RESPONSES", "OPENAI_API_KEY", "GRAPH_AGENT_DB"}
+    variables = {name: value for name, value in os.environ.items() if name not in unwanted}
+    log = folder / "log"
+    with log.open("wb") as out:
+        streams: dict[str, int] = {"stdin": subprocess.DEVNULL, "stdout": out.fileno(), "stderr": out.fileno()}
+        process = start_python([*command, "--port", "0"], cwd=folder, env=variables, **streams)
+    try:
+        deadline = time.monotonic() + 180
+        while (found := re.search(r"Uvicorn running on (http://\S+)", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.01)
+        with httpx.Client(base_url=found[1], trust_env=False, timeout=60) as client:
+            yield client
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("name", ["Yes", "null", "a" * 64, "x_1-y"])
