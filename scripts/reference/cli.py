@@ -36,7 +36,7 @@ def page() -> str:
     return document(
         "Command line",
         f"{app.info.help} `{_PROGRAM} COMMAND --help` prints the text of one command, and "
-        f"`{_PROGRAM} --version` the version. A command with `--config` reads the file `.env` beside the agent "
+        f"`{_PROGRAM} --version` the version. A command with `--config` reads the file `.env` next to the agent "
         f"file, whose variables the environment overrides; `{NO_ENV}` leaves it out.",
         table(
             ("Command", "Description"),

@@ -18,8 +18,7 @@ def main(wheel: str) -> None:
         for file in (ROOT / PACKAGE / "models" / "prompt_texts").glob("*.yaml")
     ]
     prompts += [
-        f"{PACKAGE}/interfaces/cli/skeleton/{file.name}"
-        for file in (ROOT / PACKAGE / "interfaces" / "cli" / "skeleton").iterdir()
+        str(file.relative_to(ROOT)) for file in (ROOT / PACKAGE / "interfaces" / "cli" / "skeleton").rglob("*.txt")
     ]
     static = (ROOT / PACKAGE / "web" / "static").rglob("*.*")
     prompts += [file.relative_to(ROOT).as_posix() for file in static]

@@ -1,4 +1,4 @@
-"""Reads the file `.env` beside an agent file into the environment, before a command's options are parsed."""
+"""Reads the file `.env` next to an agent file into the environment, before a command's options are parsed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EnvFile:
 
 
 def read_env_file(agent_file: Path) -> EnvFile | None:
-    """Set the variables of the file `.env` beside an agent file, except those that the environment has.
+    """Set the variables of the file `.env` next to an agent file, except those that the environment has.
 
     Args:
         agent_file: Path of the agent file. No other folder is searched, so that a server never takes the secrets of

@@ -73,7 +73,7 @@ def eval_(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the outcome to this file as a page, with the sessions.")
     ] = None,
-    no_env: Annotated[bool, typer.Option(NO_ENV, help="Leave out the file `.env` beside the agent file.")] = False,
+    no_env: Annotated[bool, typer.Option(NO_ENV, help="Leave out the file `.env` next to the agent file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run cases with an agent, and check each run; exit status 1 if a check fails.
@@ -149,7 +149,7 @@ def _plan(
         repeat: Runs of each case.
         today: The agent's current date; None for the real one.
         db: URL of the database of the runs; None for a SQLite file next to the cases.
-        no_env: Whether the file `.env` beside the agent file is left out.
+        no_env: Whether the file `.env` next to the agent file is left out.
     """
     from fnmatch import fnmatchcase
 

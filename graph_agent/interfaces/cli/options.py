@@ -68,7 +68,7 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         envvar="GRAPH_AGENT_CONFIG",
-        help="The agent file. Variables of the file `.env` beside it are read, unless --no-env is given.",
+        help="The agent file. Variables of the file `.env` next to it are read, unless --no-env is given.",
     ),
 ]
 DbOption = Annotated[

@@ -1,4 +1,4 @@
-"""The file `.env` beside an agent file: its variables reach every command, and the environment wins."""
+"""The file `.env` next to an agent file: its variables reach every command, and the environment wins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_command_reads_the_file_beside_its_agent_file(folder: Path) -> None:
+def test_a_command_reads_the_file_next_to_its_agent_file(folder: Path) -> None:
     inner = folder / "elsewhere"
     inner.mkdir()
 
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_text_is_an_error_without_its_content(folder: Path) ->
     )
 
 
-def test_an_evaluation_reads_the_file_beside_its_agent_file(folder: Path) -> None:
+def test_an_evaluation_reads_the_file_next_to_its_agent_file(folder: Path) -> None:
     case = "{name: a, input: hi, expect: {answer: From the file}}"
     (folder / "cases.yaml").write_text(f"agent: agent.yaml\ncases: [{case}]\n")
 
