@@ -18,14 +18,11 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import IndexConfig
 from langgraph.store.base.embed import ensure_embeddings
 
-from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.own_files import record_database
 from graph_agent.base.database_urls import MEMORY, file_of, is_postgres
 from graph_agent.base.errors import ConfigError
 from graph_agent.integrations.memory.facts import Memory
 from graph_agent.integrations.memory.words import by_words
-
-logger = get_logger("graph_agent.memory")
 
 EmbeddingModel: TypeAlias = str | Embeddings | Callable[[Sequence[str]], Any]
 """`provider:name` as in LangChain's `init_embeddings`, LangChain's `Embeddings`, or a function of texts that returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import AgentContext, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import AgentContext, GraphDelegate, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.memory import Memory, open_memory
 from tests.support.cli import run_cli
@@ -173,3 +174,32 @@ def test_a_write_that_a_crash_interrupted_is_made_once_by_another_process(tmp_pa
     assert "  memory: 1 fact about you" in asked.stdout
     assert (others.stdout, others.stderr) == ("", "There are no facts yet.\n")
     assert "There is no fact 'x'" in unknown.stderr
+
+
+async def test_a_delegate_has_the_caller_of_its_parent() -> None:
+    async with open_memory("memory:") as memory:
+        await memory.keep("alice", "Has a cat.")
+        await memory.keep("bob", "Has a dog.")
+        inner = create_graph_agent(ScriptedChatModel(["A cat."]), memory=memory)
+        call = {"id": "c1", "name": "delegate_to_pets", "args": {"task": "What pet is there?"}}
+        outer = create_graph_agent(
+            ScriptedChatModel([AIMessage("", tool_calls=[call]), "A cat."]),
+            delegates=[GraphDelegate("pets", "Knows pets.", inner)],
+            checkpointer=InMemorySaver(),
+        )
+        await Session(outer, "s1").run("What pet do I have?", context=ALICE)
+
+    assert recalled_in(inner) == ["Has a cat."]
+
+
+async def test_an_agent_with_a_context_class_of_its_own_takes_the_caller_with_its_fields() -> None:
+    @dataclass
+    class Shop:
+        name: str = "north"
+
+    async with open_memory("memory:") as memory:
+        await memory.keep("alice", "Has a cat.")
+        agent = agent_of(memory, "A cat.", context_schema=Shop)
+        await Session(agent, "s1").run("What do I have?", context={"name": "south", "caller": "alice"})
+
+    assert recalled_in(agent) == ["Has a cat."]
