@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
 from graph_agent.base.settings.config import LoopConfig
-from graph_agent.base.usage import PROVIDER_CALLS, record_event
+from graph_agent.base.usage import PROVIDER_CALLS, record_event, record_warning
 from graph_agent.models.binding import Binding
 from graph_agent.models.client import Mode, ModelClient, Phase
 from graph_agent.models.provider_tools import ProviderTool, is_offered
@@ -80,7 +80,10 @@ class ProviderToolClient(ModelClient):
         try:
             reply = await super()._ask(bound, rendered, settings, **options)
         except BaseException:
-            _record(guard.calls())
+            _record(calls := guard.calls())
+            if guard.has_begun and not calls:
+                names = ", ".join(tool.name for tool in self._provided)
+                record_warning(f"The reply broke off; a tool that the provider runs ({names}) may have run unseen.")
             raise
         finally:
             var_child_runnable_config.reset(token)
@@ -131,6 +134,8 @@ class _CallGuard(AsyncCallbackHandler):
         self._watch = watch
         self._is_hidden = is_hidden
         self._pieces: list[AIMessageChunk] = []
+        self.has_begun = False
+        """Whether the provider may have begun to run a tool."""
 
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, run_id: UUID, **__: Any
@@ -142,7 +147,7 @@ class _CallGuard(AsyncCallbackHandler):
         if self._pieces or has_provider_call(message):
             self._pieces.append(message)
         if self._pieces or self._is_hidden:
-            self._watch.ran_tools = True
+            self._watch.ran_tools = self.has_begun = True
 
     def calls(self) -> list[ProviderCall]:
         """Return the calls of a reply that broke off; those without a result have the status `unknown`."""

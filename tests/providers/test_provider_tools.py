@@ -96,12 +96,18 @@ async def test_a_call_of_the_provider_may_precede_a_call_of_the_agent(lab: Lab) 
 
 @pytest.mark.parametrize("lab", ["anthropic", "openai-responses"], indirect=True)
 async def test_a_request_that_breaks_off_after_a_call_is_not_sent_again(lab: Lab) -> None:
-    cut = Reply(ANSWER, ran=(SEARCH,), cut_after=7)
+    cut = Reply(ANSWER, ran=(SEARCH,), cut_after=5)
     session = lab.session(cut, Reply("Never asked."), tools=[WEB_SEARCH[lab.row.name]], config={"model_retries": 2})
 
     result = await session.run("Which tea?")
 
-    assert (str(result.status), len(lab.requests)) == ("FAILED", 1)
+    warned = [event["message"] for event in result.events if event["type"] == "warning"]
+    seen = [call["status"] for call in reported(result)] or ["web_search) may have run" in warned[0]]
+    assert (str(result.status), len(lab.requests), seen) == (
+        "FAILED",
+        1,
+        ["unknown"] if lab.row.name == "anthropic" else [True],
+    )
 
 
 @pytest.mark.parametrize("lab", ["anthropic"], indirect=True)
