@@ -187,7 +187,7 @@ async def test_a_delegate_has_the_caller_of_its_parent() -> None:
             delegates=[GraphDelegate("pets", "Knows pets.", inner)],
             checkpointer=InMemorySaver(),
         )
-        await Session(outer, "s1").run("What pet do I have?", context=ALICE)
+        await Session(outer, "s1").run("What pet do I have?", context={"caller": "alice"})
 
     assert recalled_in(inner) == ["Has a cat."]
 
