@@ -229,7 +229,7 @@ def new(
     for file in sorted(each.relative_to(target) for each in target.rglob("*") if each.is_file()):
         out.line(f"  {file}")
     out.line(f"Next: cd {shlex.quote(str(target))}, then")
-    out.print("  python -m pytest        # needs no key")
+    out.print("  python -m pytest        # needs no key; `pip install pytest` if it is missing")
     out.print("  cp .env.example .env    # for your key, which every command reads")
     out.print("  graph-agent doctor      # checks the key, the model and the tools")
     out.print("  graph-agent chat        # --web for a page")
