@@ -1,10 +1,12 @@
-"""Fail when the package's rooms become more tangled: more rooms, floors or arrows, private names across rooms, or names
-with several meanings.
+"""Fail when the package's rooms become more tangled: more rooms, floors or arrows, private names across rooms, names
+with several meanings, or seams inside files.
 
 A room is a folder of the package with a folder above it at most, such as `core/planning`; `base` is one room. An arrow
 is a pair of rooms with an import from the first to the second, a floor a step of the longest chain of arrows. The
 public paths at the root are not counted: they only export names. A name has several meanings if the top levels of two
-modules define it differently and both are public by their spelling. `-v` lists the private names and the homonyms.
+modules define it differently and both are public by their spelling. A seam is a logger or a constant of a module below
+its first class or function, unless its value needs one of these: it often shows that two ideas share a file. `-v` lists
+the private names, the homonyms and the seams.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ CEILINGS = {
     "arrows": 145,
     "private names across rooms": 0,
     "names with several meanings": 0,
+    "loggers below a definition": 0,
+    "constants below a definition": 332,
 }
 """Greatest numbers that are accepted, which only sink."""
 OF_OTHERS = frozenset({"_agenerate", "_arun", "_astream", "_client", "_get_ls_params", "_replace", "_run"})
@@ -158,12 +162,30 @@ def homonyms() -> Iterator[str]:
             yield f"{name}: {', '.join(map(str, places.values()))}"
 
 
+def seams() -> Iterator[tuple[str, str]]:
+    """Yield the names and the place of each logger and constant below a definition that its value does not need."""
+    for path, _ in files():
+        above: set[str] = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    above.add(name)
+                case ast.Assign() | ast.AnnAssign() if above:
+                    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+                    stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+                    if above.intersection(each.id for each in names):
+                        above |= stored
+                    elif "__all__" not in stored:
+                        yield ", ".join(sorted(stored)), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
 def main() -> None:
     """Print each number; exit with status 1 if one is above its ceiling."""
-    found, twice = [*private_names()], [*homonyms()]
+    found, twice, below = [*private_names()], [*homonyms()], [*seams()]
     if "-v" in sys.argv[1:]:
-        sys.stdout.write("".join(f"{place}\n" for place in (*found, *twice)))
-    numbers = dict(zip(CEILINGS, (*shape(), len(found), len(twice)), strict=True))
+        sys.stdout.write("".join(f"{place}\n" for place in (*found, *twice, *map(": ".join, below))))
+    loggers = [name for name, _ in below].count("logger")
+    numbers = dict(zip(CEILINGS, (*shape(), len(found), len(twice), loggers, len(below) - loggers), strict=True))
     sys.stdout.write(", ".join(f"{number} {name}" for name, number in numbers.items()) + "\n")
     if worse := [name for name, number in numbers.items() if number > CEILINGS[name]]:
         sys.exit(f"More {' and '.join(worse)} than before, at most {[CEILINGS[name] for name in worse]} may be.")

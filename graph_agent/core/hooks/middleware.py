@@ -43,6 +43,25 @@ from graph_agent.core.tools.invoke import (
 _POINTS = (BEFORE_AGENT, BEFORE_MODEL, AFTER_MODEL, AFTER_AGENT)
 """Names of the points at which middleware can have a hook."""
 
+Handler = Callable[[Any], Awaitable[Any]]
+"""Sends a request on, to the next middleware or to the model or tool, and returns the response."""
+Wrap = Callable[[Any, Handler], Awaitable[Any]]
+"""(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
+_SEE_REPLIES = tuple(
+    f"{prefix}{name}" for name in ("wrap_model_call", AFTER_MODEL, AFTER_AGENT) for prefix in ("", "a")
+)
+"""Methods that receive a reply."""
+_KEEP_REPLIES = (
+    "langchain.agents.middleware.",
+    "deepagents.",
+    "langchain_anthropic.middleware.",
+    "langchain_aws.middleware.",
+    "langchain_openai.middleware.model_router",
+)
+"""Modules whose methods leave the text of replies unchanged, apart from those of `PIIMiddleware`."""
+_OF_DECORATORS = "langchain.agents.middleware.types"
+"""Module of the classes that decorators make of a user's function."""
+
 
 def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) -> dict[str, MiddlewareNode]:
     """Return point → the hook that a middleware defines there; empty if it defines none.
@@ -126,12 +145,6 @@ class _Method:
         return dict(returned)
 
 
-Handler = Callable[[Any], Awaitable[Any]]
-"""Sends a request on, to the next middleware or to the model or tool, and returns the response."""
-Wrap = Callable[[Any, Handler], Awaitable[Any]]
-"""(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
-
-
 @dataclass(frozen=True, slots=True)
 class AdmittedMiddleware:
     """The parts of one middleware that the agent uses."""
@@ -195,22 +208,6 @@ def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
         tuple(middleware.transformers),
         isinstance(middleware, HumanInTheLoopMiddleware),
     )
-
-
-_SEE_REPLIES = tuple(
-    f"{prefix}{name}" for name in ("wrap_model_call", AFTER_MODEL, AFTER_AGENT) for prefix in ("", "a")
-)
-"""Methods that receive a reply."""
-_KEEP_REPLIES = (
-    "langchain.agents.middleware.",
-    "deepagents.",
-    "langchain_anthropic.middleware.",
-    "langchain_aws.middleware.",
-    "langchain_openai.middleware.model_router",
-)
-"""Modules whose methods leave the text of replies unchanged, apart from those of `PIIMiddleware`."""
-_OF_DECORATORS = "langchain.agents.middleware.types"
-"""Module of the classes that decorators make of a user's function."""
 
 
 def _rewriting(middleware: AgentMiddleware[Any, Any, Any]) -> tuple[str, ...]:

@@ -49,6 +49,14 @@ _LOOK_AGAIN_S = 2.0
 """Seconds between two checks of a task in the background that waits."""
 _DEFAULT_DESCRIPTION = "A remote agent."
 
+_FAILURES = {
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_REJECTED: "rejected the task",
+    TaskState.TASK_STATE_CANCELED: "cancelled the task",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "requires an authentication that this agent does not have",
+}
+"""State of a remote task → the end of a sentence about the agent."""
+
 
 class RemoteAgent:
     """Sends delegations to one remote agent.
@@ -351,15 +359,6 @@ class RemoteAgent:
     def _without_secret(self, value: Any) -> Any:
         """Return a JSON value without this agent's secret in its texts."""
         return self._auth.without_secret(value) if self._auth else value
-
-
-_FAILURES = {
-    TaskState.TASK_STATE_FAILED: "failed",
-    TaskState.TASK_STATE_REJECTED: "rejected the task",
-    TaskState.TASK_STATE_CANCELED: "cancelled the task",
-    TaskState.TASK_STATE_AUTH_REQUIRED: "requires an authentication that this agent does not have",
-}
-"""State of a remote task → the end of a sentence about the agent."""
 
 
 def _conversation(context: Sequence[AnyMessage]) -> list[Part]:

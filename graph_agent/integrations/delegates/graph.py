@@ -58,6 +58,23 @@ from graph_agent.session.session import Session
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
 from graph_agent.storage.locks.registry import is_idle
 
+_ANSWERED_ELSEWHERE = (
+    "The delegate {name!r} was resumed in another branch of this session, so that its question cannot be answered "
+    "again. Delegate the task again."
+)
+logger = get_logger("graph_agent.delegates.graph")
+
+_UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
+"""Statuses of a session whose input has not ended."""
+_MOST_FAILURES = 3
+"""Number of exceptions of a task's runs in this process after which the task is given up."""
+_ODD = re.compile(r"[^A-Za-z0-9._:-]")
+"""A character that the id of a session must not have over HTTP."""
+_failures: dict[str, int] = {}
+"""Session id → number of its runs in this process that raised, since the last that did not."""
+_running: dict[str, asyncio.Task[None]] = {}
+"""Session id → its run in this process; kept here because asyncio keeps no strong reference to tasks."""
+
 
 @dataclass(slots=True)
 class _OpenCall:
@@ -302,12 +319,6 @@ class DelegatedGraph:
         return usage
 
 
-_ANSWERED_ELSEWHERE = (
-    "The delegate {name!r} was resumed in another branch of this session, so that its question cannot be answered "
-    "again. Delegate the task again."
-)
-
-
 class _RunOutput:
     """Collects the state, the events and the usage of a delegate's run from the chunks of its stream.
 
@@ -412,20 +423,6 @@ def agent_result(name: str, state: Mapping[str, Any], usage: Usage, *, is_agent:
     if answer is not None and answer.text and (cut := answer_cut_off(answer)) is not None:
         text = f"{text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"
     return DelegationResult(text, usage=usage, value=value)
-
-
-logger = get_logger("graph_agent.delegates.graph")
-
-_UNFINISHED = frozenset({None, SessionStatus.CREATED.value, SessionStatus.RUNNING.value})
-"""Statuses of a session whose input has not ended."""
-_MOST_FAILURES = 3
-"""Number of exceptions of a task's runs in this process after which the task is given up."""
-_ODD = re.compile(r"[^A-Za-z0-9._:-]")
-"""A character that the id of a session must not have over HTTP."""
-_failures: dict[str, int] = {}
-"""Session id → number of its runs in this process that raised, since the last that did not."""
-_running: dict[str, asyncio.Task[None]] = {}
-"""Session id → its run in this process; kept here because asyncio keeps no strong reference to tasks."""
 
 
 @dataclass(frozen=True, slots=True)

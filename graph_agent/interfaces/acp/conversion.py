@@ -34,6 +34,21 @@ AcpUpdate: TypeAlias = (
 _TITLE_LENGTH = 100
 """Maximum characters of a call's title."""
 
+PromptBlock: TypeAlias = (
+    schema.TextContentBlock
+    | schema.ImageContentBlock
+    | schema.AudioContentBlock
+    | schema.ResourceContentBlock
+    | schema.EmbeddedResourceContentBlock
+)
+_OPTIONS: Sequence[schema.PermissionOption] = (
+    schema.PermissionOption(option_id="allow", name="Allow", kind="allow_once"),
+    schema.PermissionOption(option_id="always", name="Always allow", kind="allow_always"),
+    schema.PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
+)
+_NEEDS = {"allow": "approve", "always": "approve", "reject": "reject"}
+"""Id of an option → the decision that a call must allow."""
+
 
 class AcpProjection:
     """Makes the updates of one session for the client, from its first event to its newest.
@@ -201,15 +216,6 @@ def agent_message(text: str, id_: str = "") -> schema.AgentMessageChunk:
     )
 
 
-PromptBlock: TypeAlias = (
-    schema.TextContentBlock
-    | schema.ImageContentBlock
-    | schema.AudioContentBlock
-    | schema.ResourceContentBlock
-    | schema.EmbeddedResourceContentBlock
-)
-
-
 def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
     """Return the message of a prompt; links and the text of resources become a part of its text.
 
@@ -253,15 +259,6 @@ def _data(base64: str, mime_type: str, kind: str) -> dict[str, Any]:
     except (binascii.Error, ValueError):
         raise RequestError(-32602, f"The data of a block of type {kind} are no valid base64.") from None
     return {"type": kind, "base64": base64, "mime_type": clean(mime_type)}
-
-
-_OPTIONS: Sequence[schema.PermissionOption] = (
-    schema.PermissionOption(option_id="allow", name="Allow", kind="allow_once"),
-    schema.PermissionOption(option_id="always", name="Always allow", kind="allow_always"),
-    schema.PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
-)
-_NEEDS = {"allow": "approve", "always": "approve", "reject": "reject"}
-"""Id of an option → the decision that a call must allow."""
 
 
 def options_for(call: HeldCall) -> list[schema.PermissionOption]:

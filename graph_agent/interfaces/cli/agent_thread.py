@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STOPPED = 130
+"""Exit status of a program ended by Ctrl-C."""
+EXIT_S = 10.0
+"""Maximum seconds from Ctrl-C to the end of the process, to settle the calls and close databases and servers."""
+_RESPONSE_S = 3.0
+"""Seconds in which the event loop must react to Ctrl-C; otherwise it counts as blocked."""
+
 
 class AgentThread:
     """Async context manager that opens an agent on the event loop of a daemon thread of its own, and closes it there.
@@ -156,14 +163,6 @@ class AgentThread:
 
         with suppress(RuntimeError):  # the caller's loop may be closed
             self._caller.call_soon_threadsafe(answer)
-
-
-STOPPED = 130
-"""Exit status of a program ended by Ctrl-C."""
-EXIT_S = 10.0
-"""Maximum seconds from Ctrl-C to the end of the process, to settle the calls and close databases and servers."""
-_RESPONSE_S = 3.0
-"""Seconds in which the event loop must react to Ctrl-C; otherwise it counts as blocked."""
 
 
 class Interrupts:

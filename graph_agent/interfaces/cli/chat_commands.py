@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _EVENTS = 20
 """Events that `/events` shows without a number."""
 
+_ALIASES = {"exit": "quit", "?": "help"}
+
 
 class Command(NamedTuple):
     """One command of the conversation, typed as `/NAME`."""
@@ -156,4 +158,3 @@ COMMANDS = {
     "new": Command("", "Starts a new session.", _new),
     "quit": Command("", "Leaves; the session can be continued later.", _quit),
 }
-_ALIASES = {"exit": "quit", "?": "help"}

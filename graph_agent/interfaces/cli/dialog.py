@@ -34,6 +34,31 @@ if TYPE_CHECKING:
 DecisionFields = dict[str, Any]
 """One decision of a `HITLResponse`, e.g. `{"type": "approve"}` or `{"type": "reject", "message": "too expensive"}`."""
 
+_WORDS = {
+    "y": "approve",
+    "yes": "approve",
+    "approve": "approve",
+    "n": "reject",
+    "no": "reject",
+    "reject": "reject",
+    "e": "edit",
+    "edit": "edit",
+    "a": "always",
+    "always": "always",
+    "r": "respond",
+    "respond": "respond",
+}
+"""What can be typed as a choice → the kind of decision; `always` approves later calls of the same tool, too."""
+_DETAILS = {
+    "edit": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line, Ctrl-X Ctrl-E opens an editor.\narguments: ",
+    "reject": "Enter submits, Ctrl-C goes back.\nreason (may be empty): ",
+    "respond": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line.\nresult: ",
+}
+"""Prompts of the text that a choice needs."""
+_LABELS = {"approve": "[y]es", "reject": "[n]o", "edit": "[e]dit", "respond": "[r]espond"}
+WAITING = 4
+"""Exit status of a command whose session waits for an answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReviewedCall:
@@ -181,30 +206,6 @@ def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
         )
         for call in calls_of_request(request)
     )
-
-
-_WORDS = {
-    "y": "approve",
-    "yes": "approve",
-    "approve": "approve",
-    "n": "reject",
-    "no": "reject",
-    "reject": "reject",
-    "e": "edit",
-    "edit": "edit",
-    "a": "always",
-    "always": "always",
-    "r": "respond",
-    "respond": "respond",
-}
-"""What can be typed as a choice → the kind of decision; `always` approves later calls of the same tool, too."""
-_DETAILS = {
-    "edit": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line, Ctrl-X Ctrl-E opens an editor.\narguments: ",
-    "reject": "Enter submits, Ctrl-C goes back.\nreason (may be empty): ",
-    "respond": "Enter submits, Ctrl-C goes back. Alt-Enter starts a new line.\nresult: ",
-}
-"""Prompts of the text that a choice needs."""
-_LABELS = {"approve": "[y]es", "reject": "[n]o", "edit": "[e]dit", "respond": "[r]espond"}
 
 
 @dataclass(slots=True)
@@ -384,10 +385,6 @@ def _as_yaml(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
     # YAML ends a single value with a document marker.
     return text.removesuffix("...\n").rstrip()
-
-
-WAITING = 4
-"""Exit status of a command whose session waits for an answer."""
 
 
 AskPerson = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]

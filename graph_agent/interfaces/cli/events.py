@@ -35,6 +35,9 @@ _COMMON = frozenset({"type", "seq", "ts", "session_id", "step"})
 _POLL_S = 0.5
 """Seconds between two reads of `--follow`."""
 
+_LENGTH = 200
+"""Maximum characters of an event's content in its line."""
+
 
 def events(
     session: SessionArgument,
@@ -136,10 +139,6 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
             out.line(f"  + {message['type']}: {short_json(text_of(message['content']))}{calls}")
         if request.reasoning:
             out.line(f"  reasoning of the reply: {short_json(request.reasoning)}")
-
-
-_LENGTH = 200
-"""Maximum characters of an event's content in its line."""
 
 
 def event_line(event: Mapping[str, Any]) -> str:

@@ -17,6 +17,13 @@ from graph_agent.session import results
 if TYPE_CHECKING:
     from graph_agent.core.state.events import Event
 
+_FOLDED_CHARS = 60
+"""Maximum characters that are printed of folded reasoning."""
+_WITHIN_REASONING = (results.Reasoning, results.Progress, results.DelegatePart, results.DelegateProgress)
+"""Parts that do not end the reasoning of a reply; those of delegates come at any time."""
+_FORMAT = 1
+"""Version of the objects; a change that breaks readers increases it."""
+
 
 class RunReport:
     """Output of a run and of the messages that were queued to follow it; this base class prints nothing."""
@@ -35,12 +42,6 @@ class RunReport:
 
     def close(self) -> None:
         """Complete the output of a run that has ended or was interrupted."""
-
-
-_FOLDED_CHARS = 60
-"""Maximum characters that are printed of folded reasoning."""
-_WITHIN_REASONING = (results.Reasoning, results.Progress, results.DelegatePart, results.DelegateProgress)
-"""Parts that do not end the reasoning of a reply; those of delegates come at any time."""
 
 
 class TextReport(RunReport):
@@ -238,10 +239,6 @@ class TextReport(RunReport):
         if self._wave.calls:
             self._screen.show_running([])
             self._screen.show_finished(self._wave.take(keep_running=keep_running))
-
-
-_FORMAT = 1
-"""Version of the objects; a change that breaks readers increases it."""
 
 
 class JsonReport(RunReport):

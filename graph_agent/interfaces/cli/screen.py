@@ -38,6 +38,11 @@ _SKIPPED = ("-", "dim")
 _REASON_LENGTH = 60
 """Maximum characters of a failed call's reason in its row."""
 
+_ROWS = 12
+"""Maximum rows of the live region."""
+_LABEL = "\x1b[36m> \x1b[0m"
+"""The label of the input line. It has a colour for the same reason as the label in `LineEditor.read`."""
+
 
 @dataclass(slots=True)
 class ShownCall:
@@ -232,12 +237,6 @@ class LiveScreen(PlainScreen):
     def _renderable(self) -> RenderableType:
         """Return the current drawing of the live region."""
         return draw_calls(self._calls, self.out.console.width) if self._calls else ""
-
-
-_ROWS = 12
-"""Maximum rows of the live region."""
-_LABEL = "\x1b[36m> \x1b[0m"
-"""The label of the input line. It has a colour for the same reason as the label in `LineEditor.read`."""
 
 
 class PromptScreen(LiveScreen):

@@ -58,6 +58,24 @@ _ACTIVITIES = {
 _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red", "damaged": "red"}
 """Activity of a session → style of rich."""
 
+_STANDARD = Path("-")
+_DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+RunningSession = Annotated[
+    str | None,
+    typer.Option(
+        "--session", "-s", callback=session_option, help="The session's id; by default the only one that is running."
+    ),
+]
+TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
+_WHEN: dict[tuple[NoteKind, bool], str] = {
+    ("steer", False): "before its next step",
+    ("steer", True): "with its next input",
+    ("follow_up", False): "after its current answer",
+    ("follow_up", True): "after the answer to its next input",
+}
+"""When a message takes effect, by its kind and whether the session is idle, as the end of a sentence."""
+
 
 def sessions(
     context: typer.Context,
@@ -138,9 +156,6 @@ def age(moment: str, now: datetime) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-_STANDARD = Path("-")
 
 
 def _check_form(value: str) -> str:
@@ -354,10 +369,6 @@ def _input(path: Path) -> Iterator[TextIO]:
         yield file
 
 
-_DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
 def prune(
     config: ConfigOption = AGENT_FILE,
     db: DbOption = None,
@@ -475,15 +486,6 @@ def _print_report(report: PruneReport) -> None:
         )
 
 
-RunningSession = Annotated[
-    str | None,
-    typer.Option(
-        "--session", "-s", callback=session_option, help="The session's id; by default the only one that is running."
-    ),
-]
-TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
-
-
 def steer(
     text: TextArgument, session: RunningSession = None, config: ConfigOption = AGENT_FILE, db: DbOption = None
 ) -> None:
@@ -509,15 +511,6 @@ def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db:
     session_id, stopped = run_async(stop_session(load_spec(config), db, session))
     Terminal().line(f"Session {session_id} {'is stopping' if stopped else 'is not running'}.")
     sys.exit(0 if stopped else 1)
-
-
-_WHEN: dict[tuple[NoteKind, bool], str] = {
-    ("steer", False): "before its next step",
-    ("steer", True): "with its next input",
-    ("follow_up", False): "after its current answer",
-    ("follow_up", True): "after the answer to its next input",
-}
-"""When a message takes effect, by its kind and whether the session is idle, as the end of a sentence."""
 
 
 async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:

@@ -27,6 +27,20 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 from graph_agent.interfaces.server.response_models import AnthropicError, AnthropicMessage, TokenCount, error_responses
 from graph_agent.interfaces.server.sse import frame
 
+_STOP: dict[Ending, str] = {
+    "stop": "end_turn",
+    "stop_sequence": "stop_sequence",
+    "length": "max_tokens",
+    "calls": "tool_use",
+    "filtered": "refusal",
+}
+"""How an answer ended → Anthropic's `stop_reason`."""
+_ERRORS = error_responses(
+    AnthropicError, {503: "Another process holds the session, or the database is locked", 529: "The server is stopping"}
+)
+
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
+
 
 class AnthropicTool(schemas.RequestObject):
     """A tool of the caller; one of another type than `custom`, the default, cannot be run."""
@@ -186,16 +200,6 @@ def _choice(body: MessagesRequest) -> str | None:
     return choice.name
 
 
-_STOP: dict[Ending, str] = {
-    "stop": "end_turn",
-    "stop_sequence": "stop_sequence",
-    "length": "max_tokens",
-    "calls": "tool_use",
-    "filtered": "refusal",
-}
-"""How an answer ended → Anthropic's `stop_reason`."""
-
-
 class _AnthropicDialect(ChatDialect):
     """Formats one answer as a message; the first event estimates the input tokens, the last has the usage.
 
@@ -335,13 +339,6 @@ def _ending(outcome: ChatOutcome) -> dict[str, Any]:
 def _usage(outcome: ChatOutcome) -> dict[str, int]:
     """Return the tokens of an answer."""
     return {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
-
-
-_ERRORS = error_responses(
-    AnthropicError, {503: "Another process holds the session, or the database is locked", 529: "The server is stopping"}
-)
-
-router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
 
 
 @router.post("", response_model=AnthropicMessage, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}})

@@ -82,6 +82,29 @@ GUARDED = (
 )
 """Paths of this application; a trailing `/*` includes all paths below."""
 
+_ERROR: dict[str, Any] = {"model": ControlError}
+_FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin to a server without keys"}
+_FOREIGN_HOST: dict[str, Any] = {**_ERROR, "description": "Sent to a foreign host name, and the server has no keys"}
+
+router = APIRouter(tags=["Health"])
+metrics_router = APIRouter(tags=["Health"])
+pages_router = APIRouter(include_in_schema=False)
+_LINKS = {
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "health": "/health",
+    "ready": "/ready",
+    "chat completions": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "agent card": "/.well-known/agent-card.json",
+}
+"""Name → path, of the links that a client of `/` receives as JSON."""
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>
+<h1>{title}</h1><p>{description}</p><p>The whole description is in <a href="{root}/openapi.json">openapi.json</a>.</p>
+{operations}</body></html>"""
+"""Template of `/docs`."""
+
 
 def create_app(
     source: AgentSource,
@@ -280,30 +303,6 @@ def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, A
     schema["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if settings.keys else [{}])]
     app.openapi_schema = schema
     return schema
-
-
-_ERROR: dict[str, Any] = {"model": ControlError}
-_FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin to a server without keys"}
-_FOREIGN_HOST: dict[str, Any] = {**_ERROR, "description": "Sent to a foreign host name, and the server has no keys"}
-
-router = APIRouter(tags=["Health"])
-metrics_router = APIRouter(tags=["Health"])
-pages_router = APIRouter(include_in_schema=False)
-_LINKS = {
-    "docs": "/docs",
-    "openapi": "/openapi.json",
-    "health": "/health",
-    "ready": "/ready",
-    "chat completions": "/v1/chat/completions",
-    "responses": "/v1/responses",
-    "messages": "/v1/messages",
-    "agent card": "/.well-known/agent-card.json",
-}
-"""Name → path, of the links that a client of `/` receives as JSON."""
-_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>
-<h1>{title}</h1><p>{description}</p><p>The whole description is in <a href="{root}/openapi.json">openapi.json</a>.</p>
-{operations}</body></html>"""
-"""Template of `/docs`."""
 
 
 @pages_router.get("/")

@@ -36,6 +36,15 @@ _STATUSES = {
 """HTTP status → the canonical status of AIP-193; any other is `INVALID_ARGUMENT`."""
 _INVALID_REQUEST, _INTERNAL_ERROR = -32600, -32603
 
+_HINTS = {
+    "/responses": "Responses are at /v1/responses: give the client a base URL that ends in /v1.",
+    "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
+    "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
+    "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
+    "/agui": "AG-UI is not installed with this server: pip install 'graph-agent[agui]'.",
+}
+"""End of an unknown path → the client setting that typically causes it."""
+
 
 def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
     """Return the response to a refused A2A request, over HTTP+JSON or JSON-RPC by its path, with an HTTP status."""
@@ -84,16 +93,6 @@ def openai_error(problem: ProblemError) -> dict[str, Any]:
 def openai_refusal(problem: ProblemError) -> JSONResponse:
     """Return the response to a refused request in OpenAI's format."""
     return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
-
-
-_HINTS = {
-    "/responses": "Responses are at /v1/responses: give the client a base URL that ends in /v1.",
-    "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
-    "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
-    "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
-    "/agui": "AG-UI is not installed with this server: pip install 'graph-agent[agui]'.",
-}
-"""End of an unknown path → the client setting that typically causes it."""
 
 
 def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:

@@ -13,6 +13,20 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.core.state.events import StoredEvent
 from graph_agent.session.history import EventReader
 
+LOOK_S = 2.0
+"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
+_REST_S = 0.1
+"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
+LivePart = Mapping[str, Any]
+"""Output of a run: `EARLY`, or an object of the type `begin`, `text`, `reasoning`, `break`, `progress`, `call` or
+`end`."""
+
+EARLY = "events"
+"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
+index `seq` in the history. Its readers send them as events."""
+RESULTS = ("tool_result", "delegation_response")
+"""Types of the events that end calls."""
+
 
 class CheckpointNotifier:
     """Wakes the followers of a saver's threads in one process; its methods belong to one event loop."""
@@ -73,12 +87,6 @@ class CheckpointNotifier:
         for events in self._subscribers.values():
             for event in events:
                 event.set()
-
-
-LOOK_S = 2.0
-"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
-_REST_S = 0.1
-"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
 
 
 class SessionFeed:
@@ -205,18 +213,6 @@ class Feeds:
         finally:
             if feed.ended is None:
                 feed.end("server_stopping")
-
-
-LivePart = Mapping[str, Any]
-"""Output of a run: `EARLY`, or an object of the type `begin`, `text`, `reasoning`, `break`, `progress`, `call` or
-`end`."""
-
-
-EARLY = "events"
-"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
-index `seq` in the history. Its readers send them as events."""
-RESULTS = ("tool_result", "delegation_response")
-"""Types of the events that end calls."""
 
 
 def call_end(event: Mapping[str, Any]) -> LivePart:

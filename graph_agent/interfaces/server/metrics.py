@@ -24,6 +24,13 @@ _FIRST_BYTES = 1 << 16
 _OVERHEAD_BYTES = 64
 """Upper bound of the bytes that a value takes in addition to its key."""
 
+_CALLS = {"tool_call": "name", "delegation_request": "target"}
+"""Type of an event that starts a call → field with the name of the tool or delegate."""
+_RESULTS = {"tool_result": "name", "delegation_response": "target"}
+"""Type of an event that ends a call → field with the name of the tool or delegate."""
+_MODEL_ERRORS = {"transient", "auth", "permission", "unknown_model"}
+"""Kinds of errors that affect every caller; the other kinds can be caused by a single request."""
+
 
 class ReservedFile(MmapedDict):
     """prometheus_client's file of values, whose pages are all allocated on disk before they are mapped.
@@ -60,14 +67,6 @@ def _reserve(filename: str, size: int) -> None:
             raise
     finally:
         os.close(file)
-
-
-_CALLS = {"tool_call": "name", "delegation_request": "target"}
-"""Type of an event that starts a call → field with the name of the tool or delegate."""
-_RESULTS = {"tool_result": "name", "delegation_response": "target"}
-"""Type of an event that ends a call → field with the name of the tool or delegate."""
-_MODEL_ERRORS = {"transient", "auth", "permission", "unknown_model"}
-"""Kinds of errors that affect every caller; the other kinds can be caused by a single request."""
 
 
 class Metrics:

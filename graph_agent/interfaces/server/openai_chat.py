@@ -36,6 +36,19 @@ from graph_agent.interfaces.server.sse import frame
 _SYSTEM_ROLES = ("system", "developer")
 """Roles of messages that are instructions."""
 
+_FINISH: dict[Ending, str] = {
+    "stop": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "calls": "tool_calls",
+    "filtered": "content_filter",
+}
+"""How an answer ended → OpenAI's `finish_reason`."""
+_ERRORS = error_responses(OpenAIError)
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
+_MODEL_ERRORS = error_responses(OpenAIError, only=(400, 401, 403, 404, 408, 413, 503))
+
 
 class ImageUrl(schemas.RequestObject):
     """The source of an image."""
@@ -340,16 +353,6 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     return name
 
 
-_FINISH: dict[Ending, str] = {
-    "stop": "stop",
-    "stop_sequence": "stop",
-    "length": "length",
-    "calls": "tool_calls",
-    "filtered": "content_filter",
-}
-"""How an answer ended → OpenAI's `finish_reason`."""
-
-
 class _OpenAIDialect(ChatDialect):
     """Formats one answer as a chat completion; with `include_usage`, a stream's last chunk has the usage."""
 
@@ -464,11 +467,6 @@ def _usage(outcome: ChatOutcome) -> dict[str, int]:
     }
 
 
-_ERRORS = error_responses(OpenAIError)
-
-router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
-
-
 @router.post(
     "/chat/completions", response_model=Completion, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}}
 )
@@ -482,9 +480,6 @@ async def create_chat_completion(
 def _dialect(body: ChatCompletionRequest) -> _OpenAIDialect:
     """Return the format of the answer to a request."""
     return _OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
-
-
-_MODEL_ERRORS = error_responses(OpenAIError, only=(400, 401, 403, 404, 408, 413, 503))
 
 
 @router.get("/models", responses=_MODEL_ERRORS)

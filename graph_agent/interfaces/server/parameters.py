@@ -48,6 +48,10 @@ ProgressHeader = Annotated[
     Header(alias="X-Progress", description="Where progress is sent: in a stream's comments, or as a field."),
 ]
 
+T = TypeVar("T")
+Sender = Annotated[Caller, Depends(caller)]
+"""The caller of a request, in the signature of a route."""
+
 
 class _ChatBody(Protocol):
     """The fields that the bodies of both chat APIs have; `model` is the name of the agent."""
@@ -63,7 +67,6 @@ class _ChatBody(Protocol):
 
 
 B = TypeVar("B", bound=_ChatBody)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,6 @@ async def services(request: HTTPConnection) -> Services:
     return open_part(request, "graph_agent", Services)
 
 
-Sender = Annotated[Caller, Depends(caller)]
-"""The caller of a request, in the signature of a route."""
 RequestServices = Annotated[Services, Depends(services)]
 """The server's services, in the signature of a route."""
 

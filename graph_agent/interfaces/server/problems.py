@@ -17,6 +17,23 @@ Kind = Literal[
     "locked", "newer", "database", "internal",
 ]  # fmt: skip
 
+_RUN_ERRORS: dict[str, tuple[Kind, str]] = {
+    "transient": ("upstream", "The model's provider did not answer as it should; try again later."),
+    "auth": ("refused", "The model's provider refused this server; its operator has to look at the model's key."),
+    "permission": ("refused", "The model's provider refused this server; its operator has to look at its account."),
+    "unknown_model": ("refused", "The model's provider does not know the model this server asks for."),
+    "context_overflow": ("context", "The conversation is longer than the model can read; shorten it."),
+    "content_filter": ("filtered", "The model provider's content filter stopped the request."),
+    "response_schema": (
+        "invalid",
+        "The answer could not be held to the response format: its schema takes too long to check. Write its patterns "
+        "without a repeat inside a repeat, and with fewer alternatives.",
+    ),
+    "empty_answer": ("upstream", "The model gave an empty answer twice; send the request again, or with other words."),
+    "response_format": ("upstream", "The model gave no answer that fits the response format."),
+}
+"""Kind of a run's error → kind of the problem, and text for the client."""
+
 
 class ProblemForm(NamedTuple):
     """How the APIs report one kind of problem: status, and type and code of OpenAI's and Anthropic's errors."""
@@ -130,24 +147,6 @@ class BusySessionError(ProblemError):
 
     def __init__(self, message: str) -> None:
         super().__init__("busy", message, retry_after_s=1)
-
-
-_RUN_ERRORS: dict[str, tuple[Kind, str]] = {
-    "transient": ("upstream", "The model's provider did not answer as it should; try again later."),
-    "auth": ("refused", "The model's provider refused this server; its operator has to look at the model's key."),
-    "permission": ("refused", "The model's provider refused this server; its operator has to look at its account."),
-    "unknown_model": ("refused", "The model's provider does not know the model this server asks for."),
-    "context_overflow": ("context", "The conversation is longer than the model can read; shorten it."),
-    "content_filter": ("filtered", "The model provider's content filter stopped the request."),
-    "response_schema": (
-        "invalid",
-        "The answer could not be held to the response format: its schema takes too long to check. Write its patterns "
-        "without a repeat inside a repeat, and with fewer alternatives.",
-    ),
-    "empty_answer": ("upstream", "The model gave an empty answer twice; send the request again, or with other words."),
-    "response_format": ("upstream", "The model gave no answer that fits the response format."),
-}
-"""Kind of a run's error → kind of the problem, and text for the client."""
 
 
 def problem_of_run(error_kind: str) -> ProblemError:

@@ -11,6 +11,22 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+_ERRORS = {
+    400: "Malformed, or not answerable",
+    401: "Missing or unknown API key",
+    403: "Sent by a page of another origin to a server without keys",
+    404: "No such model",
+    408: "The body did not arrive in time",
+    409: "Another request of the session came first: it answered the question, or replaced the one with this key",
+    413: "The body is too large",
+    422: "The idempotency key belongs to a different request",
+    429: "Too many requests, or the session is busy",
+    500: "The server failed",
+    502: "The model's provider failed",
+    503: "The server is stopping, another process holds the session, or the database is locked",
+    507: "The database is full",
+}
+
 
 class _Reply(BaseModel):
     model_config = ConfigDict(extra="allow")
@@ -54,23 +70,6 @@ class ControlError(_Reply):
 
     error: str
     kind: str
-
-
-_ERRORS = {
-    400: "Malformed, or not answerable",
-    401: "Missing or unknown API key",
-    403: "Sent by a page of another origin to a server without keys",
-    404: "No such model",
-    408: "The body did not arrive in time",
-    409: "Another request of the session came first: it answered the question, or replaced the one with this key",
-    413: "The body is too large",
-    422: "The idempotency key belongs to a different request",
-    429: "Too many requests, or the session is busy",
-    500: "The server failed",
-    502: "The model's provider failed",
-    503: "The server is stopping, another process holds the session, or the database is locked",
-    507: "The database is full",
-}
 
 
 def error_responses(

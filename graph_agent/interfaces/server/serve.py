@@ -38,6 +38,12 @@ from graph_agent.session.activity import use_daemon_threads_of_own_loop
 logger = get_logger("graph_agent.server.serve")
 _APP = "graph_agent.interfaces.server.app"
 
+_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
+"""Variables that a desktop sets."""
+SERVE_THRESHOLDS = 20_000, 20, 20
+"""Thresholds of the garbage collector: allocations per collection of the youngest generation, and collections of each
+generation per collection of the next older one."""
+
 
 def serve(
     config: Path,
@@ -164,10 +170,6 @@ def serve_page(
             webbrowser.open(address)
 
     _serve_at("127.0.0.1", 0, partial(_application, source, settings, db), settings, log_level, show)
-
-
-_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
-"""Variables that a desktop sets."""
 
 
 def _serve_at(
@@ -307,11 +309,6 @@ def _application(
         source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only
     )
     return StartupErrors(app, shared, on_start=freeze_gc)
-
-
-SERVE_THRESHOLDS = 20_000, 20, 20
-"""Thresholds of the garbage collector: allocations per collection of the youngest generation, and collections of each
-generation per collection of the next older one."""
 
 
 def freeze_gc() -> None:

@@ -43,6 +43,13 @@ from graph_agent.session.open_input import is_begun, is_feedback
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 
+FORK = "-fork-"
+"""Part of the id of a forked session, between the id of its origin and a random text."""
+_ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
+SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
+
+router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
+
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
     """Return whether an event is one of the requested types; without any, recorded requests are left out.
@@ -105,10 +112,6 @@ class EventOrder:
             if known is None or without_times(known) != without_times(event):
                 new.append((self.after, event))
         return new
-
-
-FORK = "-fork-"
-"""Part of the id of a forked session, between the id of its origin and a random text."""
 
 
 class Sessions:
@@ -406,12 +409,6 @@ class Sessions:
 def _unknown(session_id: str) -> ProblemError:
     """Return the error for a session that the caller does not have."""
     return ProblemError("not_found", f"There is no session {session_id!r}.")
-
-
-_ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
-SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
-
-router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
 
 
 class SessionBody(BaseModel):

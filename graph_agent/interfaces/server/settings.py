@@ -31,16 +31,6 @@ from graph_agent.base.settings.config import Texts
 KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
 """Environment variable with the keys, separated by commas or newlines, each `key` or `name:key`."""
 
-
-class ApiKey(BaseModel):
-    """One key, and the name that owns its sessions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    key: SecretStr
-
-
 CARD_PATH = "/.well-known/agent-card.json"
 """Path of the agent card."""
 RPC_PATH = "/a2a"
@@ -52,6 +42,20 @@ MCP_PATH = "/mcp"
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
 """Settings of A2A runs that neither the agent's configuration nor its context class sets."""
+_PREFIX = "GRAPH_AGENT_"
+_OPTIONS = ("CONFIG", "CREDENTIALS", "DB", "HOST", "KEYS_FILE", "LOG_LEVEL", "PORT", "SHOW_OUTPUTS", "WORKERS")
+"""Ends of the variables that set options of commands."""
+_OTHERS = ("HISTORY", "LOG_FORMAT", "OTEL", "TODAY")
+"""Ends of the variables that other parts of the package read."""
+
+
+class ApiKey(BaseModel):
+    """One key, and the name that owns its sessions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    key: SecretStr
 
 
 class ServerSettings(CheckedModel):
@@ -188,13 +192,6 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
             raise ConfigError(f"--set {name}: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'.")
         values[name] = _parse(text, f"--set {entry}", 'cors_origins=["https://my.page"]')
     return ServerSettings(**values)
-
-
-_PREFIX = "GRAPH_AGENT_"
-_OPTIONS = ("CONFIG", "CREDENTIALS", "DB", "HOST", "KEYS_FILE", "LOG_LEVEL", "PORT", "SHOW_OUTPUTS", "WORKERS")
-"""Ends of the variables that set options of commands."""
-_OTHERS = ("HISTORY", "LOG_FORMAT", "OTEL", "TODAY")
-"""Ends of the variables that other parts of the package read."""
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -19,6 +19,9 @@ from starlette.types import Message, Receive, Scope, Send
 from graph_agent.base._internal.text import json_line
 from graph_agent.interfaces.server.http_request import unless_disconnected
 
+HEAD = "is_head"
+"""Key of a request's state that is set if the request has the method HEAD, which is served as GET."""
+
 
 def frame(data: Any, event: str | None = None) -> str:
     """Return the text of one event, e.g. `event: end` and `data: {"after":3}` on two lines, followed by an empty line.
@@ -53,10 +56,6 @@ def comment(text: str) -> str:
 def progress_comment(progress: Mapping[str, Any]) -> str:
     """Return progress as a comment, `progress` and JSON."""
     return comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
-
-
-HEAD = "is_head"
-"""Key of a request's state that is set if the request has the method HEAD, which is served as GET."""
 
 
 class EventStream(Response):

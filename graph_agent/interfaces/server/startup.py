@@ -13,6 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent.base.errors import ConfigError, GraphAgentError
 
+_FAILED = "not-started"
+"""Name of the file by which a worker reports that it could not start."""
+STARTUP_FAILURE = 3
+"""Exit status of a server that could not start; the same as uvicorn's."""
+
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a TCP socket bound to an address; it does not listen yet. Port 0 selects any free port.
@@ -49,12 +54,6 @@ def _bind_fault(host: str, port: int, error: OSError) -> str:
     about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
     fix = "take another port" if about_port else "give an address of this machine"
     return f"--host {host} --port {port}: {error.strerror}; {fix}."
-
-
-_FAILED = "not-started"
-"""Name of the file by which a worker reports that it could not start."""
-STARTUP_FAILURE = 3
-"""Exit status of a server that could not start; the same as uvicorn's."""
 
 
 class StartupErrors:

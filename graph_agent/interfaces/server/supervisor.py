@@ -38,6 +38,11 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FORKS = sys.platform == "linux"
 _PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
 
+_MEMORY = ("/dev/shm",)
+"""Fallback locations of the folder if the default ones are full or not writable; on Linux this one is in memory."""
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable that makes prometheus_client use files shared by processes; read when it is imported."""
+
 
 class Worker(Process):
     """A worker process, forked from its supervisor where the platform allows it.
@@ -265,12 +270,6 @@ def _cpu_s(process: int | None) -> float:
     # The name of the program, in parentheses, may contain spaces.
     user, system = stat.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-_MEMORY = ("/dev/shm",)
-"""Fallback locations of the folder if the default ones are full or not writable; on Linux this one is in memory."""
-_METRICS = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable that makes prometheus_client use files shared by processes; read when it is imported."""
 
 
 def check_workers(workers: int, db: str) -> None:

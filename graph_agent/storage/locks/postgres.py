@@ -80,6 +80,9 @@ _CONTINUED = (
 )
 _WHAT_NOW = " This run was stopped; read the session, and send the input again if it is not in its history."
 
+_parents: list[Connection[Any]] = []
+"""Connections of the parent process. They are kept, because their finalizer would close the parent's connection."""
+
 
 @dataclass(frozen=True)
 class PostgresAddress:
@@ -351,7 +354,3 @@ class AdvisoryLocks:
         """
         name = f"graph_agent/{self._schema}/{session_id}".encode("utf-8", "surrogatepass")
         return str(int.from_bytes(hashlib.sha256(name).digest()[:8], "big", signed=True))
-
-
-_parents: list[Connection[Any]] = []
-"""Connections of the parent process. They are kept, because their finalizer would close the parent's connection."""

@@ -44,6 +44,22 @@ MOST_RECENT = 8
 between.
 """
 
+logger = logging.getLogger("graph_agent.runs.registry")
+_ENDING_S = 10.0
+"""Seconds to wait for the end of a run that was stopped, or whose stream was left."""
+_MAINTENANCE_S = 30.0
+"""Maximum seconds that a run waits while its session is locked for maintenance."""
+_MAINTENANCE_POLL_S = 0.005
+"""Seconds between two attempts to lock a session during its maintenance."""
+_ENDING_TICKS = 10
+"""Iterations of the event loop in which the end of a run may show, such as the cancellation by a dropped generator."""
+_under_way: dict[tuple[Hashable, str], Run] = {}
+"""Place and session → the run in progress in this process."""
+_releasing: dict[tuple[Hashable, str], Future[None]] = {}
+"""Place and session → future of the release of the lock, for a run that has ended."""
+_inboxes: dict[Hashable, MemoryInbox] = {}
+"""Place → the inbox in memory, for agents without a Store."""
+
 
 def is_dispatched(configurable: Mapping[str, Any]) -> bool:
     """Whether a server has dispatched a run, by the `configurable` of its config: the server sets `run_id`."""
@@ -113,23 +129,8 @@ class Maintenance:
             )
 
 
-logger = logging.getLogger("graph_agent.runs.registry")
-_ENDING_S = 10.0
-"""Seconds to wait for the end of a run that was stopped, or whose stream was left."""
-_MAINTENANCE_S = 30.0
-"""Maximum seconds that a run waits while its session is locked for maintenance."""
-_MAINTENANCE_POLL_S = 0.005
-"""Seconds between two attempts to lock a session during its maintenance."""
-_ENDING_TICKS = 10
-"""Iterations of the event loop in which the end of a run may show, such as the cancellation by a dropped generator."""
-_under_way: dict[tuple[Hashable, str], Run] = {}
-"""Place and session → the run in progress in this process."""
-_releasing: dict[tuple[Hashable, str], Future[None]] = {}
-"""Place and session → future of the release of the lock, for a run that has ended."""
 _maintained: dict[tuple[Hashable, str], Maintenance] = {}
 """Place and session → the maintenance in progress in this process."""
-_inboxes: dict[Hashable, MemoryInbox] = {}
-"""Place → the inbox in memory, for agents without a Store."""
 
 
 def use_daemon_threads() -> None:

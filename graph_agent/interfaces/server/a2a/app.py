@@ -64,6 +64,17 @@ _CLOSE_S = 2.0
 _MAX_QUEUED = 100
 """Queued notifications of a task at which chunks of the answer are dropped."""
 
+CARD_AGE_S = 60
+"""Seconds a client may cache the card."""
+
+_PARKED_S = 1.0
+"""Seconds a task that waits for a person stays in memory; another process may receive the answer."""
+
+UrlCheck = Callable[[str], Awaitable[bool]]
+# Unwrapped: the SDK's decorator validates required fields by a walk through all values of metadata and data.
+_SEND = inspect.unwrap(DefaultRequestHandler.on_message_send)
+_SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
+
 
 def _shorten(record: logging.LogRecord) -> bool:
     """Filter of the SDK's logger: write a failed notification as one line, and drop the record that sums them up.
@@ -167,15 +178,6 @@ class _StatusOnly(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the transport."""
         await self._transport.aclose()
-
-
-CARD_AGE_S = 60
-"""Seconds a client may cache the card."""
-
-_PARKED_S = 1.0
-"""Seconds a task that waits for a person stays in memory; another process may receive the answer."""
-
-UrlCheck = Callable[[str], Awaitable[bool]]
 
 
 class A2AOptions(TypedDict, total=False):
@@ -335,11 +337,6 @@ def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseR
     if isinstance(route, Route):
         route.app = BoundedRequests(route.app, bounds, refusal)
     return route
-
-
-# Unwrapped: the SDK's decorator validates required fields by a walk through all values of metadata and data.
-_SEND = inspect.unwrap(DefaultRequestHandler.on_message_send)
-_SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
 
 
 class _Handler(DefaultRequestHandler):

@@ -77,11 +77,6 @@ _REPLACED = (
 STEERING = "urn:graph-agent:steering:1"
 """URI of the extension whose messages steer a conversation, and begin no task."""
 
-
-class NoSlotError(UserError):
-    """The user's limit of concurrent tasks is reached; the message is sent to the user."""
-
-
 SlotFactory = Callable[[str], AbstractContextManager[None]]
 """Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
 
@@ -89,6 +84,10 @@ HEARTBEAT_S = 15.0
 """Seconds without an update after which a running task sends a heartbeat."""
 CANCEL_S = 10.0
 """Seconds to wait for a run to stop when its task is cancelled."""
+
+
+class NoSlotError(UserError):
+    """The user's limit of concurrent tasks is reached; the message is sent to the user."""
 
 
 def unbounded(user: str) -> AbstractContextManager[None]:

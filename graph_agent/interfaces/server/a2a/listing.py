@@ -16,6 +16,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from graph_agent.base._internal.text import find_lone_surrogate
 
+_PARAMETERS: dict[str, Any] = {field.json_name: field for field in types.ListTasksRequest.DESCRIPTOR.fields}
+"""Query parameters by name: a parameter of another request is one of these too."""
+_OTHER_NAMES = {field.name: name for name, field in _PARAMETERS.items() if field.name != name}
+_LEAST = {"pageSize": 1, "historyLength": 0}
+"""Query parameter → its smallest number."""
+MOST_INT32 = 2**31 - 1
+TASK_STATES = {*types.TaskState.keys(), *map(str, types.TaskState.values())}
+"""Names and numbers of the states of tasks, as a query may have them."""
+
 
 def check_query(query: bytes) -> None:
     """Check the query string of a request, which may list tasks.
@@ -38,14 +47,6 @@ def check_query(query: bytes) -> None:
             raise InvalidParamsError(f"{name}={value!r}: give {expected}.")
 
 
-_PARAMETERS: dict[str, Any] = {field.json_name: field for field in types.ListTasksRequest.DESCRIPTOR.fields}
-"""Query parameters by name: a parameter of another request is one of these too."""
-_OTHER_NAMES = {field.name: name for name, field in _PARAMETERS.items() if field.name != name}
-_LEAST = {"pageSize": 1, "historyLength": 0}
-"""Query parameter → its smallest number."""
-MOST_INT32 = 2**31 - 1
-
-
 def _expected(field: Any, value: str) -> str | None:
     """Return a description of valid values of a query parameter, if `value` is invalid; None if it is valid."""
     match field.type:
@@ -65,10 +66,6 @@ def _expected(field: Any, value: str) -> str | None:
             return None
         case _:
             return "text without NUL" if "\x00" in value else None
-
-
-TASK_STATES = {*types.TaskState.keys(), *map(str, types.TaskState.values())}
-"""Names and numbers of the states of tasks, as a query may have them."""
 
 
 def check_listing(params: types.ListTasksRequest) -> None:

@@ -24,6 +24,12 @@ from graph_agent.interfaces.server.a2a.credentials import request_credentials
 from graph_agent.interfaces.server.a2a.cross_process import OtherProcesses
 from graph_agent.interfaces.server.a2a.store import is_running_task
 
+STILL_RUNNING = (
+    "The task is running. Send the message when it has ended, or without its id to continue the conversation."
+)
+_MAX_DEPTH = 25
+"""Nesting levels of a message's JSON. Protobuf parses 100 levels; a JSON level takes three, and the task adds some."""
+
 
 class CheckedRequests(SimpleRequestContextBuilder):
     """Builds the SDK's context of a request, and refuses a message that cannot be stored or whose task is running.
@@ -123,13 +129,6 @@ def check_required_fields(params: types.SendMessageRequest) -> None:
         raise InvalidParamsError(
             message="message.role is ROLE_AGENT, which marks messages of the server to its client; send ROLE_USER."
         )
-
-
-STILL_RUNNING = (
-    "The task is running. Send the message when it has ended, or without its id to continue the conversation."
-)
-_MAX_DEPTH = 25
-"""Nesting levels of a message's JSON. Protobuf parses 100 levels; a JSON level takes three, and the task adds some."""
 
 
 def _check(params: types.SendMessageRequest) -> None:

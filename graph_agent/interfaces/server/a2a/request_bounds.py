@@ -22,6 +22,9 @@ from graph_agent.interfaces.server.a2a.listing import MOST_INT32, TASK_STATES, c
 from graph_agent.interfaces.server.admission.body import ReplayedBody, read_body
 from graph_agent.interfaces.server.sse import with_json_lines
 
+_FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
+"""Keys with the base64 of a file, in all protocol versions."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
@@ -118,10 +121,6 @@ def _strings(request: Any) -> Iterator[str]:
         elif isinstance(value, dict):
             yield from value
             pending.extend(item for key, item in value.items() if not (key in _FILE_BYTES and isinstance(item, str)))
-
-
-_FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
-"""Keys with the base64 of a file, in all protocol versions."""
 
 
 def _decoded(body: bytes) -> Any:

@@ -40,6 +40,10 @@ _HAS_LENGTH_LIMIT = (
 )
 _WIDEN = "ALTER TABLE tasks ALTER COLUMN context_id TYPE text"
 
+logger = logging.getLogger("graph_agent.server.a2a.store")
+
+_NUL = "\x00"
+
 
 @asynccontextmanager
 async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
@@ -125,11 +129,6 @@ def _engine(url: str) -> AsyncEngine:
     raise ConfigError(
         f"tasks={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…', or 'memory:'."
     )
-
-
-logger = logging.getLogger("graph_agent.server.a2a.store")
-
-_NUL = "\x00"
 
 
 class MaskedTaskStore(DatabaseTaskStore):

@@ -27,6 +27,14 @@ COLLECT_BYTES = 64_000_000
 The collector counts objects, not bytes, and some of the cycles that requests leave hold a whole large body.
 """
 
+SMALL_BYTES = 16_384
+"""Bytes up to which a body is processed on the event loop, because handing it to a thread would take longer."""
+_LIMITER = CapacityLimiter(1)
+"""One thread for all requests: more would only compete for the interpreter."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class BodyLimits:
     """ASGI middleware that reads each body within limits before it calls the application.
@@ -170,15 +178,6 @@ class ReplayedBody:
             return await self._receive()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
-
-
-SMALL_BYTES = 16_384
-"""Bytes up to which a body is processed on the event loop, because handing it to a thread would take longer."""
-_LIMITER = CapacityLimiter(1)
-"""One thread for all requests: more would only compete for the interpreter."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -36,6 +36,13 @@ from graph_agent.interfaces.server.sse import HEAD
 WINDOW_S = 60.0
 """Length in seconds of the sliding window for the limit per minute."""
 
+OPEN_PATHS = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
+"""Paths that need no key."""
+_NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
+_UNKNOWN_KEY = "The API key is none of this server's; check the key that the client sends."
+_RUNS = frozenset({"SendMessage", "SendStreamingMessage", "message/send", "message/stream", "tools/call"})
+"""Methods of A2A and MCP that start a run."""
+
 
 class RequestLimits:
     """Counts active requests and requests of the last minute per caller, in this process, and refuses too many.
@@ -186,12 +193,6 @@ def key_in(request: HTTPConnection) -> str:
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
-
-
-OPEN_PATHS = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
-"""Paths that need no key."""
-_NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
-_UNKNOWN_KEY = "The API key is none of this server's; check the key that the client sends."
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -364,10 +365,6 @@ class _Limited:
                 await send(message)
 
             await self._app(scope, receive, send_with_slot)
-
-
-_RUNS = frozenset({"SendMessage", "SendStreamingMessage", "message/send", "message/stream", "tools/call"})
-"""Methods of A2A and MCP that start a run."""
 
 
 def _starts_run(path: str, body: bytes) -> bool:

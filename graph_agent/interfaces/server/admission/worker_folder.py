@@ -25,6 +25,18 @@ _AT_ONCE = "stop-at-once"
 _warned: set[Path | None] = set()
 """Folders of which a warning was logged by this process."""
 
+_WAIT_S = 2.0
+"""Seconds to wait for the transaction of another worker, which takes some microseconds."""
+_TABLES = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = OFF;
+CREATE TABLE IF NOT EXISTS under_way (
+  kind TEXT, caller TEXT, worker INTEGER, requests INTEGER, PRIMARY KEY (kind, caller, worker)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS started (kind TEXT, caller TEXT, at REAL);
+CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
+"""
+
 
 def warn_of_folder(folder: Path | None, error: Exception) -> None:
     """Log a warning, once per process and folder, that this process counts requests and metrics for itself.
@@ -66,19 +78,6 @@ def is_alive(process: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-_WAIT_S = 2.0
-"""Seconds to wait for the transaction of another worker, which takes some microseconds."""
-_TABLES = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = OFF;
-CREATE TABLE IF NOT EXISTS under_way (
-  kind TEXT, caller TEXT, worker INTEGER, requests INTEGER, PRIMARY KEY (kind, caller, worker)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS started (kind TEXT, caller TEXT, at REAL);
-CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
-"""
 
 
 class SharedLimits(RequestLimits):

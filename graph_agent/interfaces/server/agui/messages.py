@@ -29,6 +29,17 @@ from graph_agent.interfaces.server.chat.content_blocks import document_block, im
 from graph_agent.interfaces.server.chat.run_spec import answers_to_approvals, is_client_call
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
+_PARTS: dict[str, Any] = {
+    "image": core.ImagePart,
+    "file": core.DocumentPart,
+    "audio": core.AudioPart,
+    "video": core.VideoPart,
+}
+ABANDONED = "The person left this question without an answer."
+"""Answer to a question that a person has cancelled."""
+Decisions: TypeAlias = dict[tuple[str, int], dict[str, Any]]
+"""Beginning of an interrupt's id and index of a call → decision on the call."""
+
 
 class CallNames:
     """Names the calls of a session for the client.
@@ -274,14 +285,6 @@ def _shown_content(content: str | list[Any]) -> str | list[core.ContentPart]:
     return parts
 
 
-_PARTS: dict[str, Any] = {
-    "image": core.ImagePart,
-    "file": core.DocumentPart,
-    "audio": core.AudioPart,
-    "video": core.VideoPart,
-}
-
-
 def json_of(value: Any) -> str:
     """Return a call's arguments as a JSON text; values of other types become their text."""
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -346,12 +349,6 @@ class ClientView:
             return [messages]
         same = next(at for at, (one, other) in enumerate(zip(own, ids, strict=False)) if one != other)
         return [messages[:same], messages]
-
-
-ABANDONED = "The person left this question without an answer."
-"""Answer to a question that a person has cancelled."""
-Decisions: TypeAlias = dict[tuple[str, int], dict[str, Any]]
-"""Beginning of an interrupt's id and index of a call → decision on the call."""
 
 
 def own_held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:

@@ -31,6 +31,12 @@ from graph_agent.session.history import stored_event_count
 _PROPERTY = "onDisconnect"
 _CONTINUE = "continue"
 
+logger = logging.getLogger("graph_agent.server.agui.routes")
+
+_ERRORS = control_errors()
+
+router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
+
 
 def survives_disconnect(body: AguiInput) -> bool:
     """Return whether a run continues after its client has closed the request.
@@ -77,13 +83,6 @@ async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> A
             if feed.ended == "deleted":
                 raise ProblemError("not_found", "This thread was deleted.")
             raise stopping(resolved.spec.session_id)
-
-
-logger = logging.getLogger("graph_agent.server.agui.routes")
-
-_ERRORS = control_errors()
-
-router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
 
 
 @router.post(

@@ -17,14 +17,13 @@ _MIME_TYPES = MimeTypes()  # reads the system's files at import, not during a re
 DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 """A `data:` URL with base64: media type, data."""
 
+DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+"""A `data:` URL with base64: media type, data."""
+
 
 def simplify_blocks(blocks: Sequence[dict[str, Any]]) -> str | list[Any]:
     """Return the text of a single text block; otherwise the blocks."""
     return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
-
-
-DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-"""A `data:` URL with base64: media type, data."""
 
 
 def image_at(url: str) -> dict[str, Any]:

@@ -49,6 +49,16 @@ _PIECES_A_SECOND = 500
 """Pieces of answers that a process sends in a second."""
 _LONGEST_BETWEEN_PIECES_S = 0.1
 
+_HEADERS_WITHIN_S = 5.0
+"""Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
+REPLAYED = {"idempotent-replayed": "true"}
+"""Header of an answer that was given to an earlier request with the same idempotency key."""
+
+STATUS_HEADER = "x-run-status"
+"""Header of an answer to a run that failed after a write, with the value `FAILED`."""
+Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
+"""Stores a complete answer; receives its run."""
+
 
 def between_pieces_s(runs: int) -> float:
     """Return the minimum seconds between two pieces of one streamed answer.
@@ -223,16 +233,6 @@ class Runs:
         return once
 
 
-_HEADERS_WITHIN_S = 5.0
-"""Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
-REPLAYED = {"idempotent-replayed": "true"}
-"""Header of an answer that was given to an earlier request with the same idempotency key."""
-
-
-STATUS_HEADER = "x-run-status"
-"""Header of an answer to a run that failed after a write, with the value `FAILED`."""
-
-
 def status_headers(outcome: ChatOutcome) -> dict[str, str]:
     """Return the header that marks the answer of a failed run, `x-run-status`; an empty dict for any other answer."""
     return {STATUS_HEADER: outcome.status} if outcome.problem is not None else {}
@@ -304,10 +304,6 @@ class ChatDialect(Protocol):
         `progress` has the progress of the run, if the client receives it as a field.
         """
         ...
-
-
-Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
-"""Stores a complete answer; receives its run."""
 
 
 @dataclass(frozen=True, slots=True)

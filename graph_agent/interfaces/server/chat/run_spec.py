@@ -53,6 +53,9 @@ _PER_REQUEST = frozenset(
 PENDING_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 """Ids of the caller's calls in a thread without a session: the token, and the start of the interrupt's id."""
 
+_MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
+"""Marker that ends a question of a request without a session."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
@@ -475,10 +478,6 @@ def is_client_call(interrupt: Interrupt) -> bool:
 def _answer(result: ToolMessage) -> ClientResult:
     """Return a result of the caller's as the answer to its call."""
     return {"content": result.content, "status": result.status}
-
-
-_MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
-"""Marker that ends a question of a request without a session."""
 
 
 def open_question(state: StateSnapshot) -> Interrupt | None:

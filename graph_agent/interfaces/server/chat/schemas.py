@@ -26,6 +26,21 @@ SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)
 """Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
 
+_T = TypeVar("_T")
+AgenticLoops = Annotated[
+    int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
+]
+"""`max_agentic_loops` for one request, an extension of the chat APIs."""
+
+_SCHEMA_CHARS = 50_000
+"""Characters of an answer's schema; checking some hundred thousand takes about a second."""
+NO_CREDENTIALS = (
+    "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
+    "the server's credential_headers name, or give them in the agent file"
+)
+_MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
+"""Paths in a body where clients put fields for the agent."""
+
 
 class _FirstFault(FailFast):
     """Makes pydantic stop at the first fault of a list."""
@@ -36,9 +51,6 @@ class _FirstFault(FailFast):
         return hash(self.fail_fast)
 
 
-_T = TypeVar("_T")
-
-
 def _between_items(item: Any) -> Any:
     """Return the item; a call of Python code lets a validating thread release the GIL to the event loop."""
     return item
@@ -46,14 +58,6 @@ def _between_items(item: Any) -> Any:
 
 ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstFault()]
 """A list that is validated up to its first fault: a body can hold many, and each message takes about a kilobyte."""
-
-AgenticLoops = Annotated[
-    int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
-]
-"""`max_agentic_loops` for one request, an extension of the chat APIs."""
-
-_SCHEMA_CHARS = 50_000
-"""Characters of an answer's schema; checking some hundred thousand takes about a second."""
 
 
 def _whole_id(text: str) -> str:
@@ -139,14 +143,6 @@ def _parts(content: Any) -> int:
     if not isinstance(content, list):
         return 0
     return sum(1 + _parts(getattr(part, "content", None)) for part in content)
-
-
-NO_CREDENTIALS = (
-    "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
-    "the server's credential_headers name, or give them in the agent file"
-)
-_MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
-"""Paths in a body where clients put fields for the agent."""
 
 
 def has_credentials(data: Any) -> bool:

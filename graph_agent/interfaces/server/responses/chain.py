@@ -31,6 +31,8 @@ from graph_agent.interfaces.server.responses.records import KEYS, OPEN_STATUSES,
 from graph_agent.interfaces.server.responses.schemas import Conversation, as_items, replace_references
 from graph_agent.session.deduplicator import InputDeduplicator
 
+_POLL_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class Chains:
@@ -237,9 +239,6 @@ def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
             extra: dict[str, Any] = {"annotations": []} if item.role == "assistant" else {}
             stored["content"] = [{"type": kind, "text": item.content, **extra}]
     return stored
-
-
-_POLL_S = 0.02
 
 
 class KeyedResponse(TypedDict):

@@ -36,6 +36,19 @@ _ITEMS = ("graph_agent", "conversation_items")
 _PENDING = ("graph_agent", "conversation_pending")
 """Keys of the items that the session has not received yet."""
 
+PageLimit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
+PageOrder: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
+After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
+_ERRORS = error_responses(
+    OpenAIError,
+    {409: "A response has used the item", 503: "The server is stopping, or the database is locked"},
+    only=(400, 401, 403, 404, 408, 413, 422, 500, 507),
+)
+_ConversationId = Annotated[str, Path(pattern=SESSION_ID, description="The conversation.")]
+_ItemId = Annotated[str, Path(description="The item.")]
+
+router = APIRouter(prefix="/v1/conversations", tags=["Responses"], route_class=BodyRoute, responses=_ERRORS)
+
 
 class ConversationRecord(TypedDict):
     """One conversation; it has the id of its session."""
@@ -158,11 +171,6 @@ class Conversations:
         return f"{self._caller.name}:{id_}"
 
 
-PageLimit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
-PageOrder: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
-After: TypeAlias = Annotated[str | None, Query(description="List only the items after this one.")]
-
-
 def item_page(
     items: Sequence[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
 ) -> ItemPage:
@@ -192,17 +200,6 @@ def item_page(
         # Counted after `after`, which is not in the page.
         has_more=len(listed) > limit,
     )
-
-
-_ERRORS = error_responses(
-    OpenAIError,
-    {409: "A response has used the item", 503: "The server is stopping, or the database is locked"},
-    only=(400, 401, 403, 404, 408, 413, 422, 500, 507),
-)
-_ConversationId = Annotated[str, Path(pattern=SESSION_ID, description="The conversation.")]
-_ItemId = Annotated[str, Path(description="The item.")]
-
-router = APIRouter(prefix="/v1/conversations", tags=["Responses"], route_class=BodyRoute, responses=_ERRORS)
 
 
 class _Body(RequestObject):

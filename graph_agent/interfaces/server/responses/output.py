@@ -21,6 +21,11 @@ from graph_agent.interfaces.server.responses.ids import ItemKind, approval_id, i
 from graph_agent.interfaces.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
 from graph_agent.interfaces.server.sse import frame, progress_comment
 
+_INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
+"""How an answer ended → the reason of an incomplete response."""
+_EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
+"""Values of an item's fields at its start."""
+
 
 def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
     """Return the response to a request, without output, in the status `in_progress`.
@@ -107,10 +112,6 @@ def error_fields(problem: ProblemError) -> dict[str, Any]:
     """Return the fields of an `error` event: as published, and with the `error` object that clients raise."""
     error = openai_error(problem)["error"]
     return {"code": error["code"], "message": error["message"], "param": error["param"], "error": error}
-
-
-_INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
-"""How an answer ended → the reason of an incomplete response."""
 
 
 class ResponseDialect(ChatDialect):
@@ -481,10 +482,6 @@ def _output_text(text: str, citations: Sequence[Mapping[str, Any]] = ()) -> dict
         for each in citations
     ]
     return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
-
-
-_EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
-"""Values of an item's fields at its start."""
 
 
 def replayed_events(response: dict[str, Any]) -> Iterator[str]:

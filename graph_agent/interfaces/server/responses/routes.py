@@ -50,6 +50,15 @@ from graph_agent.interfaces.server.responses.schemas import Conversation, read_i
 from graph_agent.interfaces.server.responses.websocket import ResponsesSocket
 from graph_agent.interfaces.server.sse import EventStream
 
+_ERRORS = models.error_responses(models.OpenAIError)
+_READ_ERRORS = models.error_responses(models.OpenAIError, only=(400, 401, 403, 404, 408, 413, 500, 503))
+_COUNTED = (400, 401, 403, 404, 408, 413, 429, 500, 503)
+_COUNT_ERRORS = models.error_responses(models.OpenAIError, only=_COUNTED)
+_COMPACT_ERRORS = models.error_responses(models.OpenAIError, only=(*_COUNTED, 502))
+_ResponseId = Annotated[str, Path(description="The response.")]
+
+router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
+
 
 @dataclass(frozen=True, slots=True)
 class ResponsesEndpoint:
@@ -322,16 +331,6 @@ async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
     """Yield frames as an asynchronous stream."""
     for text in frames:
         yield text
-
-
-_ERRORS = models.error_responses(models.OpenAIError)
-_READ_ERRORS = models.error_responses(models.OpenAIError, only=(400, 401, 403, 404, 408, 413, 500, 503))
-_COUNTED = (400, 401, 403, 404, 408, 413, 429, 500, 503)
-_COUNT_ERRORS = models.error_responses(models.OpenAIError, only=_COUNTED)
-_COMPACT_ERRORS = models.error_responses(models.OpenAIError, only=(*_COUNTED, 502))
-_ResponseId = Annotated[str, Path(description="The response.")]
-
-router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
 
 
 async def records(sender: Sender, server: RequestServices) -> Records:

@@ -36,6 +36,15 @@ MetadataText = Annotated[str, Field(max_length=512)]
 Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], MetadataText], Field(max_length=16)]
 """Up to 16 pairs of a name and a text, returned unchanged."""
 
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+"""Value of `include` that asks for reasoning items with `encrypted_content`."""
+_TYPES = ("reasoning", "thinking", "redacted_thinking")
+"""Types of content blocks that hold reasoning, in the formats of the providers."""
+_OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
+"""Types of the assistant's items, except messages."""
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+"""Types of parts that are text."""
+
 
 class _Part(BaseModel):
     """An object inside the body; fields that are not declared are accepted and ignored."""
@@ -237,10 +246,6 @@ class CountInputTokens(CreateResponse):
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
-"""Value of `include` that asks for reasoning items with `encrypted_content`."""
-
-
 def check_supported(body: CreateResponse) -> None:
     """Raise `InvalidRequestError` for a field whose effect this server cannot provide, and for a contradiction."""
     if body.prompt is not None:
@@ -326,10 +331,6 @@ def _choice(body: CreateResponse) -> str | None:
             raise InvalidRequestError(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice")
 
 
-_TYPES = ("reasoning", "thinking", "redacted_thinking")
-"""Types of content blocks that hold reasoning, in the formats of the providers."""
-
-
 def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
     """Return the content blocks of a message that hold reasoning, in the provider's own format."""
     blocks = message.content if isinstance(message.content, list) else []
@@ -379,12 +380,6 @@ def _foreign(kind: str) -> ProblemError:
     return InvalidRequestError(
         f"The encrypted_content of a {kind} item is not from this server; send it as it was given.", "input"
     )
-
-
-_OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
-"""Types of the assistant's items, except messages."""
-_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-"""Types of parts that are text."""
 
 
 @dataclass(slots=True)
