@@ -22,6 +22,7 @@ _MODULES = (
     "json.js",
     "html.js",
     "markdown.js",
+    "feedback.js",
     "events.js",
     "layout.js",
     "api.js",

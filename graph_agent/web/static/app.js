@@ -257,6 +257,15 @@ class App extends Component {
     this.list();
   };
 
+  /** Rate the answer of an input; return the event, or nothing after an error. */
+  rate = async (input, rating, note) => {
+    const { id, log } = this.state;
+    let event;
+    await this.attempt(async () => ({ event } = await post(sessionPath(id, "/feedback"), { rating, note, answer: input.answer.seq })));
+    if (event && id === this.state.id) this.setState({ log: reduceAll(log, [event]) });
+    return event;
+  };
+
   /** Choose a bar; the recorded requests are read for the first one of a model. */
   pick = async (bar) => {
     const { id } = this.state;
@@ -335,7 +344,7 @@ class App extends Component {
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
         act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
-        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes}>
+        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>

@@ -1,4 +1,5 @@
 // Reduces the events of a session to its inputs, steps and calls: the same from a stream, a list and an export.
+import { takeRating } from "./feedback.js";
 import { asText, counted, textIn, words } from "./html.js";
 import { toJson } from "./json.js";
 import { GrowingText } from "./markdown.js";
@@ -206,6 +207,7 @@ export function reduce(log, event) {
     for (const part of event.parts) reduceLive(log, part);
     return log;
   }
+  if (event.type === "feedback") return takeRating(log, event);
   if (event.seq !== undefined) {
     if (isKnown(log, event)) return log;
     // Until the plan of an input is stored, its first events may come again, at other places.

@@ -1,5 +1,6 @@
 // Shows one input of the conversation: the message, the model's reasoning and calls, and the answer.
 import { attachmentsIn, Attachments, contentOf } from "./attachments.js";
+import { Feedback } from "./feedback.js";
 import { asText, Component, Fragment, html, prose, signOf, textIn, visible, wordOf, words } from "./html.js";
 import { Markdown } from "./markdown.js";
 
@@ -55,7 +56,7 @@ export class Turn extends Component {
     return isOther || this.revision !== input.revision;
   }
 
-  render({ input, chosen, runs, choose, pickCall, copy, resend }) {
+  render({ input, chosen, runs, choose, pickCall, copy, resend, rate }) {
     this.revision = input.revision;
     const thoughts = [...input.thoughts.map((one) => [one, false]), ...runs.flatMap((run) => run.thoughts.map((one) => [one, !run.ended]))];
     const after = (n) => [
@@ -75,6 +76,7 @@ export class Turn extends Component {
         ${after(n + 1)}
       </${Fragment}>`)}
       ${bubblesOf(input, runs.flatMap((run) => run.texts)).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><${Markdown} text=${text} copy=${copy} /></div>`)}
+      ${input.answer && input.done && (rate || input.ratings) && html`<${Feedback} input=${input} rate=${rate} />`}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
       ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;

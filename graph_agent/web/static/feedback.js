@@ -1,0 +1,39 @@
+// Rates an answer: a thumb of the person, with a note, and the ratings of others.
+import { Component, html, visible } from "./html.js";
+
+const SIGNS = { up: "👍", down: "👎" };
+const NAMES = { up: "Good answer", down: "Bad answer" };
+
+/** Keep a person's newest rating of an answer, which may come long after it. */
+export function takeRating(log, event) {
+  const input = log.inputs.find(({ answer }) => answer?.seq === event.answer);
+  if (input) Object.assign(input, { ratings: { ...input.ratings, [event.by]: event }, revision: input.revision + 1 });
+  return log;
+}
+
+/** The thumbs below an answer; without `rate`, the ratings only. */
+export class Feedback extends Component {
+  async give(rating, note = "") {
+    const { input, rate } = this.props;
+    const event = await rate(input, rating, note);
+    if (event) this.setState({ own: event.by, isAsking: rating === "down" && !note });
+  }
+
+  submit(event) {
+    event.preventDefault();
+    const note = event.target.elements.note.value.trim();
+    if (note) this.give("down", note);
+  }
+
+  render({ input, rate }, { own = "user", isAsking }) {
+    const ratings = Object.values(input.ratings || {});
+    const mine = input.ratings?.[own];
+    return html`<div class="feedback">
+      ${rate && Object.keys(SIGNS).map((rating) => html`<button class="quiet" aria-label=${NAMES[rating]} aria-pressed=${mine?.rating === rating}
+        onClick=${() => this.give(rating)}>${SIGNS[rating]}</button>`)}
+      ${ratings.filter((one) => one !== mine || one.note || !rate).map(({ by, rating, note }) => html`<small>${SIGNS[rating]} ${visible(by)}${note && `: ${visible(note)}`}</small>`)}
+      ${isAsking && html`<form onSubmit=${(event) => this.submit(event)}><input name="note" aria-label="What was wrong?" placeholder="What was wrong? (optional)" />
+        <button type="submit">Send</button></form>`}
+    </div>`;
+  }
+}

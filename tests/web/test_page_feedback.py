@@ -1,0 +1,57 @@
+"""The thumbs of the page, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.interfaces.server.process import Served, serving
+from tests.support.chat_client import chat
+
+pytestmark = pytest.mark.xdist_group("page")
+DONE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose agent repeats the messages."""
+    with serving(tmp_path_factory.mktemp("parrot")) as server:
+        yield server
+
+
+def test_a_person_rates_an_answer_and_says_why(page: Page, served: Served) -> None:
+    with served.http() as http:
+        chat(http, "thumbs", "one")
+    page.goto(f"{served.url}/#thumbs")
+    down = page.get_by_role("button", name="Bad answer")
+    down.click(timeout=DONE_MS)
+    page.get_by_label("What was wrong?").fill("It is Rome.")
+    page.keyboard.press("Enter")
+    expect(page.locator(".feedback small")).to_have_text("👎 user: It is Rome.", timeout=DONE_MS)
+
+    page.reload()
+
+    expect(page.locator(".feedback small")).to_have_text("👎 user: It is Rome.", timeout=DONE_MS)
+    expect(down).to_have_attribute("aria-pressed", "true")
+    events = httpx.get(f"{served.url}/memory/sessions/thumbs/events", params={"type": "feedback"}).json()["events"]
+    assert [(each["rating"], each.get("note"), each["answer"]) for each in events] == [
+        ("down", None, 3),
+        ("down", "It is Rome.", 3),
+    ]
+
+
+def test_a_rating_stays_through_the_next_input(page: Page, served: Served) -> None:
+    with served.http() as http:
+        chat(http, "kept", "one")
+        page.goto(f"{served.url}/#kept")
+        page.get_by_role("button", name="Good answer").click(timeout=DONE_MS)
+        expect(page.get_by_role("button", name="Good answer")).to_have_attribute("aria-pressed", "true")
+        chat(http, "kept", "two")
+
+    expect(page.locator(".feedback")).to_have_count(2, timeout=DONE_MS)
+    pressed = page.get_by_role("button", name="Good answer")
+    expect(pressed.first).to_have_attribute("aria-pressed", "true")
+    expect(pressed.last).to_have_attribute("aria-pressed", "false")
