@@ -320,6 +320,8 @@ async def _ask(update: PlanUpdate) -> None:
     # Counted only now, so that a failed request is no step.
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))
+    if (versions := update.deps.versions).digest != update.loop.get("versions"):
+        update.events[-1]["versions"], update.loop["versions"] = versions.as_json, versions.digest
     report_model_calls(update.loop, update.events[-1])
     update.newest_reply = planned.message
     update.loop["last_wave"] = planned.last

@@ -425,6 +425,7 @@ def _system_prompt(spec: AgentSpec, today: Today) -> str | Callable[[], str]:
         current = today() if callable(today) else today or date.today()
         return template.render(name=spec.name, description=spec.description, today=current.isoformat())
 
+    render.template = template.text  # type: ignore[attr-defined]  # the version of the prompt is that of the template
     return render
 
 

@@ -48,6 +48,8 @@ class PromptTemplate:
 
     def __init__(self, text: str, variables: frozenset[str], where: str) -> None:
         self.where = where
+        self.text = text
+        """The template, before its variables have values."""
         try:
             used = meta.find_undeclared_variables(_environment().parse(text))
         except TemplateSyntaxError as error:
@@ -83,6 +85,8 @@ class Prompts:
                 raise ConfigError(f"Unknown prompt {name!r}; {did_you_mean(name, VARIABLES)}")
             if not isinstance(text, str):
                 raise ConfigError(f"Prompt {name!r}: give a template as text, not {text!r}.")
+        self.replaced = frozenset(overrides)
+        """Names of the prompts that the agent replaces."""
         self._templates = {
             name: PromptTemplate(overrides[name], variables, f"Prompt {name!r}")
             if name in overrides
@@ -93,6 +97,10 @@ class Prompts:
     def render(self, prompt: str, **values: Any) -> str:
         """Return the text of a prompt, given a value for each of its variables in `VARIABLES`."""
         return self._templates[prompt].render(**values)
+
+    def texts(self) -> dict[str, str]:
+        """Return name of a prompt → its template."""
+        return {name: template.text for name, template in self._templates.items()}
 
 
 def read_prompt_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -64,6 +65,18 @@ def system_prompt_source(
         return content
 
     return source
+
+
+def text_of_source(given: object) -> str | None:
+    """Return a system prompt before its variables have values; None for a function that does not have it.
+
+    A function that renders a template has it as its attribute `template`.
+    """
+    content = _content(given)
+    if content is None:
+        template = getattr(given, "template", None)
+        return template if isinstance(template, str) else None
+    return content if isinstance(content, str) else json.dumps(content, sort_keys=True, default=str)
 
 
 def joined_sections(sections: Sequence[PromptContent]) -> PromptContent:

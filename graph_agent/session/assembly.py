@@ -28,7 +28,7 @@ from graph_agent.core.tools.toolbox import Toolbox
 from graph_agent.core.waves.schema import PlanningResult
 from graph_agent.models.pool import ModelPool, Resolve, require_chat_model
 from graph_agent.models.prompts import Prompts
-from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source
+from graph_agent.models.system_prompt import DEFAULT_SYSTEM_PROMPT, system_prompt_source, text_of_source
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.hook import model_node
@@ -114,6 +114,7 @@ def assemble(
         planner=models.first.planner,
         tool_calling=models.first.tool_calling,
         system_prompt=prompt,
+        system_text=text_of_source(system_prompt),
         response=response,
         plan_schema=plan_schema,
         cache=cache,

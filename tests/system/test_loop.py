@@ -24,7 +24,7 @@ ECHO_CALL = asks(("c", "echo", {"text": "x"}))
 async def events_of(graph: Any, session_id: str = "s1") -> list[dict[str, Any]]:
     """The events of a session without what differs from run to run."""
     events: list[Event] = await SessionMemory(graph).get_session_events(session_id)
-    times = {"ts", "session_id", "model_calls", "queued_s", "duration_s"}
+    times = {"ts", "session_id", "model_calls", "queued_s", "duration_s", "versions"}
     return [{key: value for key, value in event.items() if key not in times} for event in events]
 
 

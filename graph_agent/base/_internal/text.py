@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import math
@@ -251,3 +252,11 @@ def decode(text: str) -> tuple[Any] | None:
         return (to_json_safe(json.loads(text), finite=True),)
     except (ValueError, RecursionError):
         return None
+
+
+def version_of(value: Any) -> str:
+    """Return the version of a prompt or a schema: 8 hexadecimal digits of the SHA-256 of a text, or of a value's
+    JSON.
+    """
+    given = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(given.encode(errors="surrogatepass")).hexdigest()[:8]

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -26,6 +26,7 @@ from graph_agent.base.settings.config import AgentContext, LoopConfig, Planner, 
 from graph_agent.base.settings.response_format import ResponseSchema, client_schema
 from graph_agent.base.types import Call, Usage
 from graph_agent.base.usage import BUDGET_LEFT, STEPS_FOR_A_WAVE, BudgetUsage, cost_of, tighten_limits, work_s
+from graph_agent.core.execution.prompt_versions import Versions, versions_of
 from graph_agent.core.hooks.pipeline import MiddlewareNodes
 from graph_agent.core.hooks.protocol import LoopHook, sees_answers
 from graph_agent.core.runs.run import Run, run_of
@@ -87,6 +88,8 @@ class AgentDeps:
     system_prompt: PromptContent | Callable[[], PromptContent]
     """The system prompt, or a function that returns it and is called at each request, as the text may contain the date.
     Empty if there is none."""
+    system_text: str | None = None
+    """The system prompt before its variables have values; None if a function of the program returns it."""
     response: ResponseSchema | None = None
     """Format of the structured response; None for an answer in free text."""
     plan_schema: type[PlanningResult] = PlanningResult
@@ -202,6 +205,12 @@ class AgentDeps:
             self.client.offer(self.toolbox.schemas)
             self._clients.clear()
             self._instructions.clear()
+            self.__dict__.pop("versions", None)
+
+    @cached_property
+    def versions(self) -> Versions:
+        """The versions of the prompts and of the offered tools."""
+        return versions_of(self.system_text, self.prompts, self.toolbox.schemas)
 
     def may_answer_while_planning(self, settings: LoopConfig) -> bool:
         """Whether a planning reply without calls may be the answer: unless `finalize` is `compose`, or if there are no

@@ -113,6 +113,16 @@ class PlannedCall(TypedDict):
     """`plan_id` of each call of the same plan whose result it waits for; absent if there are none."""
 
 
+class VersionsOfPlan(TypedDict):
+    """Versions of prompts and tools: the first 8 hexadecimal digits of a SHA-256."""
+
+    prompts: dict[str, str]
+    """Name of a prompt → version of its text before variables: `system`, those that the agent replaces, and `built-in`
+    for all others. Without `system` if a function of the program returns it."""
+    tools: dict[str, str]
+    """Name of a tool → version of its schema."""
+
+
 class PlanEvent(_Event):
     """The model planned a step."""
 
@@ -134,6 +144,8 @@ class PlanEvent(_Event):
     structured planning."""
     cached: NotRequired[Literal[True]]
     """The plan comes from the cache; absent if the model made it."""
+    versions: NotRequired[VersionsOfPlan]
+    """The prompts and tools that the model planned with; in the first plan of an input, and when they have changed."""
 
 
 class _Start(_Event):

@@ -141,6 +141,8 @@ class Position(TypedDict):
     """Id of the newest user message whose event is stored; empty before the first."""
     outcome: LoopOutcome | None
     """Why and how planning ended; None during planning."""
+    versions: NotRequired[str]
+    """Digest of the versions of prompts and tools in the input's newest `plan` event that has them; absent before."""
     events_before: NotRequired[int]
     """Number of stored events when the newest plan began, by which readers number the events of a running step."""
     waiting: list[Call]

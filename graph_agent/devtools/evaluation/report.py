@@ -116,6 +116,15 @@ class Comparison:
         pairs = [(one.passed == len(one.trials), other.passed == len(other.trials)) for one, other in self._cases()]
         return pairs.count((True, False)), pairs.count((False, True))
 
+    @property
+    def changed_versions(self) -> dict[str, list[str]]:
+        """The names of the prompts and of the tools whose versions differ: `{"prompts": […], "tools": […]}`."""
+        one, other = _versions(self.first), _versions(self.second)
+        return {
+            kind: sorted(name for name in {*one[kind], *other[kind]} if one[kind].get(name) != other[kind].get(name))
+            for kind in ("prompts", "tools")
+        }
+
     def divergences(self) -> Iterator[tuple[str, CallDifference | None]]:
         """Yield the name of each case, and where the calls of the first trials begin to differ; None if they do not."""
         for one, other in self._cases():
@@ -185,6 +194,7 @@ class Report:
                 "only_first_passed": only_first,
                 "only_second_passed": only_second,
                 "p": round(mcnemar(only_first, only_second), 6),
+                "versions": comparison.changed_versions,
                 "diverges": {
                     name: difference.as_json() if difference is not None else None
                     for name, difference in comparison.divergences()
@@ -254,6 +264,9 @@ def _compared(comparison: Comparison) -> Iterator[str]:
     for name, difference in comparison.differences.items():
         form = {"passed": "+.1%", "tokens": "+,.0f", "cost": "+.4f"}.get(name, "+.2f")
         yield f"  {name:<8} {difference.text(form)}"
+    for kind, names in comparison.changed_versions.items():
+        if names:
+            yield f"  {kind} that differ: {', '.join(names)}"
     only_first, only_second = comparison.changed
     alone = f"passed by the first alone: {only_first}, by the second alone: {only_second}"
     yield f"  {alone} (exact McNemar test: p = {mcnemar(only_first, only_second):.3f})"
@@ -262,6 +275,13 @@ def _compared(comparison: Comparison) -> Iterator[str]:
         if place is not None:
             yield f"  {name} diverges at {place}"
     yield f"  cases with the same calls: {[*places.values()].count(None)} of {len(places)}"
+
+
+def _versions(agent: AgentSummary) -> Mapping[str, Mapping[str, str]]:
+    """Return the versions of the prompts and tools that an agent first planned with; empty if it made no plan."""
+    trials = (trial for case in agent.cases for trial in case.trials)
+    events: Iterator[Any] = (entry for trial in trials for result in trial.results for entry in result.events)
+    return next((entry["versions"] for entry in events if "versions" in entry), {"prompts": {}, "tools": {}})
 
 
 def _agent_object(agent: AgentSummary) -> dict[str, Any]:

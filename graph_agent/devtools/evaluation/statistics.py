@@ -14,6 +14,7 @@ from math import comb, hypot, sqrt
 from statistics import NormalDist, fmean, stdev, variance
 from typing import Any
 
+from graph_agent.base._internal.text import version_of
 from graph_agent.session.trace import inputs_of, spans_of
 
 CONFIDENCE = 0.95
@@ -212,9 +213,16 @@ def ratings_of(events: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:
     """Return the value of a field in the first event that has it, as text; `(none)` if there is none.
 
-    The field `model` is the model of the first recorded model call.
+    The field `model` is the model of the first recorded model call. `prompts` and `tools` stand for the versions of all
+    prompts and tools of a plan, `prompts.NAME` and `tools.NAME` for that of one.
     """
+    kind, _, name = field.partition(".")
     for entry in events:
+        if kind in ("prompts", "tools"):
+            if "versions" in entry:
+                found = entry["versions"][kind]
+                return str(found.get(name, _ABSENT)) if name else version_of(found)
+            continue
         if field == "model" and entry.get("model_calls"):
             return str(entry["model_calls"][0]["model"])
         if field in entry:

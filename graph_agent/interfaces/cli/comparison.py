@@ -35,7 +35,10 @@ def report(
         typer.Option("--since", formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="Only inputs from this time on, in UTC."),
     ] = None,
     by: Annotated[
-        str, typer.Option("--by", help="The field to group by: planner, model, or another field of events.")
+        str,
+        typer.Option(
+            "--by", help="The field to group by: planner, model, prompts, tools, prompts.NAME, or another of events."
+        ),
     ] = "planner",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per group.")] = False,
 ) -> None:

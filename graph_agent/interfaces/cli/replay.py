@@ -144,7 +144,7 @@ def replay(
         _changed(spec, model, prompt, keys or []),
         today.date() if today else None,
         model is not None,
-        prompt is not None,
+        _version(prompt),
         _tools(spec, tools or []),
         None if answers is None else "exact" if answers == "exact" else "ignore",
         keep_going,
@@ -165,8 +165,8 @@ class _Change:
     """The agent's current date; None for the local date on which the recorded input began."""
     has_new_model: bool
     """Whether `--model` names a model that replies in place of the recorded replies."""
-    ignores_prompt: bool
-    """Whether a difference of the system prompt is none, because `--prompt` replaces it."""
+    prompt_version: str
+    """Version of the system prompt of `--prompt`, with which a difference of the prompt is none; empty without one."""
     tools: dict[str, BaseTool]
     """Name → tool that runs in place of the recorded results."""
     answers: Literal["exact", "ignore"] | None
@@ -203,6 +203,17 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
     is_template = prompt.suffix in (".yaml", ".yml")
     text = str(prompt.resolve()) if is_template else prompt.read_text(encoding="utf-8")
     return spec.model_copy(update={"system_prompt": text})
+
+
+def _version(prompt: Path | None) -> str:
+    """Return the version of a prompt's file, which exists, as `plan` events have it; empty for None."""
+    from graph_agent.base._internal.text import version_of
+    from graph_agent.base._internal.yaml_files import parse_yaml
+
+    if prompt is None:
+        return ""
+    text = prompt.read_text(encoding="utf-8")
+    return version_of(parse_yaml(text, str(prompt))["template"] if prompt.suffix in (".yaml", ".yml") else text)
 
 
 def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
@@ -262,7 +273,7 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
                 model=graph.builder.model if change.has_new_model else None,
                 tools=change.tools,
                 answers=change.answers,
-                ignore_prompt=change.ignores_prompt,
+                ignore_prompt=bool(change.prompt_version),
                 keep_going=change.keep_going,
             )
         )
@@ -295,8 +306,13 @@ async def _replay_one(
         outcome = await replayer.replay(recording, number=number, from_step=from_step)
     if as_json:
         typer.echo(json.dumps(outcome.as_json()))
-    else:
-        _print_one(outcome)
+        return 0 if outcome.is_equal else 1
+    if change.prompt_version:
+        plans = (entry for each in recording.inputs for entry in each.events if "versions" in entry)
+        recorded = next((plan["versions"]["prompts"].get("system") for plan in plans), None) or "unknown"
+        line = f"The system prompt has version {change.prompt_version}; recorded: {recorded}"
+        Terminal(stderr=True).print(line, style="dim")
+    _print_one(outcome)
     return 0 if outcome.is_equal else 1
 
 
