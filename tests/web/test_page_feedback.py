@@ -22,7 +22,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
-def test_a_person_rates_an_answer_and_says_why(page: Page, served: Served) -> None:
+def test_a_person_rates_an_answer_and_explains_it(page: Page, served: Served) -> None:
     with served.http() as http:
         chat(http, "thumbs", "one")
     page.goto(f"{served.url}/#thumbs")
