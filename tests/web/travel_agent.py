@@ -107,7 +107,7 @@ class TravelModel(BaseChatModel):
         await asyncio.sleep(2 * _pace())
         if "!late" in str(messages[-1].content):
             await wait_for.ainvoke({"file": str(messages[-1].content).partition("!late ")[2]})
-        if "!think" in str(messages[-1].content):
+        if re.search("!think|trip", str(messages[-1].content)):
             for thought in ("I **weigh** the ", "routes."):
                 yield ChatGenerationChunk(
                     message=AIMessageChunk(content="", additional_kwargs={"reasoning_content": thought})
@@ -171,8 +171,9 @@ def _trip(waves: int) -> AIMessage:
     if waves == 2:
         return _calls(("book", {"item": "NA 112"}), ("book", {"item": "Fjord House"}), text="Shall I book both?")
     return AIMessage(
-        "Your trip is ready. Flight NA 112 leaves Oslo at 9:40, and Fjord House has a room for two nights. "
-        "Take an umbrella; the guide suggests the walk up Fløyen."
+        "Your trip is ready.\n\n| Part | When | Price |\n|:--|:--|--:|\n| Flight `NA 112` | 9:40 from Oslo | 189 |\n"
+        "| Fjord House | two nights | 280 |\n\n- **Take an umbrella**: it rains in Bergen.\n"
+        "- The guide suggests the walk up *Fløyen*.\n"
     )
 
 

@@ -1,16 +1,11 @@
 // Draws the time axis of one input: only the bars in view are nodes of the document.
 import { Component, counted, duration, html, signOf, wordOf, words } from "./html.js";
-import { LANE, layout } from "./layout.js";
+import { LANE, layout, nameOf } from "./layout.js";
 import { activeNode } from "./events.js";
 
 const MARGIN = 300;
 const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻" };
 const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
-
-function nameOf(bar) {
-  if (bar.call) return bar.call.name.replace(/^delegate_to_/, "→ ");
-  return bar.open ? "working" : bar.model?.record.purpose === "plan" ? "model" : bar.model?.record.purpose || "model";
-}
 
 function labelOf(bar) {
   const ms = duration(bar.to - bar.from);
@@ -23,7 +18,7 @@ class Bar extends Component {
     const old = this.props.bar;
     const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "room"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
+    return ["x", "y", "width", "room", "edge"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
   }
 
   render({ bar, selected, focusable, pick }) {
@@ -34,9 +29,11 @@ class Bar extends Component {
     const text = `${nameOf(bar)} ${duration(bar.to - bar.from)}${tokens > 0 ? ` · ${tokens} tok` : ""}`;
     // Beside the bar, if it is longer than the bar and there is room.
     const length = text.length * 6.2 + 24;
-    const outside = length > bar.width && bar.width < 90 && bar.room - bar.width > 60;
-    const fits = length <= (outside ? bar.room - bar.width : bar.width);
-    const place = outside ? `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px` : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
+    const isLeft = bar.edge < bar.x;
+    const outside = !isLeft && length > bar.width && bar.width < 90;
+    const fits = !isLeft && length <= (outside ? bar.room - bar.width : bar.width);
+    const beside = isLeft ? `left:auto;right:${bar.width + 3}px` : `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px`;
+    const place = isLeft || outside ? beside : `left:5px;max-width:${Math.max(0, bar.width - 8)}px`;
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
       title=${label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>

@@ -5,6 +5,24 @@ const HEAD = 40;
 const NARROWEST = 144;
 const GAP = 10;
 
+// A bar that is wide has a part of its name at least.
+const WIDE = 90;
+
+/** Return the name of a bar. */
+export function nameOf(bar) {
+  if (bar.call) return bar.call.name.replace(/^delegate_to_/, "→ ");
+  return bar.open ? "working" : bar.model?.record.purpose === "plan" ? "model" : bar.model?.record.purpose || "model";
+}
+
+/** Return from where to where a bar and its name reach, in pixels; a name stands beside a bar that is too short for it. */
+function extentOf(bar, at, end) {
+  const x = at(bar.from);
+  const right = x + Math.max(6, at(bar.to) - x);
+  const length = nameOf(bar).length * 6.8 + 30;
+  if (right - x >= Math.min(length, WIDE)) return [x, right];
+  return right + length <= end ? [x, right + length] : [x - length, right];
+}
+
 const lengthOf = (waits) => waits.reduce((sum, [from, to]) => sum + to - from, 0);
 
 /** Return the intervals of a step in which it only waited for a person, joined. */
@@ -32,32 +50,37 @@ function scaleOf(begin, end, waits) {
   };
 }
 
-/** Return the bars of a step's calls in rows, those of a delegation's own calls below it. */
-function rowsOf(calls, end, depth) {
+// A delegation's own calls stand below it; `extent` returns from where to where a bar reaches.
+/** Return the bars of a step's calls in rows, in which no bar covers the name of another. */
+function rowsOf(calls, end, depth, extent) {
   const bars = [];
-  const free = [];
+  const taken = [];
   for (const call of calls) {
     const from = call.start ?? call.waits[0]?.from ?? call.step.planned;
     const to = call.end ?? (call.state === "planned" ? from : end);
     const bar = { call, kind: call.kind, from, to, row: 0, depth };
-    const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1) : [];
+    const inner = call.nested && depth < 4 ? nestedBars(call.nested, depth + 1, extent) : [];
     const height = 1 + inner.reduce((most, one) => Math.max(most, one.row + 1), 0);
+    const extents = [bar, ...inner].map(extent);
+    const left = Math.min(...extents.map(([start]) => start));
+    const right = Math.max(...extents.map(([, last]) => last));
+    const isTaken = (at) => taken[at]?.some(([start, last]) => start < right && left < last);
     let row = 0;
-    while (Array.from({ length: height }, (_, n) => free[row + n] ?? -Infinity).some((until) => until > from)) row += 1;
-    for (let n = 0; n < height; n += 1) free[row + n] = Math.max(to, from + 0.001);
+    while (Array.from({ length: height }, (_, n) => row + n).some(isTaken)) row += 1;
+    for (let n = 0; n < height; n += 1) (taken[row + n] ??= []).push([left, right]);
     bar.row = row;
     bars.push(bar, ...inner.map((one) => ({ ...one, row: one.row + row + 1 })));
   }
   return bars;
 }
 
-function nestedBars(log, depth) {
+function nestedBars(log, depth, extent) {
   const bars = [];
   let rows = 0;
   for (const input of log.inputs) {
     for (const step of input.steps) {
       bars.push(...modelBars(step, 0, depth));
-      for (const bar of rowsOf(step.calls, step.end, depth)) {
+      for (const bar of rowsOf(step.calls, step.end, depth, extent)) {
         bars.push({ ...bar, row: bar.row + 1 });
         rows = Math.max(rows, bar.row + 1);
       }
@@ -99,12 +122,13 @@ export function layout(input, viewport, zoom, now) {
     return Math.max(end - begin - waited, 0.001) * (waited ? 2 : 1);
   });
   const total = lengths.reduce((sum, one) => sum + one, 0) || 1;
-  const spare = Math.max(0, viewport - 16 - steps.length * (NARROWEST + GAP)) * zoom + (zoom - 1) * viewport;
+  const spare = Math.max(0, viewport - 32 - steps.length * (NARROWEST + GAP)) * zoom + (zoom - 1) * viewport;
   const columns = [];
   const bars = [];
   const lines = [];
   const places = new Map();
-  let x = 8;
+  // A name may reach to the left of the first column.
+  let x = 24;
   let rows = 1;
   steps.forEach(({ step, begin, end }, n) => {
     const width = NARROWEST + (spare * lengths[n]) / total;
@@ -114,12 +138,13 @@ export function layout(input, viewport, zoom, now) {
     column.waits = waits[n].map(([from, to]) => ({ x: at(from), width: Math.max(3, at(to) - at(from)), ms: to - from }));
     columns.push(column);
     const placed = step
-      ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0)]
+      ? [...modelBars(step, -1, 0), ...rowsOf(step.calls, end, 0, (bar) => extentOf(bar, at, x + width))]
       : [{ step: { number: "next", input, calls: [], models: [] }, kind: "model", from: begin, to: end, row: -1, depth: 0, open: true }];
     for (const bar of placed) {
       const left = at(bar.from);
       const y = HEAD + (bar.row + 1) * LANE;
-      const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), column });
+      const [edge] = extentOf(bar, at, x + width);
+      const box = keyed({ ...bar, x: left, y, width: Math.max(6, at(bar.to) - left), column, edge });
       bars.push(box);
       rows = Math.max(rows, bar.row + 2);
       if (bar.call && !bar.depth) places.set(bar.call, box);
@@ -136,7 +161,7 @@ export function layout(input, viewport, zoom, now) {
   const byRow = [...bars].sort((left, right) => left.y - right.y || left.x - right.x);
   byRow.forEach((bar, n) => {
     const next = byRow[n + 1];
-    bar.room = Math.max(bar.width, Math.min(next?.y === bar.y ? next.x : x, bar.column.x + bar.column.width) - bar.x - 4);
+    bar.room = Math.max(bar.width, Math.min(next?.y === bar.y ? next.edge : x, bar.column.x + bar.column.width) - bar.x - 4);
   });
   const marks = input.notes.map((note, n) => {
     const column = columns.find((one) => note.time <= one.end) || columns.at(-1);

@@ -1,0 +1,46 @@
+"""The time axis shows the names of bars that are too short for them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from graph_agent.web.page import exported_page
+
+pytestmark = pytest.mark.xdist_group("page")
+LABELS = """
+    bars => bars.filter(bar => bar.offsetWidth < 90).map(bar => {
+      const label = bar.querySelector(".label");
+      return [bar.ariaLabel.split(",")[0], label.clientWidth > 20 && label.scrollWidth <= label.clientWidth + 1];
+    })
+"""
+"""Return the names of short bars, and whether each is shown whole."""
+
+
+def test_short_bars_show_their_names(page: Page, tmp_path: Path) -> None:
+    calls = [{"id": f"c{n}", "name": f"tool_{n}"} for n in range(6)]
+
+    def event(type_: str, seq: int, at_s: float, **fields: Any) -> dict[str, Any]:
+        """An event at a time after the first one."""
+        ts = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+        return {"type": type_, "seq": seq, "step": 1, "ts": ts.isoformat(timespec="microseconds"), **fields}
+
+    plan = {"status": "continue", "action": "work", "reasoning": "", "calls": calls}
+    ran = {"status": "success", "content": "", "truncated": False}
+    events = [
+        event("user_message", 0, 0, content="go"),
+        event("plan", 1, 0.1, **plan),
+        *[event("tool_call", 2 + n, 0.1 + n, **call, arguments={}) for n, call in enumerate(calls)],
+        *[event("tool_result", 8 + n, 0.11 + n, **call, **ran) for n, call in enumerate(calls[:-1])],
+        event("tool_result", 13, 60, **calls[-1], **ran),
+    ]
+    (tmp_path / "session.html").write_text(exported_page("s1", events, "agent"))
+    page.goto((tmp_path / "session.html").as_uri())
+    page.locator(".bar.tool").last.wait_for()
+
+    # All begin within a tenth of the width, and the last one lasts to its end.
+    assert page.locator(".bar.tool").evaluate_all(LABELS) == [[f"tool_{n}", True] for n in range(5)]
