@@ -147,7 +147,7 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
     if found := re.match(r"!until \S+ (.*)", asked, re.DOTALL):
         return AIMessage(found[1])
     if not isinstance(messages[at].content, str):
-        return AIMessage(f"You sent: {', '.join(block['type'] for block in messages[at].content)}")
+        return AIMessage(f"You sent: {', '.join(block['type'] for block in messages[at].content_blocks)}")
     if "trip" in asked:
         return _trip(waves)
     return AIMessage(f"You said: {asked}")
