@@ -81,8 +81,7 @@ class _TimedCall(TypedDict):
     """Seconds that the call waited for a free slot and the effect ledger (the table of calls that may write), on the
     monotonic clock, from the start of its task; absent if it did not run in this run of the graph."""
     duration_s: NotRequired[float]
-    """Seconds that the call ran, retries included, on the monotonic clock; it ended just before `ts`. Absent with
-    `queued_s`."""
+    """Seconds that the call ran, retries included, on the monotonic clock, up to just before `ts`; else absent."""
     waited_s: NotRequired[float]
     """Wall-clock seconds from the call's last event before it ran, which is its start or its question to a person, to
     that run, if a person has answered in between. Absent if the call asked no person."""
@@ -140,8 +139,7 @@ class PlanEvent(_Event):
     reruns: NotRequired[int]
     """Number of model reruns by hooks for this plan; absent if there were none."""
     planner: NotRequired[Literal["wave", "dag"]]
-    """How the session plans: `wave` for one parallel batch a plan, `dag` if calls may wait for others. Only with
-    structured planning."""
+    """`wave`: one parallel batch a plan; `dag`: calls may wait for others. Only with structured planning."""
     cached: NotRequired[Literal[True]]
     """The plan comes from the cache; absent if the model made it."""
     versions: NotRequired[VersionsOfPlan]
@@ -246,8 +244,7 @@ class RecallEvent(_Event):
 
     type: Literal["recall"]
     facts: list[str]
-    """Ids of the facts, the best first. The texts stand in the memory alone, where the user can edit and forget
-    them."""
+    """Ids of the facts, the best first. The texts stand in the memory alone, so that forgetting removes them."""
 
 
 class SteeringEvent(_Event):
@@ -400,8 +397,7 @@ class ModelRequestEvent(_Event):
     options: NotRequired[dict[str, Any]]
     """Other options of the call; absent if they are those of the request before."""
     learned: NotRequired[dict[str, Any]]
-    """Fields of `WireRules` (what the endpoint accepts) that differ from the known ones, because it refused other
-    requests."""
+    """Fields of `WireRules` (what the endpoint accepts) that this request taught, because others were refused."""
     reasoning: NotRequired[str]
     """The reasoning of the reply; absent if the provider shows none."""
     parts: dict[str, Any]
@@ -538,8 +534,7 @@ Event: TypeAlias = (
 
 
 def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
-    """Return a new event of a type of `Event`, and report it to this process's observer; step 0 is before the first
-    plan."""
+    """Return a new event, and report it to this process's observer; step 0 is before the first plan."""
     made = {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
     # Observers see each event when it happens; a checkpoint has it at the end of the superstep.
     if telemetry.observer is not None:
@@ -561,8 +556,7 @@ def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]])
 
 
 def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int = 0) -> list[Event]:
-    """Return stored events with ``seq`` and ``session_id`` added; `first` is the index of the first one in the
-    history."""
+    """Return stored events with ``seq`` and ``session_id`` added; `first` is the index of the first one."""
     return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored, first)]
 
 
@@ -571,14 +565,12 @@ _SOURCES = ("delegation", "middleware")
 
 
 def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
-    """Return the `approval_request` event of calls that wait for a person; `source` has `delegate` and `delegation`, or
-    `middleware`, if they ask (see `_Approval`), and is empty for the agent's own policy."""
+    """Return the `approval_request` event of calls that wait; `source` has the fields of `_Approval` that it needs."""
     return event("approval_request", step, calls=list(calls), **source)
 
 
 def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
-    """Return the `approval_decision` event of a decision; `waited_s` counts from `asked_at`, the request's `ts`, if
-    set."""
+    """Return the `approval_decision` event of a decision; with `asked_at`, the request's `ts`, it has `waited_s`."""
     call = decided.call
     fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
     if decided.type == "edit":
