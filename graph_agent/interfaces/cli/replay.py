@@ -206,7 +206,7 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
 
 
 def _version(prompt: Path | None) -> str:
-    """Return the version of a prompt's file, which exists, as `plan` events have it; empty for None."""
+    """Return the version of a prompt's file, which exists, as `plan` events have it; an empty text without a file."""
     from graph_agent.base._internal.text import version_of
     from graph_agent.base._internal.yaml_files import parse_yaml
 
