@@ -201,7 +201,7 @@ async def check_servers(spec: AgentSpec) -> list[CheckResult]:
 
 async def _server(name: str, spec: AgentSpec) -> CheckResult:
     """Return the result for one MCP server: the number of its tools and the time, or a problem."""
-    from graph_agent.agent_file.factory import mcp_connections
+    from graph_agent.agent_file.mcp_connections import mcp_connections
     from graph_agent.integrations.mcp.manager import open_mcp_tools
 
     fix = f"Check mcp_servers.{name} in the agent file: its command or URL, and what the server prints when it starts."

@@ -26,7 +26,6 @@ from langchain_core.callbacks import (
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
-from langgraph._internal._constants import NULL_TASK_ID
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_stream_writer
@@ -560,43 +559,6 @@ def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]
     """Return namespace and id of the checkpoint from which a node runs; None as the id without checkpoints."""
     namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
     return namespace, configurable.get("checkpoint_map", {}).get(namespace)
-
-
-_PENDING_INDEX = "_graph_agent_pending_index"
-"""Attribute of a run's loop: the list of its pending writes, and at least the ids of all their tasks."""
-
-
-def index_pending_writes() -> None:
-    """Patch LangGraph, once per process, to store a task's writes without searching all writes of the superstep.
-
-    LangGraph searches once for each task, so that the cost of a parallel batch grows with the square of its calls. With
-    the patch, older writes are hidden from it if an index shows that none belongs to the task. Decision 13 in the
-    documentation proposes the change upstream.
-    """
-    loop_class = import_module("langgraph.pregel._loop").AsyncPregelLoop
-    original = loop_class.put_writes
-    if hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = False) -> None:
-        pending: list[Any] = self.checkpoint_pending_writes
-        indexed, ids = getattr(self, _PENDING_INDEX, (None, set[str]()))
-        if indexed is not pending:
-            ids = {write[0] for write in pending}
-            setattr(self, _PENDING_INDEX, (pending, ids))
-        if task_id == NULL_TASK_ID or task_id in ids:
-            original(self, task_id, writes, cached=cached)
-            return
-        self.checkpoint_pending_writes = []
-        try:
-            original(self, task_id, writes, cached=cached)
-        finally:
-            pending.extend(self.checkpoint_pending_writes)
-            self.checkpoint_pending_writes = pending
-        ids.add(task_id)
-
-    loop_class.put_writes = put_writes
 
 
 _ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")

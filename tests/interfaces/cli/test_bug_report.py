@@ -17,7 +17,7 @@ from graph_agent.persistence import open_saver
 from tests.support.cli import run_cli
 
 # Of every form: with the form of a key and without, in upper case, with special characters, as a sentence.
-ENVIRONMENT = {
+ENVIRONMENT: dict[str, Any] = {
     "OPENAI_API_KEY": "sk-proj-4f9a8b7c6d5e",
     "MY_KEY": "plain+value/99",
     "PLAIN": "correct horse battery",
@@ -62,7 +62,7 @@ class _Failing(ScriptedChatModel):
 async def _failed_session(folder: Path) -> None:
     async with open_saver("sqlite:///guide.db", folder) as saver:
         config = LoopConfig(model_retries=0)
-        await Session(create_graph_agent(_Failing([]), config=config, checkpointer=saver), "ana@example.com").run("hi")
+        await Session(create_graph_agent(_Failing(responses=[]), config=config, checkpointer=saver), "ana@example.com").run("hi")
 
 
 def test_a_report_has_versions_settings_rules_and_errors_and_no_secret(tmp_path: Path) -> None:

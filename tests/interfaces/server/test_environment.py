@@ -12,7 +12,7 @@ import yaml
 
 from graph_agent import LoopConfig
 from graph_agent.agent_file.credentials import loop_variable_of
-from graph_agent.agent_file.factory import mcp_connections
+from graph_agent.agent_file.mcp_connections import mcp_connections
 from graph_agent.errors import ConfigError
 from graph_agent.interfaces.cli.serving import a2a, serve
 from graph_agent.interfaces.server.settings import settings_from, unknown_variables, variable_of

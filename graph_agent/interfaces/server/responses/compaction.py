@@ -20,10 +20,11 @@ from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import Services
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError, problem_of_run
 from graph_agent.interfaces.server.responses.chain import Chains, items_of, messages_of
+from graph_agent.interfaces.server.responses.encrypted_content import encoded_summary
 from graph_agent.interfaces.server.responses.ids import item_id, record_token, response_id
 from graph_agent.interfaces.server.responses.output import response_usage as response_usage_of
 from graph_agent.interfaces.server.responses.records import Records
-from graph_agent.interfaces.server.responses.schemas import CompactResponse, encoded_summary, read_items
+from graph_agent.interfaces.server.responses.schemas import CompactResponse, read_items
 from graph_agent.session.conversation import NoSummaryError, estimate_request, summarize_conversation
 
 

@@ -17,8 +17,9 @@ from graph_agent.interfaces.server.chat.handler import ChatDialect, status_field
 from graph_agent.interfaces.server.chat.outcomes import ChatOutcome
 from graph_agent.interfaces.server.error_responses import openai_error
 from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.interfaces.server.responses.encrypted_content import encoded, reasoning_blocks
 from graph_agent.interfaces.server.responses.ids import ItemKind, approval_id, item_id, response_id
-from graph_agent.interfaces.server.responses.schemas import CreateResponse, FunctionTool, encoded, reasoning_blocks
+from graph_agent.interfaces.server.responses.schemas import CreateResponse, FunctionTool
 from graph_agent.interfaces.server.sse import frame, progress_comment
 
 _INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}

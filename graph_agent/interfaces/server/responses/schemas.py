@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -12,8 +9,7 @@ from typing import Annotated, Any, Literal
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from graph_agent.base._internal.text import text_of, to_json_safe
-from graph_agent.base.history_notes import summary_note
+from graph_agent.base._internal.text import text_of
 from graph_agent.base.settings.config import ReasoningEffort
 from graph_agent.interfaces.server.chat import schemas
 from graph_agent.interfaces.server.chat.content_blocks import (
@@ -31,6 +27,7 @@ from graph_agent.interfaces.server.chat.function_tools import (
 )
 from graph_agent.interfaces.server.chat.schemas import check_arguments
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
+from graph_agent.interfaces.server.responses.encrypted_content import blocks_of, compaction_note
 
 MetadataText = Annotated[str, Field(max_length=512)]
 Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], MetadataText], Field(max_length=16)]
@@ -38,8 +35,6 @@ Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], MetadataText], F
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 """Value of `include` that asks for reasoning items with `encrypted_content`."""
-_TYPES = ("reasoning", "thinking", "redacted_thinking")
-"""Types of content blocks that hold reasoning, in the formats of the providers."""
 _OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
 """Types of the assistant's items, except messages."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -329,57 +324,6 @@ def _choice(body: CreateResponse) -> str | None:
             return "any" if choice.mode == "required" else None
         case _:
             raise InvalidRequestError(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice")
-
-
-def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
-    """Return the content blocks of a message that hold reasoning, in the provider's own format."""
-    blocks = message.content if isinstance(message.content, list) else []
-    return [block for block in blocks if isinstance(block, dict) and block.get("type") in _TYPES]
-
-
-def encoded(value: Any) -> str:
-    """Return a JSON value as the opaque text of an item's `encrypted_content`: base64, not encrypted."""
-    return base64.urlsafe_b64encode(json.dumps(to_json_safe(value)).encode()).decode()
-
-
-def _decoded(content: str) -> Any:
-    """Return the JSON value in a text that `encoded` made; None for another text."""
-    try:
-        return to_json_safe(json.loads(base64.urlsafe_b64decode(content.encode())))
-    except (binascii.Error, ValueError, RecursionError):
-        return None
-
-
-def blocks_of(content: str | None) -> list[dict[str, Any]]:
-    """Return the reasoning blocks in a reasoning item's `encrypted_content`; `InvalidRequestError` if it is foreign."""
-    if not content:
-        return []
-    blocks = _decoded(content)
-    if not isinstance(blocks, list) or not all(
-        isinstance(each, dict) and each.get("type") in _TYPES for each in blocks
-    ):
-        raise _foreign("reasoning")
-    return blocks
-
-
-def encoded_summary(text: str) -> str:
-    """Return the `encrypted_content` of a compaction item, the item that replaces older items by a summary."""
-    return encoded({"summary": text})
-
-
-def compaction_note(content: str | None) -> HumanMessage:
-    """Return the summary in an item's `encrypted_content` as a message; `InvalidRequestError` if it is foreign."""
-    found = _decoded(content or "")
-    if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
-        raise _foreign("compaction")
-    return summary_note(found["summary"])
-
-
-def _foreign(kind: str) -> ProblemError:
-    """Return the error for an item of this kind whose `encrypted_content` is from another server."""
-    return InvalidRequestError(
-        f"The encrypted_content of a {kind} item is not from this server; send it as it was given.", "input"
-    )
 
 
 @dataclass(slots=True)
