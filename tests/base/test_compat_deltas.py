@@ -6,8 +6,7 @@ import pytest
 from langgraph._internal._constants import NULL_TASK_ID, RESUME
 from langgraph.channels import DeltaChannel
 
-from graph_agent.base._compat import checkpoints
-from graph_agent.base._compat.checkpoints import index_pending_writes
+from graph_agent.base._compat import checkpoints, index_pending_writes
 from graph_agent.persistence import strict_serializer
 
 

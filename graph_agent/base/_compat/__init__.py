@@ -26,6 +26,7 @@ from langchain_core.callbacks import (
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langgraph._internal._constants import NULL_TASK_ID
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_stream_writer
@@ -270,46 +271,6 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
 def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
     """Whether an OpenAI chat model would send a request with these keyword arguments to `/v1/responses`."""
     return bool(model._use_responses_api(options))
-
-
-def without_boto_retries(client: Any, on_response: Callable[[Any], None]) -> Any:
-    """Return a copy of a boto3 client that sends each request once; it shares the original's connections.
-
-    `on_response` receives each response, in the thread of its request, before the body of a streamed one is read.
-    """
-    emitter = copy.copy(client._endpoint._event_emitter)
-    service = client.meta.service_model.service_id.hyphenize()
-    emitter.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
-    emitter.register(f"after-call.{service}", lambda http_response, **_: on_response(http_response))
-    once = _changed(client._endpoint, _event_emitter=emitter)
-    return _changed(client, _endpoint=once, meta=_changed(client.meta, events=emitter))
-
-
-def without_watsonx_retries(model: Any) -> Any:
-    """Return a copy of IBM's `ModelInference` that sends each request once; it shares the original's connections."""
-    client = model._client
-    once: dict[str, Any] = {}
-    for name in ("_httpx_client", "_async_httpx_client"):
-        http = getattr(client, name, None)
-        # Its transport has retries of its own; one that the user gave may have none.
-        if hasattr(transport := getattr(http, "_transport", None), "retries"):
-            once[name] = _changed(http, _transport=_changed(transport, retries=0))
-    return type(model)(
-        model_id=model.model_id,
-        deployment_id=model.deployment_id,
-        params=model.params,
-        api_client=_changed(client, **once),
-        validate=False,
-        max_retries=0,
-    )
-
-
-def _changed(instance: Any, **attributes: Any) -> Any:
-    """Return a shallow copy of an object with some attributes replaced."""
-    # Not `copy.copy`: a client of boto3 looks up unknown attributes before it has any.
-    other = object.__new__(type(instance))
-    vars(other).update({**vars(instance), **attributes})
-    return other
 
 
 def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
@@ -559,6 +520,43 @@ def parent_checkpoint(configurable: Mapping[str, Any]) -> tuple[str, str | None]
     """Return namespace and id of the checkpoint from which a node runs; None as the id without checkpoints."""
     namespace = str(configurable.get("checkpoint_ns", "")).rpartition("|")[0]
     return namespace, configurable.get("checkpoint_map", {}).get(namespace)
+
+
+_PENDING_INDEX = "_graph_agent_pending_index"
+"""Attribute of a run's loop: the list of its pending writes, and at least the ids of all their tasks."""
+
+
+def index_pending_writes() -> None:
+    """Patch LangGraph, once per process, to store a task's writes without searching all writes of the superstep.
+
+    LangGraph searches once for each task, so that the cost of a parallel batch grows with the square of its calls. With
+    the patch, older writes are hidden from it if an index shows that none belongs to the task. Decision 13 in the
+    documentation proposes the change upstream.
+    """
+    loop_class = import_module("langgraph.pregel._loop").AsyncPregelLoop
+    original = loop_class.put_writes
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = False) -> None:
+        pending: list[Any] = self.checkpoint_pending_writes
+        indexed, ids = getattr(self, _PENDING_INDEX, (None, set[str]()))
+        if indexed is not pending:
+            ids = {write[0] for write in pending}
+            setattr(self, _PENDING_INDEX, (pending, ids))
+        if task_id == NULL_TASK_ID or task_id in ids:
+            original(self, task_id, writes, cached=cached)
+            return
+        self.checkpoint_pending_writes = []
+        try:
+            original(self, task_id, writes, cached=cached)
+        finally:
+            pending.extend(self.checkpoint_pending_writes)
+            self.checkpoint_pending_writes = pending
+        ids.add(task_id)
+
+    loop_class.put_writes = put_writes
 
 
 _ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")

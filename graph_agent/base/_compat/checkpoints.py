@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any
 
 import ormsgpack
-from langgraph._internal._constants import NULL_TASK_ID
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory
 from langgraph.checkpoint.serde import jsonplus
@@ -27,8 +26,6 @@ _REPLAY_STATE = "__pregel_replay_state"
 _COPY_DUE = "is_copy_due"
 """Method of a delta channel that decides when to write a full copy, by updates and supersteps since the last."""
 _DECIDES = "delta_channels_to_snapshot"
-_PENDING_INDEX = "_graph_agent_pending_index"
-"""Attribute of a run's loop: the list of its pending writes, and at least the ids of all their tasks."""
 _pregel_modules: list[Any] = [import_module(f"langgraph.pregel.{name}") for name in ("_checkpoint", "_loop")]
 
 
@@ -153,36 +150,3 @@ def _packed_object(value: Any) -> Any:
         return jsonplus._msgpack_default(value)
     parts = (Send.__module__, Send.__name__, (value.node, value.arg))
     return ormsgpack.Ext(jsonplus.EXT_CONSTRUCTOR_POS_ARGS, packed(parts))
-
-
-def index_pending_writes() -> None:
-    """Patch LangGraph, once per process, to store a task's writes without searching all writes of the superstep.
-
-    LangGraph searches once for each task, so that the cost of a parallel batch grows with the square of its calls. With
-    the patch, older writes are hidden from it if an index shows that none belongs to the task. Decision 13 in the
-    documentation proposes the change upstream.
-    """
-    loop_class = import_module("langgraph.pregel._loop").AsyncPregelLoop
-    original = loop_class.put_writes
-    if hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def put_writes(self: Any, task_id: str, writes: Any, *, cached: bool = False) -> None:
-        pending: list[Any] = self.checkpoint_pending_writes
-        indexed, ids = getattr(self, _PENDING_INDEX, (None, set[str]()))
-        if indexed is not pending:
-            ids = {write[0] for write in pending}
-            setattr(self, _PENDING_INDEX, (pending, ids))
-        if task_id == NULL_TASK_ID or task_id in ids:
-            original(self, task_id, writes, cached=cached)
-            return
-        self.checkpoint_pending_writes = []
-        try:
-            original(self, task_id, writes, cached=cached)
-        finally:
-            pending.extend(self.checkpoint_pending_writes)
-            self.checkpoint_pending_writes = pending
-        ids.add(task_id)
-
-    loop_class.put_writes = put_writes

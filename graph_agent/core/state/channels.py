@@ -20,8 +20,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
-from graph_agent.base._compat import messages_delta_reducer
-from graph_agent.base._compat.checkpoints import index_pending_writes, let_channels_decide_on_copies
+from graph_agent.base._compat import index_pending_writes, messages_delta_reducer
+from graph_agent.base._compat.checkpoints import let_channels_decide_on_copies
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.state.call_events import Handoff
 from graph_agent.core.state.events import StoredEvent, event

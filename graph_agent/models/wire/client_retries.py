@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from graph_agent.base._compat import without_boto_retries, without_watsonx_retries
+from graph_agent.base._compat.provider_retries import without_boto_retries, without_watsonx_retries
 from graph_agent.base._internal.blocking_replies import announce_blocking
 
 _RETRIES = "max_retries"

@@ -62,7 +62,9 @@ class _Failing(ScriptedChatModel):
 async def _failed_session(folder: Path) -> None:
     async with open_saver("sqlite:///guide.db", folder) as saver:
         config = LoopConfig(model_retries=0)
-        await Session(create_graph_agent(_Failing(responses=[]), config=config, checkpointer=saver), "ana@example.com").run("hi")
+        await Session(
+            create_graph_agent(_Failing(responses=[]), config=config, checkpointer=saver), "ana@example.com"
+        ).run("hi")
 
 
 def test_a_report_has_versions_settings_rules_and_errors_and_no_secret(tmp_path: Path) -> None:
