@@ -60,10 +60,11 @@ async def bug_report(
     """
     from graph_agent.agent_file.spec import load_spec
 
+    spec, fault = None, ""
     try:
         spec = load_spec(config)
     except ConfigError as error:
-        spec, fault = None, str(error)
+        fault = str(error)
     found: dict[str, Any] = {"checks": [asdict(each) for each in results]}
     if spec is None:
         found["agent_file"] = {"error": fault}

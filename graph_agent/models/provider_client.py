@@ -107,9 +107,10 @@ class ProviderToolClient(ModelClient):
     ) -> Binding:
         bound = super()._bind(phase, settings, form, rules, mode=mode)
         wanted = [_RESULTS[tool.name] for tool in self._provided if tool.api == "openai" and tool.name in _RESULTS]
-        if not wanted or not hasattr(bound.runnable, "include"):
+        model: Any = bound.runnable
+        if not wanted or not hasattr(model, "include"):
             return bound
-        given = bound.options.get("include") or bound.runnable.include or ()
+        given = bound.options.get("include") or model.include or ()
         return bound._replace(options={**bound.options, "include": [*dict.fromkeys([*given, *wanted])]})
 
     def _offer(self, phase: Phase, rules: WireRules) -> tuple[list[dict[str, Any]], Any]:

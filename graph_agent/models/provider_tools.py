@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel
 
 from graph_agent.base._compat import uses_responses_api
 from graph_agent.base.errors import ConfigError
@@ -56,7 +57,7 @@ def read_provider_tools(given: object, where: str) -> list[ProviderTool]:
     Raises:
         ConfigError: The tool is one that the caller has to run, or asks for approval.
     """
-    if type(given).__module__.startswith("google.genai") and hasattr(given, "model_dump"):
+    if type(given).__module__.startswith("google.genai") and isinstance(given, BaseModel):
         given = given.model_dump(exclude_none=True)
     if not isinstance(given, Mapping):
         return []
