@@ -40,7 +40,7 @@ _VARIABLES = re.compile(
     r"GRAPH_AGENT|OPENAI|ANTHROPIC|AZURE|GOOGLE|GEMINI|OTEL|LANGSMITH|LANGCHAIN|DEBUG_MOCK|PROXY", re.I
 )
 """Environment variables whose names are reported if they are set."""
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.I)
+_URL = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[^\s'\"<>]+", re.I)
 _SHORTEST = 4
 """Minimum characters of a value that is replaced: shorter ones, such as `1`, occur in every text."""
 _MOST_SESSIONS, _MOST_ERRORS, _MOST_CHARS = 20, 20, 500
@@ -76,7 +76,10 @@ async def bug_report(
     given = spec.model_dump(mode="json") if spec is not None else await asyncio.to_thread(_raw, config)
     secrets = dict(_values(environment, given, db))
     report = {"report": 1, "written": datetime.now(UTC).isoformat(timespec="seconds"), "versions": _versions()}
-    return {**report, **_without(found, secrets)}
+    cleaned = _without(found, secrets)
+    # Cut only now: a part of a secret would not be recognized.
+    cleaned["last_errors"] = [{name: _cut(each[name]) for name in each} for each in cleaned.get("last_errors", ())]
+    return {**report, **cleaned}
 
 
 def _versions() -> dict[str, str]:
@@ -160,9 +163,7 @@ async def _errors_of(reader: Any, number: int) -> list[dict[str, Any]]:
         return [{"session": number, "type": "unreadable", "message": str(error)}]
     events = [entry for entry in (tail[1] if tail is not None else ()) if entry["type"] in _ERRORS]
     names = ("ts", "step", "type", "kind", "message", "reason", "limit")
-    return [
-        {"session": number, **{name: _cut(each[name]) for name in names if name in each}} for each in reversed(events)
-    ]
+    return [{"session": number, **{name: each[name] for name in names if name in each}} for each in reversed(events)]
 
 
 def _cut(value: Any) -> Any:
@@ -211,14 +212,14 @@ def _texts(value: Any, *, is_secret: bool) -> Iterator[str]:
 
 
 def _in_urls(text: str) -> Iterator[str]:
-    """Yield the users, passwords, values of queries and long parts of paths in the URLs of a text."""
+    """Yield the users, passwords, fragments, values of queries and long parts of paths in the URLs of a text."""
     for url in _URL.findall(text):
         try:
             parts = urlsplit(url)
         except ValueError:
             yield url
             continue
-        yield from filter(None, (parts.username, parts.password))
+        yield from filter(None, (parts.username, parts.password, parts.fragment))
         yield from (value for _, value in parse_qsl(parts.query))
         # A key may be a part of the path, as in the addresses of web hooks.
         yield from (part for part in parts.path.split("/") if len(part) >= 16 and re.search(r"\d", part))
@@ -227,13 +228,13 @@ def _in_urls(text: str) -> Iterator[str]:
 def _without(value: Any, secrets: Mapping[str, str]) -> Any:
     """Return a JSON value in which secrets are replaced, and texts that look like keys are masked."""
     known = sorted((each for each in secrets if len(each.strip()) >= _SHORTEST), key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, known))) if known else None
 
     def cleaned(given: Any) -> Any:
         """Return a value without secrets."""
         if isinstance(given, str):
-            replaced = pattern.sub(lambda found: secrets[found.group()], given) if pattern is not None else given
-            return mask_secrets(replaced)
+            for secret in known:
+                given = given.replace(secret, secrets[secret])
+            return mask_secrets(given)
         if isinstance(given, dict):
             return {cleaned(name): cleaned(each) for name, each in given.items()}
         return [cleaned(each) for each in given] if isinstance(given, list | tuple) else given

@@ -293,9 +293,12 @@ class StreamWatch(AsyncCallbackHandler):
     def begin(self) -> None:
         """Start a new reply: discard the text of a failed attempt that no reader has seen.
 
-        Does nothing without a filter, or after text of the reply was shown.
+        The text stays without a filter; text and id stay after text of the reply was shown.
         """
-        if self.seen or self._new_visibility is None:
+        if self.seen:
+            return
+        self.id = None  # that of the failed attempt, which would make the whole reply look like another one
+        if self._new_visibility is None:
             return
         self._visibility = self._new_visibility()
         self._received, self._received_length = [], 0

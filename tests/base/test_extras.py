@@ -110,7 +110,7 @@ def test_the_command_installs_into_the_environment_of_the_process(
     monkeypatch.setenv("VIRTUAL_ENV", active)
     install(None, installer, pip)
 
-    assert install_command("examples") == f"{command} 'holidays>=0.90'"
+    assert install_command("workspace") == f"{command} 'psutil>=7'"
 
 
 _DOTTED = ("langgraph.checkpoint.postgres", "langgraph.store.postgres")

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.session.results import Done, Reasoning, Token
 from tests.support.agents import echo
+
+
+class BrokenOff(ScriptedChatModel):
+    """A scripted model whose first stream breaks off after a chunk without text."""
+
+    has_failed: bool = False
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        if not self.has_failed:
+            self.has_failed = True
+            yield ChatGenerationChunk(message=AIMessageChunk(content=""))
+            raise ConnectionError("The server closed the connection.")
+        async for chunk in super()._astream(*args, **kwargs):
+            yield chunk
+
 
 BLOCK = {"type": "reasoning", "reasoning": "Two words. "}
 ANSWER = AIMessage([BLOCK, {"type": "text", "text": "Hello there."}])
@@ -62,3 +79,11 @@ async def test_recorded_requests_have_the_reasoning_of_their_replies(records: bo
         [expected, expected],
         [expected, expected] if records else [],
     )
+
+
+async def test_an_answer_after_a_stream_that_broke_off_is_streamed_once() -> None:
+    graph = create_graph_agent(BrokenOff(responses=["Hello there."]), checkpointer=InMemorySaver())
+
+    parts = [part async for part in Session(graph, "s1").stream("go", reasoning=True)]
+
+    assert "".join(part.text for part in parts if isinstance(part, Token)) == "Hello there."

@@ -254,6 +254,7 @@ class RecordedSession:
         names = [*self._tools, *dict.fromkeys(each.name for each in self._script.results)]
         # A tool may be a plain function, which has no `name`.
         known = {getattr(tool, "name", getattr(tool, "__name__", "")) for tool in arguments.get("tools") or ()}
+        known |= {tool.name for tool in memory.tools} if (memory := arguments.get("memory")) else set()
         delegates = {delegate.name for delegate in arguments.get("delegates") or ()}
         stubs = [self._stub(name) for name in dict.fromkeys(names) if name not in known and not is_delegation(name)]
         missing = [delegate_name(name) for name in dict.fromkeys(names) if is_delegation(name)]

@@ -271,7 +271,7 @@ def rebuild(
     rebuilt = assemble(model or recorded_copy(models.own, playback), **arguments)
     runs = {*real, READ_RESULT}
     rebuilt.deps.toolbox.replace_tools(lambda tool: tool if tool.name in runs else recorded_tool(tool, playback))
-    rebuilt.credentials = builder.credentials
+    rebuilt.credentials, rebuilt.caller = builder.credentials, builder.caller
     # A store of its own: what a replay writes must not reach the memory of the real agent.
     built = rebuilt.compile(checkpointer=checkpointer, store=InMemoryStore(), name=graph.name)
     limit = (graph.config or {}).get("recursion_limit")

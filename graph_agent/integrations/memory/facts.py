@@ -164,7 +164,9 @@ class Memory:
         Raises:
             InputError: The text is empty or longer than `MAX_CHARS`.
         """
-        text = clean(as_text(content)).strip()
+        if not isinstance(content, str):
+            raise InputError(f"content={content!r}: a fact needs a text; give it as `content`.")
+        text = clean(content).strip()
         if not text or len(text) > MAX_CHARS:
             raise InputError(f"A fact has 1 to {MAX_CHARS:,} characters; this one has {len(text):,}. Write it shorter.")
         id_ = id_ or str(uuid.uuid4())

@@ -84,7 +84,8 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
             return str(await write(content=content, id=id))  # which refuses it
         thread = runtime.config["configurable"].get("thread_id")
         # langmem would take a random id, so that a call that runs again after a crash would leave a second fact.
-        key = uuid.uuid5(_KEYS, f"{thread}/{runtime.tool_call_id}") if thread else uuid.uuid4()
+        # The text is a part of it, because other runs of the thread, as those of delegates, may repeat the call's id.
+        key = uuid.uuid5(_KEYS, f"{thread}/{runtime.tool_call_id}/{content}") if thread else uuid.uuid4()
         await write(content=content, action="update", id=key)
         return f"created memory {key}"
 

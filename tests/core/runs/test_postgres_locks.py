@@ -24,7 +24,7 @@ from graph_agent.storage.checkpoints import postgres_fence
 from graph_agent.storage.checkpoints.postgres import SharedPostgresSaver
 from graph_agent.storage.locks import locks as places
 from graph_agent.storage.locks import postgres as advisory_locks
-from graph_agent.storage.locks import postgres as postgres_query
+from graph_agent.storage.locks import postgres_query
 from graph_agent.storage.locks import registry as running
 from graph_agent.storage.locks.locks import database_key
 from graph_agent.storage.locks.postgres import PostgresAddress

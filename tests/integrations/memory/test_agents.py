@@ -203,3 +203,44 @@ async def test_an_agent_with_a_context_class_of_its_own_takes_the_caller_with_it
         await Session(agent, "s1").run("What do I have?", context={"name": "south", "caller": "alice"})
 
     assert recalled_in(agent) == ["Has a cat."]
+
+
+async def test_a_call_without_a_text_changes_no_fact() -> None:
+    async with open_memory("memory:") as memory:
+        known = await memory.keep("alice", "Allergic to nuts.")
+        without = [{"id": known, "action": "update"}, {}]
+        calls = [{"id": f"c{at}", "name": "manage_memory", "args": args} for at, args in enumerate(without)]
+        agent = agent_of(memory, AIMessage("", tool_calls=cast("Any", calls)), "I could not.")
+        result = await Session(agent, "s1").run("Forget my allergy.", context=ALICE)
+        facts = await memory.facts("alice")
+
+    assert ([call.status for call in result.calls], [fact.content for fact in facts]) == (
+        ["error", "error"],
+        ["Allergic to nuts."],
+    )
+
+
+async def test_a_delegate_that_repeats_the_id_of_a_call_keeps_both_facts() -> None:
+    async with open_memory("memory:") as memory:
+        child = create_graph_agent(
+            ScriptedChatModel([keeps("Likes tea."), "Kept.", keeps("Likes rain."), "Kept."]), memory=memory
+        )
+        asks = [json.dumps({"tool_calls": [{"name": "delegate_to_clerk", "arguments": {"task": "Note it."}}]}), "Done."]
+        delegates = [GraphDelegate("clerk", "Notes facts.", child)]
+        agent: Any = create_graph_agent(ScriptedChatModel(asks * 2), delegates=delegates, checkpointer=InMemorySaver())
+        session = Session(agent, "s1")
+        for text in ("I like tea.", "I like rain."):
+            await session.run(text, context=ALICE)
+        facts = await memory.facts("alice")
+
+    assert sorted(fact.content for fact in facts) == ["Likes rain.", "Likes tea."]
+
+
+def test_a_session_with_a_memory_is_replayed(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("name: butler\nmodel: openai:gpt-4o-mini\nmemory: true\ndb: sqlite:///b.db\n")
+    call = json.dumps({"tool_calls": [{"name": "manage_memory", "arguments": {"content": "Eats no meat."}}]})
+    run_cli(tmp_path, "run", "--session", "s1", "I eat no meat.", script=[call, "Kept."])
+
+    replayed = run_cli(tmp_path, "replay", "s1", OPENAI_API_KEY="sk-none")
+
+    assert (replayed.returncode, "Equal" in replayed.stdout) == (0, True), replayed.stdout + replayed.stderr

@@ -163,7 +163,7 @@ def test_always_approves_later_calls_of_the_tool(tmp_path: Path) -> None:
         status = leave(run)
 
     results = [event["content"] for event in events_of(folder, "mine") if event["type"] == "tool_result"]
-    assert (status, results) == (0, ["decided: {'type': 'approve'}"] * 2)
+    assert (status, results) == (0, ["decided: {'type': 'approve', 'always': True}", "decided: {'type': 'approve'}"])
 
 
 def test_ctrl_c_leaves_an_approval_open_with_its_keys(tmp_path: Path) -> None:

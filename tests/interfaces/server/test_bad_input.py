@@ -66,6 +66,7 @@ OPERATIONS = [
 
 # Their input is at most a path's segment, which may be any text.
 _ALWAYS_FITS = {
+    "DELETE /memory/facts/{fact_id}",
     "GET /health",
     "GET /ready",
     "GET /v1/models/{model_id}",
