@@ -27,7 +27,7 @@ def main() -> None:
         with serving(Path(folder), agent=TRAVEL, environment={"TRAVEL_PACE_S": "0.2"}) as served:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
             page.goto(served.url)
-            page.get_by_label("Message").fill("Plan a trip to Bergen")
+            page.get_by_label("Message", exact=True).fill("Plan a trip to Bergen")
             page.keyboard.press("Enter")
             page.get_by_role("button", name="Send decisions").wait_for(timeout=WITHIN_MS)
             _write(page, "page-approval")

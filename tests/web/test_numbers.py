@@ -23,7 +23,7 @@ runs one number of each."""
 def transfers(page: Page, served: Served, account: int, amount: str) -> Any:
     """The form that asks about a transfer."""
     page.goto(served.url)
-    page.get_by_label("Message").fill(f'!call [["transfer", {{"account": {account}, "amount": {amount}}}]]')
+    page.get_by_label("Message", exact=True).fill(f'!call [["transfer", {{"account": {account}, "amount": {amount}}}]]')
     page.keyboard.press("Enter")
     form = page.get_by_role("form", name="Decisions on calls")
     form.wait_for()

@@ -22,7 +22,7 @@ DONE_MS = 60_000
 
 
 def send(page: Page, text: str) -> None:
-    page.get_by_label("Message").fill(text)
+    page.get_by_label("Message", exact=True).fill(text)
     page.keyboard.press("Enter")
 
 
@@ -273,7 +273,7 @@ def test_a_run_is_steered_followed_up_and_aborted(page: Page, travel: Served, tm
     expect(page.get_by_role("status")).to_have_text("running", timeout=DONE_MS)
     send(page, "Be brief.")
     expect(page.get_by_role("status")).to_contain_text("the next plan reads it")
-    page.get_by_label("Message").fill("And then?")
+    page.get_by_label("Message", exact=True).fill("And then?")
     page.get_by_role("button", name="Follow up").click()
     expect(page.get_by_role("status")).to_contain_text("Queued")
     (tmp_path / "go").touch()

@@ -51,7 +51,7 @@ WATCHED = """
 
 
 def send(page: Page, text: str) -> None:
-    page.get_by_label("Message").fill(text)
+    page.get_by_label("Message", exact=True).fill(text)
     page.keyboard.press("Enter")
 
 
@@ -264,9 +264,9 @@ def test_a_message_that_is_refused_stays_in_its_box(page: Page, travel: Served) 
     page.goto(travel.url)
     send(page, "one")
     expect(page.get_by_role("alert")).to_contain_text("Too many.")
-    expect(page.get_by_label("Message")).to_have_value("one")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("one")
     page.unroute("**/v1/chat/completions")
-    page.get_by_label("Message").press("Enter")
+    page.get_by_label("Message", exact=True).press("Enter")
 
     expect(page.locator(".message.agent:not(.live)")).to_have_text("You said: one", timeout=DONE_MS)
 
