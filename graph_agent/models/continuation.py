@@ -64,7 +64,11 @@ async def ask_until_whole(
         if not is_paused(reply) or reply.tool_calls or reply.invalid_tool_calls:
             break
         record_replies([reply])
-        reply = joined_turn(reply, await ask(runnable, [*request, reply], options, settings, config=QUIET))
+        newest = StreamWatch()  # of its own, because the text of the first part does not forbid repeating this request
+        if watch is not None:
+            watch.continuation = newest
+        continued = await ask(runnable, [*request, reply], options, settings, config=QUIET, watch=newest)
+        reply = joined_turn(reply, continued)
     return reply
 
 

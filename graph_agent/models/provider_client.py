@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import PROVIDER_CALLS, record_event, record_warning
 from graph_agent.models.binding import Binding
 from graph_agent.models.client import Mode, ModelClient, Phase
+from graph_agent.models.continuation import joined_turn
 from graph_agent.models.provider_tools import ProviderTool, is_offered
 from graph_agent.models.schema_modes import WireFormat
 from graph_agent.models.stream_watch import StreamWatch
@@ -123,7 +125,8 @@ class _CallGuard(AsyncCallbackHandler):
     """Sees whether the provider runs a tool in a request, and keeps the pieces of the reply with such calls.
 
     Args:
-        watch: The watch of the reply; from the first call on it is committed, so that the request is not repeated.
+        watch: The watch of the reply. From the first call on it is committed, and that of the request which continues a
+            paused turn, so that neither request is repeated.
         is_hidden: Whether LangChain's client reports a call only at its end, so that any piece of the reply may follow
             the start of one.
     """
@@ -134,7 +137,8 @@ class _CallGuard(AsyncCallbackHandler):
     def __init__(self, watch: StreamWatch, *, is_hidden: bool) -> None:
         self._watch = watch
         self._is_hidden = is_hidden
-        self._pieces: list[AIMessageChunk] = []
+        self._pieces: dict[UUID, list[AIMessageChunk]] = {}
+        """Run of a request → the pieces of its reply, from the first call of the turn on."""
         self.has_begun = False
         """Whether the provider may have begun to run a tool."""
 
@@ -145,17 +149,18 @@ class _CallGuard(AsyncCallbackHandler):
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
         if not isinstance(message, AIMessageChunk):
             return
-        if self._pieces or has_provider_call(message):
-            self._pieces.append(message)
-        if self._pieces or self._is_hidden:
+        has_call = has_provider_call(message)
+        if self._pieces or has_call:
+            self._pieces.setdefault(run_id, []).append(message)
+        if has_call or self._is_hidden:
             self._watch.ran_tools = self.has_begun = True
+            if self._watch.continuation is not None:
+                self._watch.continuation.ran_tools = True
 
     def calls(self) -> list[ProviderCall]:
         """Return the calls of a reply that broke off; those without a result have the status `unknown`."""
-        if not self._pieces:
-            return []
-        first, *others = self._pieces
-        return provider_calls(first + others if others else first)
+        parts: list[AIMessage] = [first + others if others else first for first, *others in self._pieces.values()]
+        return provider_calls(reduce(joined_turn, parts)) if parts else []
 
 
 def _record(calls: Sequence[ProviderCall]) -> None:

@@ -220,6 +220,8 @@ class StreamWatch(AsyncCallbackHandler):
     """Avoids a task per token."""
     ran_tools = False
     """Whether the provider may have run a tool for the reply; set by the client that offers such tools."""
+    continuation: StreamWatch | None = None
+    """The watch of the newest request that continues a paused turn; None before one."""
 
     def __init__(self, visibility: Callable[[], Visibility] | None = None) -> None:
         self.seen = False

@@ -136,6 +136,22 @@ async def test_a_paused_turn_goes_on_with_its_calls(lab: Lab) -> None:
     assert lab.requests[1].body["messages"][-1]["content"][-1]["type"] == "server_tool_use"
 
 
+@pytest.mark.parametrize("lab", ["anthropic"], indirect=True)
+async def test_a_call_that_begins_after_a_pause_and_breaks_off_is_not_sent_again(lab: Lab) -> None:
+    paused = Reply("", ran=(SEARCH,), finish="pause_turn")
+    cut = Reply(ANSWER, ran=(replace(SEARCH, given="tea nilgiri"),), cut_after=8)
+    session = lab.session(paused, cut, Reply("Never asked."), tools=[WEB_SEARCH["anthropic"]])
+
+    result = await session.run("Which tea?")
+
+    calls = [(call["arguments"], call["status"]) for call in reported(result)]
+    assert (str(result.status), len(lab.requests), calls) == (
+        "FAILED",
+        2,
+        [({"query": "tea assam"}, "success"), ({"query": "tea nilgiri"}, "unknown")],
+    )
+
+
 @pytest.mark.parametrize("lab", ["anthropic", "openai-responses", "gemini-3"], indirect=True)
 async def test_another_model_reads_calls_and_results_as_text(lab: Lab) -> None:
     await lab.session(
