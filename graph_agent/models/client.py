@@ -23,7 +23,7 @@ from graph_agent.models.schema_modes import SchemaMode, WireFormat, reply_form
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.text_replies import TextReplies, ignores_schema, read_by_schema, with_result_marker
 from graph_agent.models.wire.answer_decoder import AnswerDecoder
-from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
+from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, keeps_provider_calls
 from graph_agent.models.wire.examples import ExampleAnswers, example_of_planned_answer, with_examples
 from graph_agent.models.wire.learn import Endpoint, LearningRequest, endpoint_of
 from graph_agent.models.wire.render import render, with_source
@@ -110,6 +110,7 @@ class ModelClient:
         self.model = model
         self.has_provider_tools = False
         """Whether requests offer tools that the provider runs."""
+        self._keeps_provider_calls = keeps_provider_calls(model, {})
         self.endpoint = endpoint or endpoint_of(model, {})
         """The rules of the model's endpoint, including those learned from its errors."""
         self._tool_choice = tool_choice
@@ -428,7 +429,13 @@ class ModelClient:
         messages = safe if written is None else written
         if not messages.traits & self.endpoint.concerned(rules):
             return messages
-        return render(messages, rules, self._aliases.to_alias, self.endpoint.source)
+        return render(
+            messages,
+            rules,
+            self._aliases.to_alias,
+            self.endpoint.source,
+            keeps_provider_calls=self._keeps_provider_calls,
+        )
 
     def _bound_for(
         self,

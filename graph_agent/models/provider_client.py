@@ -21,6 +21,7 @@ from graph_agent.models.continuation import joined_turn
 from graph_agent.models.provider_tools import ProviderTool, is_offered
 from graph_agent.models.schema_modes import WireFormat
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.wire.clients import keeps_provider_calls
 from graph_agent.models.wire.learn import Endpoint
 from graph_agent.models.wire.provider_calls import ProviderCall, citations_of, has_provider_call, provider_calls
 from graph_agent.models.wire.rules import WireRules
@@ -52,6 +53,8 @@ class ProviderToolClient(ModelClient):
         super().__init__(model, schemas, endpoint=endpoint)
         self._provided = [tool for tool in tools if is_offered(tool, model, endpoint.rules)]
         self.has_provider_tools = bool(self._provided)
+        offered = {"tools": [dict(tool.definition) for tool in self._provided]}
+        self._keeps_provider_calls = keeps_provider_calls(model, offered)
 
     async def ask(
         self,

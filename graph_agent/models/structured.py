@@ -21,7 +21,7 @@ from graph_agent.models.retry import ask
 from graph_agent.models.sanitize import SafeMessages, sanitized_all, with_traits
 from graph_agent.models.schema_modes import ABOUT_SCHEMAS, SchemaMode, reply_form, reply_of_length_error
 from graph_agent.models.text_replies import MOST_TOOLS, ignores_schema
-from graph_agent.models.wire.clients import bind_tools, choice_of, client_options
+from graph_agent.models.wire.clients import bind_tools, choice_of, client_options, keeps_provider_calls
 from graph_agent.models.wire.error_parts import failure_text
 from graph_agent.models.wire.examples import example_plans, with_examples
 from graph_agent.models.wire.learn import Endpoint, LearningRequest, endpoint_of
@@ -139,7 +139,8 @@ class StructuredPlanner:
             safe = with_traits(with_examples(safe, examples, note=True))
         if not safe.traits & self.endpoint.concerned(rules):
             return safe
-        return render(safe, rules, alias_of, self.endpoint.source)
+        keeps = keeps_provider_calls(self.model, {})
+        return render(safe, rules, alias_of, self.endpoint.source, keeps_provider_calls=keeps)
 
     def _method(self, settings: LoopConfig, rules: WireRules) -> PlanMethod:
         by_schema = self._schema_mode.is_sent_for_plans(settings.structured_output, rules)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from google.genai import types
 from langchain_anthropic import ChatAnthropic
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -110,3 +111,35 @@ async def test_calls_that_did_not_fail_are_counted_in_the_cost() -> None:
     result = await Session(agent, "s1").run("tea?")
 
     assert (result.cost, result.answer) == (2.01, "Assam.")
+
+
+@pytest.mark.parametrize(
+    ("tools", "path", "own_form"),
+    [([SEARCH], "/v1/responses", True), ([echo], "/v1/chat/completions", False)],
+    ids=["Responses API", "chat completions"],
+)
+async def test_chat_completions_receive_what_the_responses_api_ran_as_text(
+    tools: list[Any], path: str, own_form: bool
+) -> None:
+    requests: list[httpx.Request] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(401)
+
+    searched = AIMessage(
+        [{"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "tea"}}, RAN[-1]],
+        response_metadata={"model_provider": "openai"},
+    )
+    async with httpx.AsyncClient(transport=httpx.MockTransport(refuse)) as http:
+        model = ChatOpenAI(model="gpt-5", api_key=KEY, http_async_client=http, max_retries=0)
+        agent = create_graph_agent(model, tools, config=LoopConfig(model_retries=0))
+        await agent.run([HumanMessage("Which tea?"), searched, HumanMessage("And rice?")])
+
+    [request] = requests
+    body = request.content.decode()
+    assert (request.url.path, "web_search_call" in body, "[Call of web_search: " in body) == (
+        path,
+        own_form,
+        not own_form,
+    )

@@ -103,6 +103,14 @@ def client_options(model: BaseChatModel, options: Mapping[str, Any]) -> ClientOp
     return ClientOptions({**rules.without_retries, **sent}, tuple(unsupported))
 
 
+def keeps_provider_calls(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
+    """Whether a request with these keyword arguments takes calls that the provider ran, in the provider's own form.
+
+    OpenAI's Responses API does; a client of OpenAI may send the same history to chat completions, which refuse it.
+    """
+    return not hasattr(model, "_use_responses_api") or uses_responses_api(model, options)
+
+
 def choice_of(model: BaseChatModel, wanted: str) -> Any:
     """Return the class's value of `tool_choice` for `none`, `any` or a tool's name; None if it has no such value."""
     rules = client_rules(model)

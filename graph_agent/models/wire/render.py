@@ -57,7 +57,12 @@ _MAKERS = {
 
 
 def render(
-    messages: Sequence[BaseMessage], rules: WireRules, alias: Callable[[str], str], source: str = ""
+    messages: Sequence[BaseMessage],
+    rules: WireRules,
+    alias: Callable[[str], str],
+    source: str = "",
+    *,
+    keeps_provider_calls: bool = True,
 ) -> list[BaseMessage]:
     """Convert a request's messages to the form that an endpoint accepts; the given messages are not changed.
 
@@ -70,6 +75,8 @@ def render(
         alias: Returns the name under which a tool is offered.
         source: Name of the endpoint. Provider-specific parts of a reply, e.g. reasoning, are kept only if they come
             from it. Empty for the provider's name.
+        keeps_provider_calls: Whether the request takes calls that the provider ran in the provider's own form;
+            otherwise they go as text.
     """
     source = source or rules.provider
     if rules.thinking_first:
@@ -83,7 +90,7 @@ def render(
             media = []
         if isinstance(message, AIMessage):
             names |= {call["id"] or "": call["name"] for call in message.tool_calls}
-            converted.append(_reply(message, rules, alias, source))
+            converted.append(_reply(message, rules, alias, source, keeps_provider_calls=keeps_provider_calls))
         elif isinstance(message, ToolMessage):
             result, moved = _result(message, rules, alias, names)
             converted.append(result)
@@ -144,16 +151,19 @@ def maker_of(reply: AIMessage) -> str | None:
     return "aws-bedrock" if "reasoning_content" in types else None
 
 
-def _reply(message: AIMessage, rules: WireRules, alias: Callable[[str], str], source: str) -> AIMessage:
+def _reply(
+    message: AIMessage, rules: WireRules, alias: Callable[[str], str], source: str, *, keeps_provider_calls: bool
+) -> AIMessage:
     update = _speaker(message, rules.reply_names)
     given = message.additional_kwargs
     own = (maker := maker_of(message)) is None or maker == source or source == "in-process"
     content = message.content
     calls = message.tool_calls
     if isinstance(content, list):
-        if not (own and rules.reply_parts):
-            content = text_with_calls(message) if has_provider_call(message) else message.text
-        elif rules.provider == "anthropic" and has_provider_call(message):
+        has_call = has_provider_call(message)
+        if not (own and rules.reply_parts) or (has_call and not keeps_provider_calls):
+            content = text_with_calls(message) if has_call else message.text
+        elif rules.provider == "anthropic" and has_call:
             # A turn that is paused goes on with its open call.
             is_paused = message.response_metadata.get("stop_reason") == "pause_turn"
             content = content if is_paused else without_unknown_calls(content)
