@@ -40,7 +40,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 def session(chat: str, request: Request, authorization: Annotated[str, Header()] = "") -> Session:
-    """Return a session of the user, whose name begins its id: nobody reaches another's."""
+    """Return a session of the user, whose name begins its id, so that chats stay private."""
     user = USERS.get(authorization.removeprefix("Bearer "))
     if user is None:
         raise HTTPException(401, "Log in first.")
