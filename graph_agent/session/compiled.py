@@ -399,8 +399,9 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
 
         Raises `InputError` if the agent has a saver and no `thread_id` is given, or it is not Unicode text.
         """
-        surrounding, given = ensure_config(self.config)["configurable"], (config or {}).get("configurable", {})
-        configurable = merge_handles(surrounding, given) if surrounding else {**given}
+        # The graph's own values count as given, as in LangGraph: `with_config` may name a thread.
+        bound, given = ((each or {}).get("configurable", {}) for each in (self.config, config))
+        configurable = merge_handles(ensure_config()["configurable"], {**bound, **given})
         if lacks_thread(self.checkpointer, configurable):
             raise InputError(
                 "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "

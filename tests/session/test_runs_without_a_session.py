@@ -196,6 +196,39 @@ async def test_a_run_within_a_tool_stores_nothing_in_the_session_around_it(block
     assert [(thread, [*spaces]) for thread, spaces in saver.storage.items()] == [("s1", [""])]
 
 
+@pytest.mark.parametrize("outer_saver", [None, InMemorySaver()], ids=["in a run", "in a session"])
+@pytest.mark.parametrize("way", ["run", "stream", "session"])
+async def test_a_callback_decides_on_the_calls_of_a_run_within_a_tool(way: str, outer_saver: Any) -> None:
+    inner = with_approvals()
+
+    async def ask() -> str:
+        """Ask."""
+        if way == "stream":
+            parts = [part async for part in inner.run_stream("go", on_approval=lambda _: True)]
+            return parts[-1].result.answer if parts[-1].type == "done" else parts[-1].type
+        of = inner if way == "run" else inner.session("inner", on_approval=lambda _: True)
+        return (await of.run("go", on_approval=lambda _: True)).answer
+
+    outer = agent(asks(("1", "ask", {})), "done", tools=[ask], checkpointer=outer_saver)
+    result = await (outer.session(way) if outer_saver else outer).run("go")
+
+    assert [call.result for call in result.calls] == ["done"]
+
+
+async def test_a_session_within_a_tool_runs_an_input_with_an_id_once() -> None:
+    inner = agent("one", "two", checkpointer=InMemorySaver()).session("inner")
+
+    async def ask() -> str:
+        """Ask."""
+        return " ".join([(await inner.run("go", input_id="i1")).answer for _ in range(2)])
+
+    result = (
+        await agent(asks(("1", "ask", {})), "done", tools=[ask], checkpointer=InMemorySaver()).session("s1").run("go")
+    )
+
+    assert [call.result for call in result.calls] == ["one one"]
+
+
 def _attached(made: GraphAgent[Any, Any]) -> Any:
     """The agent after LangGraph has attached a further node to it, as a program that extends a compiled graph does."""
     made.builder.add_node("extra", lambda state: {})

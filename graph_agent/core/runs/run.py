@@ -114,13 +114,15 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
     Args:
         surrounding: The `configurable` of the outer run.
-        given: The `configurable` of the inner run; its values win. If it names a checkpoint, no flag is inherited.
+        given: The `configurable` of the inner run; its values win. If it names a checkpoint, only the parent is
+            inherited.
     """
-    merged, outer, own = {**surrounding, **given}, handle_of(surrounding), handle_of(given)
-    if outer is _NO_HANDLE or own is _NO_HANDLE or own is outer:
+    outer, own = handle_of(surrounding), handle_of(given)
+    # LangGraph passes nothing of the outer run, such as its saver, to one that names its own checkpoint.
+    inherits = not names_checkpoint(given)
+    merged, passed_on = ({**surrounding, **given}, outer) if inherits else ({**given}, _NO_HANDLE)
+    if outer is _NO_HANDLE or handle_of(merged) is outer:
         return merged
-    # LangGraph passes nothing else of the outer run to one that names its own checkpoint.
-    passed_on = _NO_HANDLE if names_checkpoint(given) else outer
     return with_handle(
         merged,
         # A run that has a parent already was started on behalf of that one.
