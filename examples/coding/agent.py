@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, Session, create_graph_agent
+from graph_agent import LoopConfig, create_graph_agent
 from graph_agent.approvals import approve, reject
 from graph_agent.calls import Call
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.compiled import GraphAgent
 from graph_agent.workspace import Shell, workspace_tools
 
 PROMPT = """\
@@ -31,7 +30,7 @@ def needs_approval(call: Call) -> bool:
     return call["name"] == "run_command" and call["arguments"].get("command") not in SAFE
 
 
-def make_agent(folder: Path, model: BaseChatModel | str) -> CompiledAgentGraph[Any, Any]:
+def make_agent(folder: Path, model: BaseChatModel | str) -> GraphAgent:
     """Return an agent that works in a folder."""
     return create_graph_agent(
         model,
@@ -50,7 +49,7 @@ def main(
     ask: Callable[[str], str] = input,
 ) -> None:
     """Do one task, and ask a person about each call that waits."""
-    session = Session(make_agent(folder, model), "terminal")
+    session = make_agent(folder, model).session("terminal")
     result = session.run_sync(task)
     while result.interrupts:
         decisions = []

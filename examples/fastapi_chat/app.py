@@ -13,6 +13,7 @@ from sse_starlette import EventSourceResponse
 
 from graph_agent import LoopConfig, Session, create_graph_agent
 from graph_agent.approvals import approve, reject
+from graph_agent.compiled import GraphAgent
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import CallState, Done, Part, Token
@@ -44,7 +45,8 @@ def session(chat: str, request: Request, authorization: Annotated[str, Header()]
     user = USERS.get(authorization.removeprefix("Bearer "))
     if user is None:
         raise HTTPException(401, "Log in first.")
-    return Session(request.app.state.agent, f"{user}:{chat}")
+    agent: GraphAgent = request.app.state.agent
+    return agent.session(f"{user}:{chat}")
 
 
 OwnSession = Annotated[Session, Depends(session)]

@@ -9,8 +9,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.runtime import Runtime
 
-from graph_agent import LoopHook, LoopPlan, RequestPatch, Session, create_graph_agent
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent import LoopHook, LoopPlan, RequestPatch, create_graph_agent
+from graph_agent.compiled import GraphAgent
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.marks import marked
 
@@ -56,7 +56,7 @@ def leaflet(medicine: str) -> str:
     return LEAFLETS[medicine.lower()]
 
 
-def make_agent(model: BaseChatModel | str) -> CompiledAgentGraph[Any, Any]:
+def make_agent(model: BaseChatModel | str) -> GraphAgent:
     """Return the agent."""
     return create_graph_agent(
         model,
@@ -69,7 +69,7 @@ def make_agent(model: BaseChatModel | str) -> CompiledAgentGraph[Any, Any]:
 
 def main(model: BaseChatModel | str = "openai:gpt-4o-mini") -> None:
     """Ask two questions."""
-    session = Session(make_agent(model), "ada")
+    session = make_agent(model).session("ada")
     for text in (
         "How much ibuprofen can I take? Write to ada@example.com.",
         "My father is unconscious after 20 pills!",

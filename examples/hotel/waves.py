@@ -15,8 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from graph_agent import Session
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.compiled import GraphAgent
 from graph_agent.session.results import Done, EventAdded, Token
 from graph_agent.spec import load_spec, open_agent
 
@@ -59,12 +58,12 @@ class Group:
             print(f"    {id_}: {call['name']}({arguments}): {self._ended[id_]['status']} after {milliseconds:.0f} ms")
 
 
-async def show(agent: CompiledAgentGraph, session_id: str, question: str, planner: Planner) -> bool:
+async def show(agent: GraphAgent, session_id: str, question: str, planner: Planner) -> bool:
     """Ask one question and print what happens; whether it was answered."""
     print(f"\n> {question}")
     group, plans, streamed = Group(), 0, ""
     context = {"tool_calling": "wave", "planner": planner}
-    async with aclosing(Session(agent, session_id).stream(question, context=context)) as parts:
+    async with aclosing(agent.session(session_id).stream(question, context=context)) as parts:
         async for part in parts:
             match part:
                 case EventAdded(event) if event["type"] == "plan":

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from graph_agent import GraphDelegate, LoopConfig, RunResult, Session, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, RunResult, create_graph_agent
 from graph_agent.approvals import Decision, approve, reject
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
@@ -51,7 +51,7 @@ async def answer(request: str) -> RunResult:
             checkpointer=saver,
             name="repo_assistant",
         )
-        session = Session(agent, "terminal")
+        session = agent.session("terminal")
         result = await session.run(request)
         while result.interrupts:
             waiting = result.interrupts[0].value["action_requests"]

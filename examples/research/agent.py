@@ -6,8 +6,8 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, Field
 
-from graph_agent import GraphDelegate, LoopConfig, Session, create_graph_agent
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent import GraphDelegate, LoopConfig, create_graph_agent
+from graph_agent.compiled import GraphAgent
 from graph_agent.marks import marked
 from graph_agent.persistence import open_saver
 
@@ -62,7 +62,7 @@ def read(url: str) -> str:
 Model = BaseChatModel | str
 
 
-def make_agent(saver: Any, lead: Model, researcher: Model) -> CompiledAgentGraph[Report, Any]:
+def make_agent(saver: Any, lead: Model, researcher: Model) -> GraphAgent[Report, Any]:
     """Return the lead."""
     reader = create_graph_agent(
         researcher,
@@ -91,7 +91,7 @@ async def main(
     """Research one question, or go on with it after a crash."""
     question = "Does a heat pump pay off in an old house in Germany?"
     async with open_saver("sqlite:///research.db") as saver:
-        session = Session(make_agent(saver, lead, researcher), "heat-pumps")
+        session = make_agent(saver, lead, researcher).session("heat-pumps")
         if await session.status() == "RUNNING":
             result = await session.resume(context=context)
         else:

@@ -4,13 +4,12 @@ import re
 from collections import Counter
 from math import log
 from pathlib import Path
-from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import Session, create_graph_agent
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent import create_graph_agent
+from graph_agent.compiled import GraphAgent
 from graph_agent.marks import marked
 
 PROMPT = """\
@@ -54,7 +53,7 @@ def search(query: str) -> dict[str, str]:
     return {source: SECTIONS[source] for source in best[:3]}
 
 
-def make_agent(model: BaseChatModel | str = "openai:gpt-4o-mini") -> CompiledAgentGraph[Any, Any]:
+def make_agent(model: BaseChatModel | str = "openai:gpt-4o-mini") -> GraphAgent:
     """Return the agent."""
     return create_graph_agent(
         model,
@@ -66,7 +65,7 @@ def make_agent(model: BaseChatModel | str = "openai:gpt-4o-mini") -> CompiledAge
 
 def main(model: BaseChatModel | str = "openai:gpt-4o-mini") -> None:
     """Ask one question."""
-    session = Session(make_agent(model), "ada")
+    session = make_agent(model).session("ada")
     result = session.run_sync("Can I take 8 unused days of leave into next year?")
     for call in result.calls:
         print(f"{call.name}({call.arguments['query']!r}) -> {', '.join(call.result)}")

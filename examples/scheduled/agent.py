@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from graph_agent import Session, create_graph_agent
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent import create_graph_agent
+from graph_agent.compiled import GraphAgent
 from graph_agent.errors import InputConflictError
 from graph_agent.persistence import open_saver
 
@@ -32,14 +32,14 @@ def utc_now() -> datetime:
 
 
 async def run_due(
-    agent: CompiledAgentGraph,
+    agent: GraphAgent,
     name: str,
     trigger: BaseTrigger,
     text: str,
     now: Clock = utc_now,
 ) -> None:
     """Run each due time until now that has not run, the oldest first."""
-    session, prefix = Session(agent, f"schedule-{name}"), f"schedule:{name}:"
+    session, prefix = agent.session(f"schedule-{name}"), f"schedule:{name}:"
     newest = await session.newest_input_id()
     # The newest one again: a crash may have cut it off.
     due = datetime.fromisoformat(newest.removeprefix(prefix)) if newest else SINCE
@@ -50,7 +50,7 @@ async def run_due(
         due = trigger.get_next_fire_time(due, due)
 
 
-def schedule(agent: CompiledAgentGraph, name: str, trigger: BaseTrigger, text: str) -> None:
+def schedule(agent: GraphAgent, name: str, trigger: BaseTrigger, text: str) -> None:
     """Run what is due now, and then at each due time; call it in a running event loop."""
     scheduler = AsyncIOScheduler(timezone=UTC)
     job = [agent, name, trigger, text]
@@ -63,7 +63,7 @@ def signature(secret: bytes, timestamp: str, body: bytes) -> str:
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
-def webhook(agent: CompiledAgentGraph, secret: bytes, now: Clock = utc_now) -> Starlette:
+def webhook(agent: GraphAgent, secret: bytes, now: Clock = utc_now) -> Starlette:
     """Return an application that runs each delivery of `POST /hook` once."""
 
     async def deliver(request: Request) -> JSONResponse:
@@ -72,7 +72,7 @@ def webhook(agent: CompiledAgentGraph, secret: bytes, now: Clock = utc_now) -> S
         fits = hmac.compare_digest(signature(secret, timestamp, body).encode(), signed.encode())
         if not fits or not delivery or abs(now().timestamp() - int(timestamp)) > 300:
             return JSONResponse({"error": "The signature is wrong or old."}, 401)
-        session = Session(agent, f"webhook-{delivery}")
+        session = agent.session(f"webhook-{delivery}")
         result = await session.run(f"An event came in: {body.decode()}", input_id=delivery)
         return JSONResponse({"answer": result.answer})
 

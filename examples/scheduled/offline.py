@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from apscheduler.triggers.cron import CronTrigger
 
 from examples.scheduled.agent import run_due
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.persistence import open_saver
 
 
@@ -17,7 +17,7 @@ async def run_until(day: int) -> None:
         agent = create_graph_agent(model, checkpointer=saver)
         noon = datetime(2026, 12, day, 12, tzinfo=UTC)
         await run_due(agent, "briefing", CronTrigger(hour=7, timezone=UTC), "Brief me.", lambda: noon)
-        session = Session(agent, "schedule-briefing")
+        session = agent.session("schedule-briefing")
         answers = [each["content"] for each in await session.events() if each["type"] == "agent_response"]
         print(await session.newest_input_id(), len(answers), answers[-1])
 

@@ -8,8 +8,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, Session, create_graph_agent
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent import LoopConfig, create_graph_agent
+from graph_agent.compiled import GraphAgent
 from graph_agent.marks import marked
 
 PROMPT = """\
@@ -46,7 +46,7 @@ def authorize(action: int, *_: object) -> int:
     return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
 
 
-def make_agent(db: sqlite3.Connection, model: BaseChatModel | str) -> CompiledAgentGraph[Any, Any]:
+def make_agent(db: sqlite3.Connection, model: BaseChatModel | str) -> GraphAgent:
     """Return an agent that reads a database."""
     tables = db.execute("SELECT sql FROM sqlite_master WHERE type = 'table'").fetchall()
 
@@ -70,7 +70,7 @@ def make_agent(db: sqlite3.Connection, model: BaseChatModel | str) -> CompiledAg
 
 def main(model: BaseChatModel | str = "openai:gpt-4o-mini") -> None:
     """Ask one question."""
-    session = Session(make_agent(open_shop(), model), "ada")
+    session = make_agent(open_shop(), model).session("ada")
     result = session.run_sync("Which country brought in the most this autumn?")
     for call in result.calls:
         print(call.arguments["sql"])

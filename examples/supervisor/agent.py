@@ -5,8 +5,8 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import GraphDelegate, LoopConfig, Session, create_graph_agent
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent import GraphDelegate, LoopConfig, create_graph_agent
+from graph_agent.compiled import GraphAgent
 from graph_agent.marks import marked
 
 SUPERVISOR = """\
@@ -41,7 +41,7 @@ def parcel(order: str) -> dict[str, Any]:
     return PARCELS[order]
 
 
-def make_agent(supervisor: Model, billing: Model, shipping: Model) -> CompiledAgentGraph[Any, Any]:
+def make_agent(supervisor: Model, billing: Model, shipping: Model) -> GraphAgent:
     """Return the supervisor."""
     invoices = create_graph_agent(billing, [marked(invoice, effect="read")], system_prompt=BILLING)
     parcels = create_graph_agent(shipping, [marked(parcel, effect="read")], system_prompt=SHIPPING)
@@ -63,7 +63,7 @@ def main(
     shipping: Model = "openai:gpt-4o-mini",
 ) -> None:
     """Ask one question."""
-    session = Session(make_agent(supervisor, billing, shipping), "customer-7")
+    session = make_agent(supervisor, billing, shipping).session("customer-7")
     result = session.run_sync("Did you get my money for order 2041, and when does the bike come?")
     for call in result.calls:
         print(f"{call.name}: {call.arguments['task']}\n  -> {call.result}")

@@ -7,10 +7,10 @@ from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolRuntime
 
-from graph_agent import AgentContext, LoopConfig, Session, create_graph_agent, idempotency_key
+from graph_agent import AgentContext, LoopConfig, create_graph_agent, idempotency_key
 from graph_agent.approvals import approve, respond
 from graph_agent.calls import Call
-from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.compiled import GraphAgent
 from graph_agent.marks import marked
 
 PROMPT = """\
@@ -59,7 +59,7 @@ def large_refunds(call: Call) -> bool:
     return call["name"] == "refund" and call["arguments"]["cents"] > 5000
 
 
-def make_agent(model: BaseChatModel | str) -> CompiledAgentGraph[Any, Any]:
+def make_agent(model: BaseChatModel | str) -> GraphAgent:
     """Return the agent."""
     return create_graph_agent(
         model,
@@ -77,7 +77,7 @@ def make_agent(model: BaseChatModel | str) -> CompiledAgentGraph[Any, Any]:
 
 def main(model: BaseChatModel | str = "openai:gpt-4o-mini") -> None:
     """Serve one customer, whose questions a colleague answers here with fixed texts."""
-    session = Session(make_agent(model), "ada-2026-11-23")
+    session = make_agent(model).session("ada-2026-11-23")
     context = {"customer": "ada"}  # is not stored, so each run and each resume has it
     for text in ("My new kettle leaks. I want my money back!", "Can I keep the lid?"):
         print(f"ada: {text}")
