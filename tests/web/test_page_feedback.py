@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.interfaces.server.process import Served, serving
 from tests.support.chat_client import chat
@@ -41,6 +41,26 @@ def test_a_person_rates_an_answer_and_explains_it(page: Page, served: Served) ->
         ("down", None, 3),
         ("down", "It is Rome.", 3),
     ]
+
+
+def test_a_double_click_counts_once(page: Page, served: Served) -> None:
+    with served.http() as http:
+        chat(http, "twice", "one")
+    held: list[Route] = []
+    page.route("**/feedback", lambda route: held.append(route))  # noqa: PLW0108 - Playwright adds attributes to the function
+    page.goto(f"{served.url}/#twice")
+    up = page.get_by_role("button", name="Good answer")
+    up.dblclick(timeout=DONE_MS)
+    expect(up).to_be_disabled()
+    expect(page.get_by_role("button", name="Bad answer")).to_be_disabled()
+    sent = len(held)
+    held[0].continue_()
+    expect(up).to_have_attribute("aria-pressed", "true")
+    expect(up).to_be_enabled()
+
+    events = httpx.get(f"{served.url}/memory/sessions/twice/events", params={"type": "feedback"}).json()["events"]
+    assert (sent, len(held), [each["rating"] for each in events]) == (1, 1, ["up"])
+    expect(up).to_be_focused()
 
 
 def test_a_rating_stays_through_the_next_input(page: Page, served: Served) -> None:

@@ -75,6 +75,24 @@ def test_the_reasoning_of_the_model_is_shown_folded(page: Page, travel: Served, 
     expect(page.locator(".message.agent")).not_to_contain_text("weigh")
 
 
+def test_recorded_reasoning_is_shown_folded_after_a_reload(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, "Plan a trip to Bergen")
+    page.get_by_role("button", name="Send decisions").click(timeout=DONE_MS)
+    expect(page.get_by_role("status").first).to_have_text("completed", timeout=DONE_MS)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled(timeout=DONE_MS)
+    places = "[...document.querySelector('.turn').children].map((one) => one.classList[0])"
+    arrived = page.evaluate(places)
+    page.reload()
+    expect(page.locator(".reasoning")).to_have_count(arrived.count("reasoning"), timeout=DONE_MS)
+
+    assert page.evaluate(places) == arrived
+    assert arrived.count("reasoning") == 1
+    expect(page.get_by_text("I weigh the routes.")).to_be_hidden()
+    page.get_by_text("Reasoning", exact=True).first.click()
+    expect(page.get_by_text("I weigh the routes.")).to_be_visible()
+
+
 def test_queued_messages_are_shown_and_withdrawn(page: Page, travel: Served, tmp_path: Path) -> None:
     page.goto(travel.url)
     send(page, f'!call [["wait_for", {{"file": "{tmp_path / "go"}"}}]]')

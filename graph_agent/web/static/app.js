@@ -5,10 +5,11 @@ import { keyed, modelBars } from "./layout.js";
 import { activeNode, carryExpected, dropExpected, expectInput, isKnown, keepLive, newLog, reduceAll } from "./events.js";
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
-import { Conversation } from "./conversation.js";
+import { Conversation, SHOWN_TURNS } from "./conversation.js";
 import { Detail } from "./detail.js";
 import { Actions, Comparison } from "./actions.js";
 import { parseJson } from "./json.js";
+import { addReasoning } from "./reasoning.js";
 import { SessionList } from "./sessions.js";
 
 const CONFIG = parseJson(document.getElementById("config").textContent);
@@ -29,10 +30,13 @@ class App extends Component {
   // Number of the newest request for the session's state; another change of the state counts, too.
   asked = 0;
   list = () => this.sessions?.list();
+  // What shows facts of the memory: `attempt` reports an error of the server.
+  memory = { attempt: (action) => this.attempt(action) };
 
   componentDidMount() {
     if (EXPORT) {
       const log = reduceAll(newLog(), EXPORT.events);
+      addReasoning(log, EXPORT.events);
       document.title = `${EXPORT.session} – ${CONFIG.name}`;
       this.setState({ id: EXPORT.session, log, requests: EXPORT.events, chosen: log.inputs.at(-1) || null });
       return;
@@ -98,6 +102,9 @@ class App extends Component {
           log = reduceAll(newLog(), events, after);
           carryExpected(begun, log);
           this.setState({ log, chosen: log.inputs.at(-1) || null, connection: "live", missing: false });
+          // Recorded requests are left out of the events, so that their numbers have gaps.
+          log.hasRequests = events.length > 0 && events.at(-1).seq >= events.length;
+          this.reveal(log.inputs[Math.max(0, log.inputs.length - SHOWN_TURNS)], log);
         }
         await this.refresh(id);
         tries = 0;
@@ -266,6 +273,16 @@ class App extends Component {
     return event;
   };
 
+  /** Read the recorded reasoning of the inputs from one on, which are shown now. */
+  reveal = async (input, log = this.state.log) => {
+    const { id } = this.state;
+    if (!input || !log.hasRequests) return;
+    await this.attempt(async () => {
+      addReasoning(log, (await get(eventsPath(id, `?type=model_request&after=${input.first}`))).events);
+      this.draw();
+    });
+  };
+
   /** Choose a bar; the recorded requests are read for the first one of a model. */
   pick = async (bar) => {
     const { id } = this.state;
@@ -344,7 +361,8 @@ class App extends Component {
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
         act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
-        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate}>
+        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate} reveal=${this.reveal}
+        memory=${EXPORT ? {} : this.memory}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>

@@ -4,7 +4,7 @@ import { Approval, Elicitation, joined, Question } from "./decisions.js";
 import { Component, html } from "./html.js";
 import { Turn } from "./turn.js";
 
-const SHOWN_TURNS = 30;
+export const SHOWN_TURNS = 30;
 const NONE = [];
 
 /** The conversation of a session. */
@@ -19,7 +19,7 @@ export class Conversation extends Component {
     this.componentDidUpdate();
   }
 
-  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy, queue, withdraw, resend, fail, maxBytes, rate }, { turns }) {
+  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy, queue, withdraw, resend, fail, maxBytes, rate, memory, reveal }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
     const isUnfinished = last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted";
@@ -33,9 +33,9 @@ export class Conversation extends Component {
     return html`<main class="conversation" aria-label="Conversation">
       <div class="turns" ref=${(box) => (this.box = box)} tabindex="0" role="log" aria-live="polite"
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
-        ${hidden > 0 && html`<button class="quiet" onClick=${() => this.setState({ turns: turns + 100 })}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
+        ${hidden > 0 && html`<button class="quiet" onClick=${() => (this.setState({ turns: turns + 100 }), reveal?.(log.inputs[Math.max(0, hidden - 100)]))}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
         ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen} runs=${input === last ? log.live : NONE}
-          choose=${choose} pickCall=${pickCall} copy=${copy} resend=${input === last && canResend ? resend : null} rate=${rate} />`)}
+          choose=${choose} pickCall=${pickCall} copy=${copy} resend=${input === last && canResend ? resend : null} rate=${rate} memory=${memory} />`)}
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}

@@ -40,7 +40,7 @@ function newInput(log, event) {
   // The message that was sent here keeps its object, which may be chosen.
   const isExpected = expected && textIn(expected.question) === textIn(event.content);
   const input = isExpected ? expected : {};
-  Object.assign(input, { number: log.inputs.length, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], isExpected: false });
+  Object.assign(input, { number: log.inputs.length, first: event.seq, start, end: start, question: event.content, answer: null, status: "RUNNING", done: false, steps: [], notes: [], thoughts: [], isExpected: false });
   input.revision = (input.revision || 0) + 1;
   log.inputs.push(input);
   if (expected && !isExpected) log.inputs.push(Object.assign(expected, { number: log.inputs.length }));
@@ -224,7 +224,7 @@ export function reduce(log, event) {
   REDUCERS[event.type]?.(log, event, input, time);
   for (const record of event.model_calls || []) addModel(log, input, record, event, time);
   const text = NOTICES[event.type]?.(event);
-  if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length });
+  if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length, facts: event.facts });
   input.end = Math.max(input.end, time);
   input.revision += 1;
   log.newest = event.type;

@@ -15,8 +15,13 @@ export function takeRating(log, event) {
 export class Feedback extends Component {
   async give(rating, note = "") {
     const { input, rate } = this.props;
+    // Before it is drawn, a second click would be another rating.
+    if (this.isSent) return;
+    this.isSent = true;
+    this.setState({ isSent: true });
     const event = await rate(input, rating, note);
-    if (event) this.setState({ own: event.by, isAsking: rating === "down" && !note });
+    this.isSent = false;
+    this.setState({ isSent: false, ...(event && { own: event.by, isAsking: rating === "down" && !note }) });
   }
 
   submit(event) {
@@ -25,15 +30,15 @@ export class Feedback extends Component {
     if (note) this.give("down", note);
   }
 
-  render({ input, rate }, { own = "user", isAsking }) {
+  render({ input, rate }, { own = "user", isAsking, isSent = false }) {
     const ratings = Object.values(input.ratings || {});
     const mine = input.ratings?.[own];
     return html`<div class="feedback">
-      ${rate && Object.keys(SIGNS).map((rating) => html`<button class="quiet" aria-label=${NAMES[rating]} aria-pressed=${mine?.rating === rating}
+      ${rate && Object.keys(SIGNS).map((rating) => html`<button class="quiet" aria-label=${NAMES[rating]} aria-pressed=${mine?.rating === rating} aria-disabled=${isSent}
         onClick=${() => this.give(rating)}>${SIGNS[rating]}</button>`)}
       ${ratings.filter((one) => one !== mine || one.note || !rate).map(({ by, rating, note }) => html`<small>${SIGNS[rating]} ${visible(by)}${note && `: ${visible(note)}`}</small>`)}
       ${isAsking && html`<form onSubmit=${(event) => this.submit(event)}><input name="note" aria-label="What was wrong?" placeholder="What was wrong? (optional)" />
-        <button type="submit">Send</button></form>`}
+        <button type="submit" aria-disabled=${isSent}>Send</button></form>`}
     </div>`;
   }
 }

@@ -84,7 +84,7 @@ const decoded = (text) =>
   });
 
 /** Return an address if a link may lead to it; undefined for any scheme but http and https. */
-function safeHref(href) {
+export function safeHref(href) {
   try {
     const url = new URL(href);
     return /^https?:$/.test(url.protocol) ? url.href : undefined;

@@ -3,15 +3,13 @@ import { attachmentsIn, Attachments, contentOf } from "./attachments.js";
 import { Feedback } from "./feedback.js";
 import { asText, Component, Fragment, html, prose, signOf, textIn, visible, wordOf, words } from "./html.js";
 import { Markdown } from "./markdown.js";
+import { Reasoning, reasoningOf } from "./reasoning.js";
+import { Recalled, Sources } from "./sources.js";
 
-function Note({ note }) {
+function Note({ note, memory }) {
+  if (note.kind === "recall") return html`<${Recalled} ids=${note.facts} ...${memory} />`;
   if (note.kind === "steering") return html`<p class="message user steering"><b>Steering</b> ${prose(asText(note.text))}</p>`;
   return html`<p class=${`notice ${note.kind}`}><b>${words(note.kind)}</b> ${prose(asText(note.text))}</p>`;
-}
-
-/** The reasoning of a model call, folded. */
-function Reasoning({ text, isLive, copy }) {
-  return html`<details class="reasoning"><summary>${isLive ? "Reasoning…" : "Reasoning"}</summary><${Markdown} text=${text} copy=${copy} /></details>`;
 }
 
 /** Return the agent's texts; the stored answer takes the place of the live one, so that its element stays. */
@@ -56,11 +54,11 @@ export class Turn extends Component {
     return isOther || this.revision !== input.revision;
   }
 
-  render({ input, chosen, runs, choose, pickCall, copy, resend, rate }) {
+  render({ input, chosen, runs, choose, pickCall, copy, resend, rate, memory }) {
     this.revision = input.revision;
-    const thoughts = [...input.thoughts.map((one) => [one, false]), ...runs.flatMap((run) => run.thoughts.map((one) => [one, !run.ended]))];
+    const thoughts = reasoningOf(input, runs);
     const after = (n) => [
-      ...input.notes.filter((note) => note.after === n).map((note) => html`<${Note} note=${note} />`),
+      ...input.notes.filter((note) => note.after === n).map((note) => html`<${Note} note=${note} memory=${memory} />`),
       ...thoughts.filter(([one]) => one.after === n).map(([one, isLive]) => html`<${Reasoning} text=${one.text} isLive=${isLive} copy=${copy} />`),
     ];
     return html`<article class=${`turn${chosen ? " chosen" : ""}`} aria-label=${`Input ${input.number + 1}`}>
@@ -76,6 +74,7 @@ export class Turn extends Component {
         ${after(n + 1)}
       </${Fragment}>`)}
       ${bubblesOf(input, runs.flatMap((run) => run.texts)).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><${Markdown} text=${text} copy=${copy} /></div>`)}
+      ${input.answer?.citations && html`<${Sources} citations=${input.answer.citations} />`}
       ${input.answer && input.done && (rate || input.ratings) && html`<${Feedback} input=${input} rate=${rate} />`}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
       ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
