@@ -42,7 +42,7 @@ NOT_RUN = {
     "installs packages": 6,  # the extras of the README may be a second block there
     "installs packages, and opens a browser": 1,
     "is a configuration of Prometheus": 2,
-    "its commands have tests of their own": 15,
+    "its commands have tests of their own": 16,
     "needs a cluster": 3,
     "needs a container engine": 2,
     "needs a model server": 4,

@@ -69,21 +69,43 @@ def serving(
     file.write_text(yaml.safe_dump(agent or PARROT))
     command = ["graph_agent.cli", "serve", "--config", str(file), "--port", "0"]
     database = [] if "--db" in options else ["--db", f"sqlite:///{folder / 'sessions.db'}"]
+    with running(folder, *command, *database, *options, environment=environment) as served:
+        wait_until_up(served, up)
+        yield served
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *command: str,
+    environment: dict[str, str] | None = None,
+    python: Path | None = None,
+    listens: str = "Uvicorn running on",
+) -> Iterator[Served]:
+    """Run a program of Python in a folder until it prints its address; kill it at the end.
+
+    Args:
+        folder: Its working folder, where its output is appended to `log`.
+        command: A module or a file, and its arguments.
+        environment: Additional variables.
+        python: The interpreter of another environment, for which a module's name follows `-m`; None for this one.
+        listens: What it prints before its address.
+    """
     log = folder / "log"
     with log.open("ab") as out:
         begins = out.tell()
-        process = start_python(
-            [*command, *database, *options],
-            cwd=folder,
-            env=_environment(environment or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=out.fileno(),
-            stderr=out.fileno(),
-        )
+        options: dict[str, Any] = {
+            "cwd": folder,
+            "env": _environment(environment or {}),
+            "stdin": subprocess.DEVNULL,
+            "stdout": out.fileno(),
+            "stderr": out.fileno(),
+        }
+        start = start_python if python is None else subprocess.Popen
+        process = start([*([str(python)] if python else []), *command], **options)
     served = Served("", process, log)
     try:
-        served.url = _address(served, begins)
-        _wait_until_up(served, up)
+        served.url = _address(served, begins, listens)
         yield served
     finally:
         process.kill()
@@ -132,17 +154,18 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
     return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", **extra}
 
 
-def _address(served: Served, begins: int) -> str:
+def _address(served: Served, begins: int, listens: str) -> str:
     """The server's address, parsed from its log from an offset on."""
     deadline = time.monotonic() + UP_WITHIN_S
     while time.monotonic() < deadline and served.process.poll() is None:
-        if found := re.search(rb"Uvicorn running on (http://\S+)", served.log.read_bytes()[begins:]):
-            return found[1].decode()
+        if found := re.search(rf"{listens}:? +(http://\S+)", served.log.read_bytes()[begins:].decode(errors="replace")):
+            return found[1]
         time.sleep(0.01)
     raise AssertionError(f"The server does not listen: {served.log.read_text()}")
 
 
-def _wait_until_up(served: Served, path: str) -> None:
+def wait_until_up(served: Served, path: str) -> None:
+    """Wait until a GET of a path succeeds."""
     deadline = time.monotonic() + UP_WITHIN_S
     with served.http() as client:
         while time.monotonic() < deadline and served.process.poll() is None:

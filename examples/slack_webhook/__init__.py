@@ -1,0 +1,1 @@
+"""An agent behind the webhooks of a chat such as Slack, with approvals that take days."""
