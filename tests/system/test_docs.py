@@ -202,6 +202,21 @@ def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> Non
     assert exported == replies[:1]
 
 
+GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
+LONGER_GUIDES = {
+    *("ag-ui", "approvals", "command-line", "deploy", "evaluation", "hooks", "local-models", "logging", "mcp"),
+    *("mcp-server", "model-endpoints", "observability", "page", "persistence", "responses", "sessions", "testing"),
+    "workspace",
+}
+"""Guides that are still longer than 1,200 words."""
+
+
+def test_a_guide_has_at_most_1200_words() -> None:
+    words = {page.stem: len(page.read_text(encoding="utf-8").split()) for page in GUIDES}
+
+    assert {name for name, count in words.items() if count > 1_200} == LONGER_GUIDES
+
+
 def test_the_readme_is_at_most_120_lines_long() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
 
