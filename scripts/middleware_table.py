@@ -1,4 +1,4 @@
-"""Writes the table of langchain's middleware in `docs/guides/hooks.md` from a run of `scripts.middleware_compat`.
+"""Writes the table of langchain's middleware in `docs/guides/middleware.md` from a run of `scripts.middleware_compat`.
 
 Usage: `python -m scripts.middleware_table OUTCOMES`, where OUTCOMES is the file of `--json`.
 """
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "guides" / "hooks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "guides" / "middleware.md"
 BEGIN, END = "<!-- table of langchain's middleware: written by scripts/middleware_table.py -->", "<!-- end of table -->"
 
 MODULES = {

@@ -204,7 +204,7 @@ def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> Non
 
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 LONGER_GUIDES = {
-    *("ag-ui", "approvals", "command-line", "deploy", "evaluation", "hooks", "local-models", "logging", "mcp"),
+    *("ag-ui", "approvals", "command-line", "deploy", "evaluation", "local-models", "mcp"),
     *("mcp-server", "model-endpoints", "observability", "page", "persistence", "responses", "sessions", "testing"),
     "workspace",
 }

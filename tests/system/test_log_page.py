@@ -1,4 +1,4 @@
-"""The page on logging: its table has each record that the code can log, and no other."""
+"""The page of log records: its table has each record that the code can log, and no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.support.doc_pages import ROOT
 
-PAGE = ROOT / "docs/guides/logging.md"
+PAGE = ROOT / "docs/reference/log-records.md"
 LEVELS = ("debug", "info", "warning", "error")
 HELPERS = {
     "log_failure": ("ERROR", 1, ""),

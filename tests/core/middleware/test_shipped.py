@@ -44,7 +44,7 @@ from tests.support.openai_stub import StubFactory, openai_stub
 __all__ = ["openai_stub"]
 
 MODES = ["native", "text", "wave"]
-PAGE = Path(__file__).parents[3] / "docs" / "guides" / "hooks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "middleware.md"
 Step = str | list[tuple[str, str, dict[str, Any]]]
 
 
