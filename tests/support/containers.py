@@ -65,9 +65,9 @@ def of_deployment(resources: list[Resource], name: str) -> Container:
     return Container(name, [*entrypoint, *arguments], environment, files)
 
 
-def of_compose(name: str, variables: Mapping[str, str]) -> Container:
-    """The container of a compose service; `variables` are those of its `.env`."""
-    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"][name]
+def of_compose(name: str, variables: Mapping[str, str], file: Path = DEPLOY / "compose.yaml") -> Container:
+    """The container of a service in a compose file; `variables` are those of its `.env`."""
+    service = yaml.safe_load(file.read_text(encoding="utf-8"))["services"][name]
     image = read_stages(DEPLOY / "Dockerfile")[-1]
 
     def value(found: re.Match[str]) -> str:
@@ -75,8 +75,9 @@ def of_compose(name: str, variables: Mapping[str, str]) -> Container:
         return variables.get(found[1], found[2])
 
     given = {key: _REFERENCE.sub(value, text) for key, text in service.get("environment", {}).items()}
-    mounts = [volume.split(":")[:2] for volume in service["volumes"]]
-    files = {inside: (DEPLOY / outside).read_text(encoding="utf-8") for outside, inside in mounts}
+    # A volume with a name, as that of a database, is the folder in which the process runs.
+    mounts = [volume.split(":")[:2] for volume in service["volumes"] if volume.startswith(".")]
+    files = {inside: (file.parent / outside).read_text(encoding="utf-8") for outside, inside in mounts}
     command = [*service["entrypoint"], *service["command"]] if "entrypoint" in service else image.command
     return Container(name, command, {**image.environment, **given}, files)
 
@@ -117,9 +118,12 @@ class Running:
 
 @contextlib.contextmanager
 def started(container: Container, folder: Path, **environment: str) -> Iterator[Running]:
-    """Start a container's process on a free port of loopback; `environment` replaces addresses of the cluster."""
+    """Start a container's process on a free port of loopback; `environment` replaces addresses of the cluster.
+
+    Started again in the same folder, it finds its files of before.
+    """
     home = folder / container.name
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     places = {}
     for path, text in container.files.items():
         places[path] = home / Path(path).name

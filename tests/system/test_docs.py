@@ -42,9 +42,9 @@ NOT_RUN = {
     "installs packages": 6,  # the extras of the README may be a second block there
     "installs packages, and opens a browser": 1,
     "is a configuration of Prometheus": 2,
-    "its commands have tests of their own": 16,
+    "its commands have tests of their own": 17,
     "needs a cluster": 3,
-    "needs a container engine": 2,
+    "needs a container engine": 4,
     "needs a model server": 4,
     "needs a PostgreSQL server": 1,
     "needs Python 3.12, PostgreSQL and Redis": 1,
