@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.session.agent import build_graph, create_graph_agent
+    from graph_agent.session.graph_agent import GraphAgent
     from graph_agent.session.history import SessionMemory
     from graph_agent.session.results import RunResult
     from graph_agent.session.session import Session
@@ -28,6 +29,7 @@ __all__ = [
     "A2ADelegate",
     "AgentContext",
     "ContextFields",
+    "GraphAgent",
     "GraphDelegate",
     "LoopConfig",
     "LoopHook",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.core.hooks.protocol": "LoopHook LoopPlan RequestPatch",
         "graph_agent.models.scripted": "ScriptedChatModel",
         "graph_agent.base.calls": "idempotency_key",
+        "graph_agent.session.graph_agent": "GraphAgent",
         "graph_agent.session.history": "SessionMemory",
         "graph_agent.session.results": "RunResult",
         "graph_agent.session.session": "Session",

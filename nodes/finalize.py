@@ -59,7 +59,7 @@ async def answer_input(task: Task) -> Answered:
     # A message that arrives during the answer belongs to this input.
     if await answer.receive_steering():
         return Answered(answer.update_for_next_plan(), answer.written, steered=True)
-    fields = answer.update()
+    fields = await answer.update()
     answer.exchange = None  # which refers to the answer: without the cycle, the history is freed with the run
     return Answered(fields, answer.written, steered=False)
 

@@ -41,7 +41,9 @@ async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = Tr
             found = await call_in_thread(functools.partial(load_attribute, embedding, spec.folder, missing_ok=True))
             embedding = embedding if found is None else _embedding_model(embedding, found)
     with located(f"Agent file {spec.path}"):
-        opening = open_memory(db, embedding=embedding, dims=settings.dims, recall=settings.recall)
+        opening = open_memory(
+            db, embedding=embedding, dims=settings.dims, recall=settings.recall, extract=settings.extract
+        )
         memory = await opening.__aenter__()
     try:
         yield memory

@@ -72,6 +72,8 @@ class MemorySpec(BaseModel):
     """Length of the model's vectors; asked of the model if absent."""
     recall: int = Field(default=5, ge=0, le=100)
     """Maximum number of facts that are added to the requests of each message; 0 for none."""
+    extract: bool = False
+    """Whether the agent's model extracts facts from each message after its answer, by a further request."""
 
 
 class AgentSpec(BaseModel):

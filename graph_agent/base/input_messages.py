@@ -12,6 +12,9 @@ CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a message that a delegating agent sends as context; it is not user input."""
 STEERING_MARK = "graph_agent_steering"
 """Key in `additional_kwargs` of a steering message, which the user sent during a run."""
+RECALL_MARK = "graph_agent_recall"
+"""Key in `additional_kwargs` of the message with facts of the memory, which is in requests only; the value lists the
+ids of the facts."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 

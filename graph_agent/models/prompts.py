@@ -26,6 +26,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "summary": frozenset({"conversation", "words"}),
+    "facts": frozenset({"conversation", "known", "most"}),
     "steering": frozenset({"content"}),
     "written_call": frozenset(),
     "edited_calls": frozenset({"edits"}),

@@ -394,8 +394,8 @@ def _text(entry: Mapping[str, Any]) -> str:
         case "loop_detected":
             return f"{entry['count']} times: {', '.join(entry['pattern'])}"
         case "recall":
-            count = len(entry["facts"])
-            return f"{count} {'fact' if count == 1 else 'facts'} of the memory"
+            count = len(entry["facts"]) or len(entry.get("kept", ()))
+            return f"{count} {'fact' if count == 1 else 'facts'} {'of' if entry['facts'] else 'kept in'} the memory"
         case "background_result":
             return f"{entry['target']} {entry['status']}: {text_of(entry['content'])}"
         case "middleware":

@@ -442,6 +442,7 @@ def test_the_facade() -> None:
             "A2ADelegate",
             "AgentContext",
             "ContextFields",
+            "GraphAgent",
             "GraphDelegate",
             "LoopConfig",
             "LoopHook",

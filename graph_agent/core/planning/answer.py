@@ -433,7 +433,7 @@ class AnswerUpdate:
                 message, hint = f"{message} {repetition_warning(repeated)}", {"hint": REPEATED}
             self.events.append(event("warning", self.step, message=message, **hint))
 
-    def update(self) -> dict[str, Any]:
+    async def update(self) -> dict[str, Any]:
         """Return the state update that ends the input: the answer, its event, status and stop reason."""
         status = STATUS_OF[self.reason].value
         extras = self.loop.pop("extras", {})
@@ -446,9 +446,17 @@ class AnswerUpdate:
             optional = {"truncated": self.truncated, "error": self.error and self.error["kind"], "citations": cited}
             fields = {name: value for name, value in optional.items() if value}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
+            report_model_calls(self.loop, self.events[-1])
+        memory, completed = self.deps.memory, self.reason == "completed" and self.error is None
+        if memory is not None and memory.extracts and completed and self._budget_met(self.usage) is None:
+            # Imported here: few agents have such a memory.
+            from graph_agent.core.planning.extraction import extract_facts
+
+            await extract_facts(self, memory)
         logger.info("The input ended: %s", self.reason)
         self.events.append(status_event(self.state["status"], status, self.step))
-        report_model_calls(self.loop, self.events[-1 if self.answer is None else -2])
+        if self.loop.get("model_calls"):
+            report_model_calls(self.loop, self.events[-1])
         return {
             **({"messages": [self.answer]} if self.answer is not None else {}),
             "events": self.events,

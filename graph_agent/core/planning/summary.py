@@ -210,15 +210,18 @@ async def request_summary(
             raise EmptySummaryError
         return reply
 
-    def recover(request: NextRequest, error: Exception) -> ChangedRequest:
-        if classify_model_error(error) != "transient":
-            return ChangedRequest(request, may_help=False)
-        return fallen_back(request, error)
-
-    reply = await exchange.send(exchange.request, ask, purpose="summary", recover=recover)
+    reply = await exchange.send(exchange.request, ask, purpose="summary", recover=by_fallback)
     exchange.count(usage_of(reply, exchange.request.settings.prices), None)
     most = int(2 * tokens * _SUMMARY_SHARE) * _CHARS_PER_TOKEN
     return truncate(reply.text.strip(), max_chars=most, max_lines=_MOST_LINES).text
+
+
+def by_fallback(request: NextRequest, error: Exception) -> ChangedRequest:
+    """Return a request to the next model of the chain after a transient error: a request that the input can do without
+    is changed in no other way."""
+    if classify_model_error(error) != "transient":
+        return ChangedRequest(request, may_help=False)
+    return fallen_back(request, error)
 
 
 def _use(

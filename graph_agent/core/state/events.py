@@ -35,8 +35,8 @@ StoredEvent: TypeAlias = dict[str, Any]
 
 Rating = Literal["up", "down"]
 """A person's thumb on an answer."""
-Purpose = Literal["plan", "answer", "summary"]
-"""What the reply to a model request is for."""
+Purpose = Literal["plan", "answer", "summary", "memory"]
+"""What the reply to a model request is for; `memory` is the extraction of facts."""
 
 
 class ModelCallRecord(TypedDict):
@@ -240,11 +240,15 @@ class BackgroundResultEvent(_DelegateAnswer):
 
 
 class RecallEvent(_Event):
-    """Facts of earlier sessions were added to the requests of this input; only for an agent with a memory."""
+    """Facts of earlier sessions were added to the requests of this input, or facts were extracted from it; only for an
+    agent with a memory."""
 
     type: Literal["recall"]
     facts: list[str]
-    """Ids of the facts, the best first. The texts stand in the memory alone, so that forgetting removes them."""
+    """Ids of the facts in the requests, the best first. The texts stand in the memory alone, so that forgetting removes
+    them."""
+    kept: NotRequired[list[str]]
+    """Ids of the facts that the model extracted from the input after its answer; `facts` is empty then."""
 
 
 class SteeringEvent(_Event):

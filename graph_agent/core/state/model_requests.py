@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from graph_agent.base._internal.lru import BoundedCache
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import common_length, reasoning_text, text_of, to_json_safe
+from graph_agent.base.input_messages import RECALL_MARK
 from graph_agent.core.state.call_events import call_of
 from graph_agent.core.state.events import ModelCallRecord, Purpose, StoredEvent, event
 
@@ -41,7 +42,8 @@ class ModelRequest:
     """Name of the model, as configured or reported; empty if unknown."""
     messages: tuple[Mapping[str, Any], ...]
     """The messages as plain JSON: `type` (`system`, `human`, `ai` or `tool`), `content`, and if present `name`,
-    `tool_calls` and `tool_call_id`. Content beyond the recorded length is cut, with `omitted_chars`."""
+    `tool_calls` and `tool_call_id`. Content beyond the recorded length is cut, with `omitted_chars`. The message with
+    facts of the memory has their ids as `recalled`, and not their texts."""
     kept_first: int = 0
     """Number of leading messages that the request before has at its beginning, too."""
     kept_last: int = 0
@@ -270,6 +272,9 @@ def _as_json(part: Any) -> Any:
     """Return a message or tool as plain JSON, of a message the fields of `ModelRequest.messages`."""
     if isinstance(part, Mapping):
         return to_json_safe(dict(part))
+    if recalled := part.additional_kwargs.get(RECALL_MARK):
+        # Without the texts, which a recorded request would keep after their user has forgotten them.
+        return {"type": part.type, "content": "[Facts of the memory]", "recalled": list(recalled)}
     shown = {"type": part.type, "content": to_json_safe(part.content)}
     for name in ("name", "tool_calls", "tool_call_id"):
         if value := getattr(part, name, None):

@@ -28,6 +28,9 @@ class RecalledFact(Protocol):
 class AgentMemory(Protocol):
     """The facts of users across sessions; `graph_agent.memory.open_memory` opens one."""
 
+    extracts: bool
+    """Whether the agent's model extracts facts from each input after its answer."""
+
     @property
     def tools(self) -> Sequence[BaseTool]:
         """Tools with which the model keeps and searches facts."""
@@ -37,10 +40,14 @@ class AgentMemory(Protocol):
         """Return the authenticated caller of a run; raise `ConfigError` if it has none."""
         ...
 
-    async def recall(self, caller: str, text: str) -> Sequence[RecalledFact]:
-        """Return the facts of a caller for an input with this text."""
+    async def recall(self, caller: str, text: str, *, most: int | None = None) -> Sequence[RecalledFact]:
+        """Return facts of a caller for an input with this text, `most` at most; None for the memory's own number."""
         ...
 
     async def get(self, caller: str, ids: Iterable[str]) -> Mapping[str, RecalledFact]:
         """Return facts of a caller by id."""
+        ...
+
+    async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
+        """Store a fact, or replace the one with this id, and return its id; raise `InputError` for an unfit text."""
         ...

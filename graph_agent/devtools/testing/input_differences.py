@@ -177,10 +177,10 @@ class InputComparison:
     def _shown(self, request: ModelRequest) -> dict[str, Any]:
         """Return what is compared of a request: `{"messages": […], "tools": {name: definition}, "options": {…}}`.
 
-        System messages are empty if the prompt is expected to differ; tools that are replaced, and the definitions of
-        delegates, are left out.
+        System messages are empty if the prompt is expected to differ; tools that are replaced, the definitions of
+        delegates, and facts of the memory, which a replay does not read, are left out.
         """
-        messages = [dict(each) for each in request.messages]
+        messages = [dict(each) for each in request.messages if "recalled" not in each]
         if self.ignores_prompt:
             messages = [{"type": "system"} if each["type"] == "system" else each for each in messages]
         tools = {name: tool for tool in request.tools if (name := _tool_name(tool)) not in self.replaced_tools}

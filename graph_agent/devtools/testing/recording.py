@@ -419,7 +419,8 @@ class _InputReader:
             if entry["type"] in ("plan", "agent_response"):
                 yield from self._attempts(entry, records)
             else:
-                yield from (self._unanswered(record) for record in records)
+                # Facts are extracted into the memory of the recorded agent alone, and not in a replay.
+                yield from (self._unanswered(record) for record in records if record["purpose"] != "memory")
 
     def _attempts(self, entry: StoredEvent, records: list[ModelCallRecord]) -> Iterator[RecordedReply]:
         """Yield the replies that led to a plan or an answer, with failed requests; only the last reply is stored."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langgraph.runtime import Runtime
 from pydantic import PrivateAttr
 
 from graph_agent.base._compat import InjectedArguments
@@ -26,6 +27,7 @@ from graph_agent.base.errors import ConfigError
 from graph_agent.base.types import NO_USAGE
 from graph_agent.core.state.events import SUCCESSES
 from graph_agent.core.tools.delegation import Delegate, Delegation, DelegationResult
+from graph_agent.core.tools.memory import RecalledFact
 from graph_agent.core.tools.read_result import READ_RESULT
 from graph_agent.models.scripted import MockChatModel
 from graph_agent.session.built_agent import builder_of
@@ -36,6 +38,37 @@ if TYPE_CHECKING:
 
     from graph_agent.devtools.testing.playback import Playback
     from graph_agent.session.compiled import CompiledAgentGraph
+
+
+class UnreadMemory:
+    """Stands in for a memory: it has the same tools, recalls nothing, and extracts nothing.
+
+    Facts may have changed since the recording, and belong to a user whom a replay does not know.
+
+    Args:
+        tools: The tools of the real memory.
+    """
+
+    extracts = False
+
+    def __init__(self, tools: Sequence[BaseTool]) -> None:
+        self.tools = tools
+
+    def caller_of(self, runtime: Runtime[Any]) -> str:
+        """Return an empty name: nothing is read for anybody."""
+        return ""
+
+    async def recall(self, caller: str, text: str, *, most: int | None = None) -> list[RecalledFact]:
+        """Return no facts."""
+        return []
+
+    async def get(self, caller: str, ids: Iterable[str]) -> dict[str, RecalledFact]:
+        """Return no facts."""
+        return {}
+
+    async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
+        """Keep nothing, and return an empty id."""
+        return ""
 
 
 class RecordedModel(MockChatModel):
@@ -249,6 +282,8 @@ def rebuild(
     )
     # A cached plan would hide a request that the recording has.
     arguments["cache"] = None
+    if arguments.get("memory") is not None:
+        arguments["memory"] = UnreadMemory(arguments["memory"].tools)
     arguments["tools"] = [real.get(tool.name, tool) for tool in checked_tools(arguments.get("tools"))]
     arguments["delegates"] = [
         RecordedDelegate(each, playback) for each in checked_delegates(arguments.get("delegates"))

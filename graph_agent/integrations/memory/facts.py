@@ -94,12 +94,14 @@ class Memory:
         store: The Store.
         find: Searches facts by their words; None if the Store searches them by vectors.
         recall: Maximum number of facts that are added to the requests of an input; 0 for none.
+        extract: Whether the agent's model extracts facts from each input after its answer, by a further request.
     """
 
-    def __init__(self, store: BaseStore, find: Find | None = None, *, recall: int = 5) -> None:
+    def __init__(self, store: BaseStore, find: Find | None = None, *, recall: int = 5, extract: bool = False) -> None:
         self._store = store
         self._find = find
         self.most = recall
+        self.extracts = extract
 
     @property
     def tools(self) -> Sequence[BaseTool]:
@@ -133,16 +135,19 @@ class Memory:
         """Return the item of a fact; None if the caller has none with this id."""
         return await self._store.aget(namespace_of(caller), id_)
 
-    async def recall(self, caller: str, text: str) -> list[Fact]:
-        """Return the facts for an input with this text: those that fit it, then the newest, `recall` in all."""
-        if not self.most:
+    async def recall(self, caller: str, text: str, *, most: int | None = None) -> list[Fact]:
+        """Return the facts for an input with this text: those that fit it, then the newest, `most` in all; None for the
+        memory's `recall`.
+        """
+        most = self.most if most is None else most
+        if not most:
             return []
-        found = await self.facts(caller, text, limit=self.most) if text.strip() else []
-        if len(found) < self.most:
+        found = await self.facts(caller, text, limit=most) if text.strip() else []
+        if len(found) < most:
             known = {fact.id for fact in found}
-            newest = await self.facts(caller, limit=self.most)
+            newest = await self.facts(caller, limit=most)
             found += [fact for fact in newest if fact.id not in known]
-        return found[: self.most]
+        return found[:most]
 
     async def get(self, caller: str, ids: Iterable[str]) -> dict[str, Fact]:
         """Return facts of a caller by id, with tombstones of forgotten ones; ids of other callers are left out."""

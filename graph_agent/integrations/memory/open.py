@@ -36,6 +36,7 @@ async def open_memory(
     embedding: EmbeddingModel | None = None,
     dims: int | None = None,
     recall: int = 5,
+    extract: bool = False,
     folder: Path | None = None,
 ) -> AsyncIterator[Memory]:
     """Open the memory in a database, and close it on exit. Missing tables are created.
@@ -49,6 +50,8 @@ async def open_memory(
         embedding: The embedding model; None to search by words.
         dims: Length of the model's vectors; None to ask the model for one vector now.
         recall: Maximum number of facts that are added to the requests of each input; 0 for none.
+        extract: Whether the agent's model extracts facts from each input after its answer, by a further request. False
+            leaves it to the model to call `manage_memory`.
         folder: Folder to which a relative SQLite file refers; None for the current folder.
 
     Raises:
@@ -60,19 +63,19 @@ async def open_memory(
         from langgraph.store.memory import InMemoryStore
 
         store = InMemoryStore(index=index)
-        yield Memory(store, None if index else by_words(store), recall=recall)
+        yield Memory(store, None if index else by_words(store), recall=recall, extract=extract)
     elif is_postgres(url):
         from graph_agent.integrations.memory.postgres import open_postgres_facts
 
         async with open_postgres_facts(url, index) as (postgres, find):
-            yield Memory(postgres, find, recall=recall)
+            yield Memory(postgres, find, recall=recall, extract=extract)
     else:
         from graph_agent.integrations.memory.sqlite import open_sqlite_facts
 
         path = file_of(url, folder)
         record_database(path)
         async with open_sqlite_facts(path, index) as (sqlite, find):
-            yield Memory(sqlite, find, recall=recall)
+            yield Memory(sqlite, find, recall=recall, extract=extract)
 
 
 async def _index(embedding: EmbeddingModel, dims: int | None) -> IndexConfig:

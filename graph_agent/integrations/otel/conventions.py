@@ -62,7 +62,7 @@ EVENT_FIELDS = {
     "approval_decision": ("id", "name", "decision", "waited_s"),
     "limit": ("reason", "limit"),
     "loop_detected": ("pattern", "count", "repeated"),
-    "recall": ("facts",),
+    "recall": ("facts", "kept"),
     "steering": (),
     "summary": ("messages",),
     "warning": (),

@@ -192,7 +192,8 @@ def _content(event: Mapping[str, Any]) -> str:
         case "rename":
             return f"{event['title']} by {event['by']}"
         case "recall":
-            return f"{len(event['facts'])}: {' '.join(event['facts'])}"
+            facts = event["facts"] or event.get("kept", ())
+            return f"{len(facts)}{'' if event['facts'] else ' kept'}: {' '.join(facts)}"
         case "summary":
             return short_json(event["content"])
         case "loop_detected":

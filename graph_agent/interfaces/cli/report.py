@@ -140,9 +140,9 @@ class TextReport(RunReport):
             if self._answered:
                 self.question(text_of(event["content"]))
         elif event["type"] == "recall":
-            count = len(event["facts"])
-            facts = f"{count} fact{'' if count == 1 else 's'}"
-            self._screen.out.print(f"  memory: {facts} about you; `graph-agent memory` shows them", style="dim")
+            count, what = len(event["facts"]) or len(event.get("kept", ())), "" if event["facts"] else " kept"
+            facts = f"{count} fact{'' if count == 1 else 's'} about you{what}"
+            self._screen.out.print(f"  memory: {facts}; `graph-agent memory` shows them", style="dim")
         elif event["type"] == "steering":
             self._end_wave()
             self._screen.out.print(f"  steering: {text_of(event['content'])}", style="dim")

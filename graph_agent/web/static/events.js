@@ -20,7 +20,8 @@ const NOTICES = {
   loop_detected: ({ pattern, count, repeated }) => `${pattern.join(", ")} repeated ${count} times (${repeated})`,
   limit: ({ reason, limit }) => `${words(reason)} of ${limit} reached`,
   provider_call: ({ name, status, arguments: args }) => `${name} (run by the provider), ${status}: ${toJson(args)}`,
-  recall: ({ facts }) => `${counted(facts.length, "fact")} of the memory used`,
+  recall: ({ facts, kept = [] }) =>
+    facts.length ? `${counted(facts.length, "fact")} of the memory used` : `${counted(kept.length, "fact")} kept in the memory`,
   summary: ({ messages }) => `${counted(messages, "older message")} summarized`,
   background_result: ({ target, status, content }) => `${target}, ${status}: ${asText(content)}`,
   middleware: ({ name, hook, jump_to: target }) => `${name}, ${hook}${target ? `: jumped to ${target}` : ""}`,

@@ -115,7 +115,7 @@ async def test_a_run_without_a_caller_is_refused() -> None:
 
 async def test_a_memory_that_cannot_be_read_is_a_warning() -> None:
     class Lost(Memory):
-        async def recall(self, caller: str, text: str) -> Any:
+        async def recall(self, caller: str, text: str, *, most: int | None = None) -> Any:
             raise OSError("no such database")
 
     async with open_memory("memory:") as memory:
