@@ -45,7 +45,7 @@ NOT_RUN = {
     "its commands have tests of their own": 17,
     "needs a cluster": 3,
     "needs a container engine": 4,
-    "needs a model server": 4,
+    "needs a model server": 5,
     "needs a PostgreSQL server": 1,
     "needs Python 3.12, PostgreSQL and Redis": 1,
     "needs a Restate server": 1,
