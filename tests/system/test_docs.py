@@ -204,8 +204,8 @@ def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> Non
 
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 LONGER_GUIDES = {
-    *("ag-ui", "approvals", "command-line", "deploy", "evaluation", "local-models", "mcp"),
-    *("mcp-server", "model-endpoints", "observability", "page", "persistence", "responses", "sessions", "testing"),
+    *("ag-ui", "command-line", "deploy", "evaluation", "local-models", "mcp"),
+    *("mcp-server", "model-endpoints", "observability", "page", "responses", "testing"),
     "workspace",
 }
 """Guides that are still longer than 1,200 words."""
