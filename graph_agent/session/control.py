@@ -33,6 +33,7 @@ from graph_agent.core.state.events import StoredEvent
 from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.built_agent import NO_SAVER, builder_of
 from graph_agent.session.open_input import events_of
+from graph_agent.session.pending_feedback import feedback_after
 from graph_agent.session.results import TrackedCall, planned_calls, since_last_input
 from graph_agent.storage.locks.registry import find_run, inbox_of, is_idle
 
@@ -243,6 +244,11 @@ class SessionCommands:
 
 class SessionControl(SessionCommands):
     """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
+
+    async def noted_events(self) -> list[StoredEvent]:
+        """Return the events of feedback, titles and revocations that no run has processed, oldest first."""
+        newest = await self.saver.aget_tuple(self._thread)
+        return await feedback_after(self.saver, self._store, newest) if newest is not None else []
 
     async def settle(self) -> bool:
         """Abort the open input of a session that no program runs, and give its calls their results; return whether it

@@ -21,7 +21,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, PregelTask, StateSnapshot
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot
 
 from graph_agent.base._compat import INTERRUPT, STRICT_RESUME
 from graph_agent.base._internal.failure_log import log_failure
@@ -296,13 +296,24 @@ class RunDriver:
                 if mark is not None and not (run.replayed or has_streamed) and result.answer:
                     yield Token(result.answer)  # streamed by the run that is resumed
             mark, asked = None, [] if run.aborted else result.interrupts
-            if self._approval and (answers := await self._approval.answers(asked, options.on_approval)):
+            if asked and (answers := await self._automatic_answers(asked, run, options)):
                 given, note = await self.answer(answers, None, None), None
                 continue
             yield Done(result)
             if run.aborted or not self._stores or (note := await self.next_after(run, options.control)) is None:
                 return
             given = follow_up_input(note)
+
+    async def _automatic_answers(
+        self, asked: Sequence[Interrupt], run: InputRun, options: RunOptions
+    ) -> dict[str, Any] | None:
+        """Return the answers to the open interrupts of a run without a person; None if one of them needs a person."""
+        if (approval := self._approval) is None:
+            return None
+        # Another process may have revoked an approval since.
+        if approval.has_standing and self._stores and run.state is not None:
+            approval.drop_revoked([*run.state.values.get("events", ()), *await self.control.noted_events()])
+        return await approval.answers(asked, options.on_approval)
 
     def input_run(
         self, handle: RunHandle | None = None, *, mark: InputId | None = None, note: ControlMessage | None = None

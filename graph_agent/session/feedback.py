@@ -77,7 +77,7 @@ async def give_feedback(
     if evaluate:
         fields["evaluate"] = True
     made = new_note("feedback", fields)
-    await _store(saver, store, session_id, made)
+    await store_note(saver, store, session_id, made)
     entry = noted_event(made)
     assert entry is not None, "the note was made here, in the form of an event"
     # The run that takes the note in does not report it, so that it is reported once, when it is given.
@@ -97,7 +97,7 @@ async def give_title(
     if await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}) is None:
         raise InputError(f"There is no session {session_id!r} to rename; its first input begins it.")
     made = new_note("rename", {"title": clean(" ".join(title.split())), "by": clean(by or DEFAULT_DECIDER)})
-    await _store(saver, store, session_id, made)
+    await store_note(saver, store, session_id, made)
     entry = noted_event(made)
     assert entry is not None, "the note was made here, in the form of an event"
     return entry
@@ -109,7 +109,7 @@ def _newest_of(events: Sequence[StoredEvent], answer: int, by: str) -> StoredEve
     return next((each for each in own if each["answer"] == answer and each["by"] == by), None)
 
 
-async def _store(
+async def store_note(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, note: ControlMessage
 ) -> None:
     """Store a note in the agent's Store, else in that of the saver's database, else in this process's memory.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import HumanMessage
@@ -39,6 +39,7 @@ from graph_agent.core.approvals.requests import (
 )
 from graph_agent.session.built_agent import builder_of
 from graph_agent.session.results import open_interrupts
+from graph_agent.session.standing_approvals import standing_approvals
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 """The form of LangGraph's interrupt ids."""
@@ -221,9 +222,18 @@ class AutoApproval:
 
     def recall(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Record the calls that the decisions in a session's events approve for good."""
-        for entry in events:
-            if entry["type"] == "approval_decision" and "always" in entry:
-                self._always[entry.get("delegate", ""), entry["name"]] = entry["decided_by"]
+        self._always |= {kind: by for kind, by in standing_approvals(events).items() if by is not None}
+
+    @property
+    def has_standing(self) -> bool:
+        """Whether a call is approved for good."""
+        return bool(self._always)
+
+    def drop_revoked(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Forget the approvals that the events of the session revoke."""
+        for kind, by in standing_approvals(events).items():
+            if by is None:
+                self._always.pop(kind, None)
 
     async def answers(self, asked: Sequence[Interrupt], callback: OnApproval | None = None) -> dict[str, Any] | None:
         """Return interrupt id → decisions for open interrupts; None if a person must answer one of them, or none is
@@ -250,14 +260,22 @@ class AutoApproval:
         return answers or None
 
 
-async def standing_answers(state: StateSnapshot) -> dict[str, Any] | None:
+async def standing_answers(
+    state: StateSnapshot, noted: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+) -> dict[str, Any] | None:
     """Return interrupt id → decisions for the open interrupts of a session; None unless earlier decisions of it
     with `approve(always=True)` cover all their calls.
+
+    Args:
+        state: The state of the session.
+        noted: Returns the events of notes that no run has processed.
     """
     if not (asked := open_interrupts(state)):
         return None
     approval = AutoApproval()
     approval.recall(state.values.get("events", ()))
+    if approval.has_standing:
+        approval.drop_revoked(await noted())
     return await approval.answers(asked)
 
 

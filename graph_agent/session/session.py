@@ -397,6 +397,27 @@ class Session(SessionCommands, Generic[ResponseT, ContextT]):
         self._check_stored()
         await give_title(self.saver, self._store, self.id, title, by)
 
+    async def revoke_approval(self, name: str, *, delegate: str = "", by: str | None = None) -> None:
+        """Take back an `approve(always=True)`, so that later calls wait again; without a run, and also during one.
+
+        It ends the approvals of every `Session` object and every process. A call that is approved already runs. The
+        next step of a run takes the event `revocation` into the history; until then, readers of events get it behind
+        the others.
+
+        Args:
+            name: Name of the calls, as in the event `approval_decision`.
+            delegate: The delegate whose calls they are; empty for the agent itself.
+            by: Name of the person; None for `user`.
+
+        Raises:
+            InputError: When the session has no such approval.
+            ConfigError: When the agent has neither a Store nor a database that can keep the revocation.
+        """
+        from graph_agent.session.standing_approvals import revoke_standing_approval
+
+        self._check_stored()
+        await revoke_standing_approval(self.saver, self._store, self.id, (delegate, name), by)
+
     def _check_stored(self, on_approval: OnApproval | None = None) -> None:
         """Raise `ConfigError` for an agent without a checkpointer, unless approvals are decided within a run.
 

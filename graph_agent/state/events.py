@@ -7,6 +7,8 @@ position and are added on reading.
 from __future__ import annotations
 
 from graph_agent.base._internal.text import decode as decode
+from graph_agent.core.state.approval_events import decision_event as decision_event
+from graph_agent.core.state.approval_events import request_event as request_event
 from graph_agent.core.state.call_events import as_json as as_json
 from graph_agent.core.state.call_events import as_value as as_value
 from graph_agent.core.state.call_events import is_text as is_text
@@ -38,6 +40,7 @@ from graph_agent.core.state.events import Rating as Rating
 from graph_agent.core.state.events import RecallEvent as RecallEvent
 from graph_agent.core.state.events import RenameEvent as RenameEvent
 from graph_agent.core.state.events import ResultStatus as ResultStatus
+from graph_agent.core.state.events import RevocationEvent as RevocationEvent
 from graph_agent.core.state.events import StatusEvent as StatusEvent
 from graph_agent.core.state.events import SteeringEvent as SteeringEvent
 from graph_agent.core.state.events import StoredEvent as StoredEvent
@@ -47,12 +50,10 @@ from graph_agent.core.state.events import ToolResultEvent as ToolResultEvent
 from graph_agent.core.state.events import UserMessageEvent as UserMessageEvent
 from graph_agent.core.state.events import WarningEvent as WarningEvent
 from graph_agent.core.state.events import append_events as append_events
-from graph_agent.core.state.events import decision_event as decision_event
 from graph_agent.core.state.events import event as event
 from graph_agent.core.state.events import is_approval as is_approval
 from graph_agent.core.state.events import is_own as is_own
 from graph_agent.core.state.events import read_events as read_events
-from graph_agent.core.state.events import request_event as request_event
 from graph_agent.core.state.events import seconds_since as seconds_since
 
 __all__ = []

@@ -258,7 +258,7 @@ def test_all_calls_of_a_kind_are_approved_in_a_session(page: Page, travel: Serve
     page.get_by_label("approve all of this kind").check()
     page.get_by_role("button", name="Send decision").click()
     completed(page, "Done: 1 results.")
-    expect(page.get_by_text("Approved in this session: book by user")).to_be_visible()
+    expect(page.get_by_label("Approved in this session")).to_contain_text("All calls of book are approved, by user")
     send(page, booked(2))
     completed(page, "Done: 1 results.", "Done: 1 results.")
     page.goto(travel.url)
@@ -273,6 +273,33 @@ def test_all_calls_of_a_kind_are_approved_in_a_session(page: Page, travel: Serve
         ("approve", "user", True),
         ("approve", "always (user)", None),
     ]
+
+
+def test_an_approval_of_all_calls_of_a_kind_is_revoked(page: Page, travel: Served) -> None:
+    page.goto(travel.url)
+    send(page, f"!call {json.dumps([['book', {'item': 'room 1'}]])}")
+    page.get_by_label("approve all of this kind").check()
+    page.get_by_role("button", name="Send decision").click()
+    completed(page, "Done: 1 results.")
+    page.get_by_role("button", name="Revoke: book").click()
+    notice = page.locator(".notice.revocation")
+    expect(notice).to_have_text("revocation user revoked the approval of all calls of book", timeout=DONE_MS)
+    expect(page.get_by_label("Approved in this session")).to_have_count(0)
+    page.reload()
+    expect(notice).to_have_count(1, timeout=DONE_MS)
+    expect(page.get_by_label("Approved in this session")).to_have_count(0)
+    send(page, f"!call {json.dumps([['book', {'item': 'room 2'}]])}")
+    page.get_by_role("button", name="Send decision").wait_for(timeout=DONE_MS)
+
+    session = page.url.partition("#")[2]
+    with travel.http() as http:
+        events = http.get(f"/memory/sessions/{session}/events", params={"type": "revocation"}).json()["events"]
+        again = http.post(f"/sessions/{session}/revoke", json={"name": "book"})
+    assert [(each["name"], each["by"]) for each in events] == [("book", "user")]
+    assert (again.status_code, again.json()["error"]) == (
+        404,
+        f"Session '{session}' has no standing approval of 'book'; it has: none.",
+    )
 
 
 def test_a_session_is_renamed(page: Page, travel: Served) -> None:

@@ -25,8 +25,9 @@ from graph_agent.core.approvals.requests import HeldCall, calls_of_request, requ
 from graph_agent.core.execution.deps import AgentDeps, Task
 from graph_agent.core.execution.ledger import checkpoint_of
 from graph_agent.core.runs.own_checkpoint import load
+from graph_agent.core.state.approval_events import decision_event, request_event
 from graph_agent.core.state.channels import RemoteTask
-from graph_agent.core.state.events import StoredEvent, decision_event, is_own, request_event
+from graph_agent.core.state.events import StoredEvent, is_own
 from graph_agent.core.tools.delegation import DelegationResult
 from graph_agent.core.tools.read_result import READ_RESULT
 

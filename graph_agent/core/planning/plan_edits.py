@@ -23,9 +23,10 @@ from graph_agent.core.planning.approval_decisions import apply_decisions
 from graph_agent.core.planning.reply import read_reply
 from graph_agent.core.planning.update import AT_LIMIT, PlanUpdate
 from graph_agent.core.runs.run import WorkStoppedError
+from graph_agent.core.state.approval_events import request_event
 from graph_agent.core.state.call_events import answer_event, answers_of_wave, approval_progress
 from graph_agent.core.state.channels import status_event
-from graph_agent.core.state.events import StoredEvent, event, request_event
+from graph_agent.core.state.events import StoredEvent, event
 from graph_agent.core.state.messages import open_calls
 from graph_agent.core.tools.toolbox import Toolbox, planned_fault
 from graph_agent.core.waves.schema import Selection

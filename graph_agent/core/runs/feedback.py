@@ -1,4 +1,4 @@
-"""Turns notes of a person's feedback and of a session's new title into events, which no model receives.
+"""Turns notes of feedback, of a new title and of a revoked approval into events, which no model receives.
 
 Feedback is a thumb and a note on an answer.
 
@@ -7,7 +7,7 @@ Parts of feedback in other files:
 - `session/feedback.py`: finds the rated answer, and stores the notes
 - `core/runs/notes.py`: `listen`, by which the next step of a run processes the note
 - `core/state/schema.py`: the key `feedback` of the loop, which counts the ratings
-- `core/state/events.py`: `FeedbackEvent`, `RenameEvent`
+- `core/state/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`
 - `storage/checkpoints/note_rows.py`: reads notes without a Store
 """
 
@@ -23,7 +23,7 @@ from graph_agent.core.state.events import Rating, StoredEvent
 if TYPE_CHECKING:
     from graph_agent.core.state.schema import LoopState
 
-NOTE_EVENTS: tuple[Literal["feedback", "rename"], ...] = ("feedback", "rename")
+NOTE_EVENTS: tuple[Literal["feedback", "rename", "revocation"], ...] = ("feedback", "rename", "revocation")
 """Kinds of notes that become events of the same type, also without a run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ TITLE_CHARS = 200
 
 
 def noted_event(note: ControlMessage) -> StoredEvent | None:
-    """Return the `feedback` or `rename` event of a note, at the time of its sending; None for content of another form.
+    """Return the event of a note in `NOTE_EVENTS`, at the time of its sending; None for content of another form.
 
     The same note gives the same event, so that a reader recognizes an event that it has seen as a note.
     """
@@ -43,6 +43,8 @@ def noted_event(note: ControlMessage) -> StoredEvent | None:
         return None
     if note.kind == "rename":
         fits = isinstance(title := fields.get("title"), str) and len(title) <= TITLE_CHARS
+    elif note.kind == "revocation":
+        fits = isinstance(fields.get("name"), str) and isinstance(fields.get("delegate", ""), str)
     else:
         fits = fields.get("rating") in get_args(Rating) and isinstance(fields.get("answer"), int)
     if not fits:
@@ -60,13 +62,13 @@ def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
         return []
     if entry["type"] == "rename":
         loop["title"] = entry["title"]
-    else:
+    elif entry["type"] == "feedback":
         loop["feedback"] = count_ratings(loop.get("feedback", (0, 0)), [entry])
     return [entry]
 
 
 def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | None) -> list[StoredEvent]:
-    """Return the events of the notes of feedback and titles that no run has processed, in the order of sending.
+    """Return the events of feedback, titles and revocations that no run has processed, in the order of sending.
 
     Args:
         notes: The notes of a session.

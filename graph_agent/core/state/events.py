@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast
+from typing import Any, Literal, NotRequired, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal import telemetry
 from graph_agent.base.types import Citation, Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
-
-if TYPE_CHECKING:
-    from graph_agent.core.approvals.decisions import Decided
-
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
 """How a call ended: `error` if it ran and failed, `unknown` if it may have run and its effect is not known. Four never
@@ -340,6 +336,20 @@ class RenameEvent(_Event):
     """Name of the person; `user` if the program gave none."""
 
 
+class RevocationEvent(_Event):
+    """A person took back the approval of all calls of a kind, so that later ones wait; no model receives this."""
+
+    type: Literal["revocation"]
+    id: str
+    """Id of this change, unique in the session."""
+    name: str
+    """Name of the calls."""
+    delegate: NotRequired[str]
+    """The delegate whose calls they are, as in `approval_request`; absent for calls of the agent itself."""
+    by: str
+    """Name of the person; `user` if the program gave none."""
+
+
 class SummaryEvent(_Event):
     """The model summarized the older part of the conversation, which requests no longer contain."""
 
@@ -522,6 +532,7 @@ Event: TypeAlias = (
     | ApprovalDecisionEvent
     | FeedbackEvent
     | RenameEvent
+    | RevocationEvent
     | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent
@@ -566,28 +577,6 @@ def read_events(stored: Iterable[Mapping[str, Any]], session_id: str, first: int
 
 _SOURCES = ("delegation", "middleware")
 """Fields of approvals that do not decide on calls of the agent's own wave."""
-
-
-def request_event(calls: Sequence[HeldCall], step: int, **source: str) -> StoredEvent:
-    """Return the `approval_request` event of calls that wait; `source` has the fields of `_Approval` that it needs."""
-    return event("approval_request", step, calls=list(calls), **source)
-
-
-def decision_event(decided: Decided, step: int, *, asked_at: str = "", **source: str) -> StoredEvent:
-    """Return the `approval_decision` event of a decision; with `asked_at`, the request's `ts`, it has `waited_s`."""
-    call = decided.call
-    fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
-    if decided.type == "edit":
-        fields["arguments"] = decided.arguments
-        if decided.name != call["name"]:
-            fields["edited_name"] = decided.name
-    if decided.message is not None:
-        fields["message"] = decided.message
-    if decided.always:
-        fields["always"] = True
-    if asked_at:
-        fields["waited_s"] = seconds_since(asked_at)
-    return event("approval_decision", step, **fields, decided_by=decided.by, **source)
 
 
 def is_approval(entry: Mapping[str, Any]) -> bool:

@@ -191,6 +191,8 @@ def _content(event: Mapping[str, Any]) -> str:
             return f"{rated}: {short_json(event['note'])}" if "note" in event else rated
         case "rename":
             return f"{event['title']} by {event['by']}"
+        case "revocation":
+            return f"{_source(event)}{event['name']} by {event['by']}"
         case "recall":
             facts = event["facts"] or event.get("kept", ())
             return f"{len(facts)}{'' if event['facts'] else ' kept'}: {' '.join(facts)}"

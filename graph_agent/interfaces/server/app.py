@@ -51,6 +51,7 @@ _APIS = {
     "graph_agent.interfaces.server.feedback": ("/sessions",),
     "graph_agent.interfaces.server.session_queue": ("/sessions",),
     "graph_agent.interfaces.server.titles": ("/sessions",),
+    "graph_agent.interfaces.server.revocations": ("/sessions",),
     "graph_agent.interfaces.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""

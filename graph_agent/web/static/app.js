@@ -255,6 +255,15 @@ class App extends Component {
     });
   };
 
+  /** Take back the approval of all calls of a kind in the session. */
+  revoke = async ({ name, delegate = "" }) => {
+    const { id, log } = this.state;
+    const error = await this.attempt(() => post(sessionPath(id, "/revoke"), { name, delegate }));
+    if (!error) this.setState({ told: "Revoked: later calls wait for a decision again." });
+    const read = await get(eventsPath(id, `?after=${log.seq}`)).catch(() => null);
+    if (read) this.add(log, read);
+  };
+
   answer = async (given) => {
     const { id } = this.state;
     this.setState({ busy: id, error: "" });
@@ -361,7 +370,7 @@ class App extends Component {
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
         act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
-        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate} reveal=${this.reveal}
+        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate} reveal=${this.reveal} revoke=${this.revoke}
         memory=${EXPORT ? {} : this.memory}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}

@@ -22,6 +22,14 @@ function Queue({ queue, withdraw }) {
   </ul>`;
 }
 
+/** The approvals of all calls of a kind, which a person can take back. */
+function Standing({ standing, revoke }) {
+  return standing.size > 0 && html`<ul class="standing hint" aria-label="Approved in this session">
+    ${[...standing].map(([kind, one]) => html`<li key=${kind}>All calls of <code>${visible(kind)}</code> are approved, by ${visible(one.by)}
+      <button type="button" class="quiet" onClick=${() => revoke(one)} aria-label=${`Revoke: ${kind}`}>Revoke</button></li>`)}
+  </ul>`;
+}
+
 /** The form of inputs; `act` receives what to do with the content, and returns whether it was refused. */
 export class Composer extends Component {
   state = { blocks: [] };
@@ -74,10 +82,10 @@ export class Composer extends Component {
     this.box.focus();
   };
 
-  render({ running, exists, stopped, act, queue, standing }, { blocks, isOver }) {
+  render({ running, exists, stopped, act, queue, standing, revoke }, { blocks, isOver }) {
     const drag = (event) => this.drag(event);
     return html`<form class=${`composer${isOver ? " over" : ""}`} onSubmit=${(event) => this.submit(event)} onDragOver=${drag} onDragLeave=${drag} onDrop=${drag}>
-      ${standing.size > 0 && html`<p class="hint standing">Approved in this session: ${[...standing].map(([name, by]) => html`<span><code>${visible(name)}</code> by ${visible(by)}</span> `)}</p>`}
+      <${Standing} standing=${standing} revoke=${revoke} />
       <${Queue} queue=${queue} withdraw=${this.withdraw} />
       <${Attachments} blocks=${blocks} drop=${(n) => this.setState({ blocks: blocks.filter((one, at) => at !== n) })} />
       <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message" onPaste=${(event) => this.paste(event)}

@@ -19,7 +19,7 @@ export class Conversation extends Component {
     this.componentDidUpdate();
   }
 
-  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy, queue, withdraw, resend, fail, maxBytes, rate, memory, reveal }, { turns }) {
+  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy, queue, withdraw, resend, fail, maxBytes, rate, memory, reveal, revoke }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
     const isUnfinished = last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted";
@@ -42,7 +42,7 @@ export class Conversation extends Component {
       ${!readOnly && !asked && requests.length > 0 && html`<${form ? Elicitation : Question} key=${requests[0]?.questions?.at(-1)} value=${requests[0]}
         answer=${form ? (given) => answer({ [info.interrupts[0].id]: given }) : answer} busy=${busy} />`}
       ${!readOnly && html`<${Composer} running=${running} exists=${(last && !last.isExpected) || log.inputs.length > 1 || log.live.length} stopped=${info?.activity === "interrupted"} act=${act}
-        standing=${log.standing} queue=${stillQueued(queue, last)} withdraw=${withdraw} fail=${fail} maxBytes=${maxBytes} />`}
+        standing=${log.standing} revoke=${revoke} queue=${stillQueued(queue, last)} withdraw=${withdraw} fail=${fail} maxBytes=${maxBytes} />`}
     </main>`;
   }
 }

@@ -4,7 +4,7 @@ import { asText, counted, textIn, words } from "./html.js";
 import { toJson } from "./json.js";
 import { GrowingText } from "./markdown.js";
 
-/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first; `standing` who approved a tool for good. */
+/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first; `standing` the calls that were approved for good. */
 export function newLog() {
   return { seq: -1, early: new Set(), status: "CREATED", inputs: [], calls: new Map(), standing: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
 }
@@ -22,6 +22,7 @@ const NOTICES = {
   provider_call: ({ name, status, arguments: args }) => `${name} (run by the provider), ${status}: ${toJson(args)}`,
   recall: ({ facts, kept = [] }) =>
     facts.length ? `${counted(facts.length, "fact")} of the memory used` : `${counted(kept.length, "fact")} kept in the memory`,
+  revocation: ({ by, ...event }) => `${by} revoked the approval of all calls of ${kindOf(event)}`,
   summary: ({ messages }) => `${counted(messages, "older message")} summarized`,
   background_result: ({ target, status, content }) => `${target}, ${status}: ${asText(content)}`,
   middleware: ({ name, hook, jump_to: target }) => `${name}, ${hook}${target ? `: jumped to ${target}` : ""}`,
@@ -123,6 +124,9 @@ function addModel(log, input, record, event, time) {
   if (event.type === "plan" && step.models.length === 1) step.begin = Math.min(from, step.planned);
 }
 
+/** Return the kind of calls that an approval is about: the name, with the delegate if they are not the agent's own. */
+const kindOf = ({ name, delegate }) => (delegate ? `${delegate}/${name}` : name);
+
 function endWait(call, time) {
   const wait = call.waits.at(-1);
   if (wait && wait.to === null) wait.to = time;
@@ -175,11 +179,14 @@ const REDUCERS = {
   },
   approval_decision(log, event, input, time) {
     const call = log.calls.get(event.delegation || event.id);
-    if (event.always) log.standing.set(event.name, event.decided_by);
+    if (event.always) log.standing.set(kindOf(event), { name: event.name, delegate: event.delegate, by: event.decided_by });
     if (!call) return;
     endWait(call, time);
     call.decision = event;
     if (call.state === "waiting") call.state = "running";
+  },
+  revocation(log, event) {
+    log.standing.delete(kindOf(event));
   },
   rename(log, event) {
     log.title = event.title;
@@ -197,7 +204,7 @@ REDUCERS.delegation_request = REDUCERS.tool_call;
 REDUCERS.delegation_response = REDUCERS.tool_result;
 
 // These may come before their place in the history is final.
-const begins = ({ type, to }) => /^user_message|^feedback|^rename/.test(type) || to === "RUNNING";
+const begins = ({ type, to }) => /^user_message|^feedback|^rename|^revocation/.test(type) || to === "RUNNING";
 
 /** Return whether a log has an event. */
 export const isKnown = (log, event) => event.seq <= log.seq || log.early.has(textOf(event));

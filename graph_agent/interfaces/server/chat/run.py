@@ -411,7 +411,7 @@ class ServerRun:
         has_questions = state is not None and bool(state.interrupts) and not self.input.replayed
         if state is None or not has_questions or self.input.aborted or self.spec.session_id is None:
             return None
-        return await standing_answers(state)
+        return await standing_answers(state, self.driver.control.noted_events)
 
     async def _translate(self, part: ServedPart) -> None:
         match part:

@@ -1,0 +1,59 @@
+"""Reads the approvals of all calls of a kind that a session's events give, and takes one back without a run.
+
+A person gives such an approval with `approve(always=True)`, and anyone with the session revokes it. The revocation is
+stored as a note, which the session's next step takes into the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graph_agent.base._internal.text import clean, visible
+from graph_agent.base.errors import InputError
+from graph_agent.base.inbox import new_note
+from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.store.base import BaseStore
+
+CallKind: TypeAlias = tuple[str, str]
+"""Delegate (empty for the agent itself) and name of calls."""
+
+
+def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[CallKind, str | None]:
+    """Return the kinds of calls that a person has approved for good → who did; None for a revoked approval.
+
+    `events` are those of a session in order, with those that no run has taken into the history.
+    """
+    found: dict[CallKind, str | None] = {}
+    for entry in events:
+        if entry["type"] == "revocation" or (entry["type"] == "approval_decision" and "always" in entry):
+            found[entry.get("delegate", ""), entry["name"]] = entry.get("decided_by")
+    return found
+
+
+async def revoke_standing_approval(
+    saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, kind: CallKind, by: str | None
+) -> None:
+    """Store the revocation of an approval. `Session.revoke_approval` has the arguments and errors."""
+    from graph_agent.session.feedback import store_note
+    from graph_agent.session.importing import read_history
+    from graph_agent.session.pending_feedback import feedback_after
+
+    newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
+    events: list[Mapping[str, Any]] = []
+    if newest is not None:
+        stored = (await read_history(saver, session_id, newest))["events"]
+        events = [*stored, *await feedback_after(saver, store, newest)]
+    standing = standing_approvals(events)
+    delegate, name = kind
+    if standing.get(kind) is None:
+        known = ", ".join(sorted(visible("/".join(filter(None, each))) for each, by_ in standing.items() if by_))
+        raise InputError(
+            f"Session {session_id!r} has no standing approval of {'/'.join(filter(None, kind))!r}; it has: "
+            f"{known or 'none'}."
+        )
+    fields = {"name": name, "by": clean(by or DEFAULT_DECIDER), **({"delegate": delegate} if delegate else {})}
+    await store_note(saver, store, session_id, new_note("revocation", fields))
