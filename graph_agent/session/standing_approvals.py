@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-CallKind: TypeAlias = tuple[str, str]
+ApprovalKey: TypeAlias = tuple[str, str]
 """Delegate (empty for the agent itself) and name of calls."""
 
 
-def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[CallKind, str | None]:
+def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[ApprovalKey, str | None]:
     """Return the kinds of calls that a person has approved for good → who did; None for a revoked approval.
 
     `events` are those of a session in order, with those that no run has taken into the history.
     """
-    found: dict[CallKind, str | None] = {}
+    found: dict[ApprovalKey, str | None] = {}
     for entry in events:
         if entry["type"] == "revocation" or (entry["type"] == "approval_decision" and "always" in entry):
             found[entry.get("delegate", ""), entry["name"]] = entry.get("decided_by")
@@ -35,7 +35,7 @@ def standing_approvals(events: Iterable[Mapping[str, Any]]) -> dict[CallKind, st
 
 
 async def revoke_standing_approval(
-    saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, kind: CallKind, by: str | None
+    saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, kind: ApprovalKey, by: str | None
 ) -> None:
     """Store the revocation of an approval. `Session.revoke_approval` has the arguments and errors."""
     from graph_agent.session.feedback import store_note
