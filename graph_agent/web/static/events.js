@@ -232,7 +232,7 @@ export function reduce(log, event) {
   REDUCERS[event.type]?.(log, event, input, time);
   for (const record of event.model_calls || []) addModel(log, input, record, event, time);
   const text = NOTICES[event.type]?.(event);
-  if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length, facts: event.facts });
+  if (text !== undefined) input.notes.push({ kind: event.type, text, time, after: input.steps.length, facts: event.facts?.length ? event.facts : event.kept });
   input.end = Math.max(input.end, time);
   input.revision += 1;
   log.newest = event.type;

@@ -31,7 +31,7 @@ export function Sources({ citations }) {
     <ol>${sources.map((one) => html`<${Source} ...${one} />`)}</ol></details>`;
 }
 
-/** The facts that were added to the requests of an input, folded; their texts are read from the memory when it is opened. */
+/** The facts that were added to the requests of an input, or extracted from it, folded; their texts are read from the memory when it is opened. */
 export class Recalled extends Component {
   async open(event) {
     if (!event.target.open || this.state.facts) return;
@@ -39,8 +39,7 @@ export class Recalled extends Component {
     await this.props.attempt(async () => this.setState({ facts: (await get(`/memory/facts?${ids}`)).facts }));
   }
 
-  render({ ids, attempt, manage }, { facts }) {
-    const title = `${counted(ids.length, "fact")} of the memory used`;
+  render({ ids, title, attempt, manage }, { facts }) {
     if (!attempt) return html`<p class="recalled">${title}</p>`;
     const missing = facts ? ids.length - facts.length : 0;
     return html`<details class="recalled" onToggle=${(event) => this.open(event)}><summary>${title}</summary>

@@ -7,7 +7,7 @@ import { Reasoning, reasoningOf } from "./reasoning.js";
 import { Recalled, Sources } from "./sources.js";
 
 function Note({ note, memory }) {
-  if (note.kind === "recall") return html`<${Recalled} ids=${note.facts} ...${memory} />`;
+  if (note.kind === "recall") return html`<${Recalled} ids=${note.facts} title=${note.text} ...${memory} />`;
   if (note.kind === "steering") return html`<p class="message user steering"><b>Steering</b> ${prose(asText(note.text))}</p>`;
   return html`<p class=${`notice ${note.kind}`}><b>${words(note.kind)}</b> ${prose(asText(note.text))}</p>`;
 }
