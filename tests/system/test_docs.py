@@ -204,7 +204,7 @@ def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> Non
 
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 LONGER_GUIDES = {
-    *("ag-ui", "command-line", "deploy", "evaluation", "local-models", "mcp"),
+    *("ag-ui", "deploy", "evaluation", "local-models", "mcp"),
     *("mcp-server", "model-endpoints", "observability", "page", "responses", "testing"),
     "workspace",
 }
