@@ -23,7 +23,7 @@ OTHERS = {
     MOCK_VARIABLE: "Replies of a scripted model in place of every model: a JSON array of texts and calls. "
     "No model is called. See [testing](../guides/testing.md).",
     TODAY_VARIABLE: "The ISO date that a served agent and its stdio MCP servers take as today.",
-    "GRAPH_AGENT_OTEL": "`true` to [trace](../guides/observability.md#opentelemetry) runs by OTLP; the extra `otel`.",
+    "GRAPH_AGENT_OTEL": "`true` to [trace](../guides/opentelemetry.md) runs by OTLP; the extra `otel`.",
     "GRAPH_AGENT_LOG_FORMAT": "`json` for one JSON object per [log record](../guides/logging.md#fields); `text` else.",
     "AGENTIC_LOOP_ENABLED": "`true` or `false`: the [planner](../guides/waves.md) of every session of the process.",
     "OPENAI_API_KEY": "Key of the models of `openai:`.",
