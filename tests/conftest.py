@@ -35,7 +35,7 @@ settings.register_profile("fixed", deadline=None, derandomize=True, max_examples
 settings.load_profile("fixed")
 
 
-_MOST_CASES = 4
+_MOST_CASES = 2
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A test that is `sampled(n)` keeps each n-th case. Tests with the same parameters would leave out the same cases, so
     each begins at another one, by its name. Any other asynchronous test keeps `_MOST_CASES`, unless it is marked
-    `every_case`: each of its cases runs an agent or a server, and together they take half of the time of all tests.
+    `every_case`: each of its cases runs an agent or a server, and the others prove the same mechanism again.
     """
     cases = Counter[str]()
     many: dict[str, list[pytest.Item]] = {}

@@ -14,14 +14,22 @@ from tests.providers.situations import Situation, load
 
 
 def _cells() -> list[object]:
-    return [
-        pytest.param(
-            row, part, id=f"{row.name}-{part.name}", marks=() if row.name in SAMPLE else (pytest.mark.providers,)
-        )
-        for row in ROWS
-        for part in load()
-        if part.needs is None or row.can(part.needs)
-    ]
+    sample = [row for row in ROWS if row.name in SAMPLE]
+    cells = list[object]()
+    for row in ROWS:
+        for number, part in enumerate(load()):
+            able = [each for each in (*sample[number % len(sample) :], *sample) if _is_cell(each, part)]
+            if row.name not in SAMPLE:
+                marks = [pytest.mark.providers]
+            else:  # `make test` runs each situation with one provider, in turn
+                marks = [pytest.mark.thorough] if row != able[0] else []
+            if _is_cell(row, part):
+                cells.append(pytest.param(row, part, id=f"{row.name}-{part.name}", marks=marks))
+    return cells
+
+
+def _is_cell(row: Row, part: Situation) -> bool:
+    return part.needs is None or row.can(part.needs)
 
 
 @pytest.mark.every_case  # a cell of the page is one provider in one situation

@@ -28,7 +28,6 @@ def agent(saver: Any, *replies: str, plans: bool = True) -> Any:
     return create_graph_agent(ScriptedChatModel(list(replies)), tools=[echo] if plans else [], checkpointer=saver)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [1, 2], ids=["first input", "second input"])
 @pytest.mark.parametrize("plans", [True, False], ids=["tools", "no tools"])
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=on_postgres)])

@@ -92,7 +92,6 @@ CASES: list[tuple[str, str, list[Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize(("finalize", "tool_calling", "script", "config"), CASES)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])

@@ -30,7 +30,6 @@ REWORD = "Put the arguments in other words, or go on without it."
 AFTER_7 = "at the longest length allowed, after 7 tokens"
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize(
     ("finish", "cause", "fix"),
@@ -83,7 +82,6 @@ async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory
     )
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("finish", ["length", "content_filter", "error"])
 @pytest.mark.parametrize(

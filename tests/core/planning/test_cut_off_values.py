@@ -18,7 +18,6 @@ __all__ = ["disk", "openai_stub"]
 _TAGGED = '<tool_call>{"name": "write", "arguments": '
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", ""])
 @pytest.mark.parametrize(

@@ -50,7 +50,6 @@ CASES: list[tuple[dict[str, Any], list[str], Any]] = [
 ]
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("config", "before", "tools"), CASES)
 @pytest.mark.parametrize("empty", ["", " \n\t", "<think>What now?</think>\n"])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])

@@ -140,7 +140,6 @@ EDITS = {
 KINDS = ("tool_call", "tool_result", "delegation_request", "delegation_response")
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("as_node", [None, "plan", "tools", "delegate", "__start__"])
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 async def test_the_calls_that_run_are_those_of_the_message_as_it_is(edit: Edit, as_node: str | None) -> None:
@@ -156,7 +155,6 @@ async def test_the_calls_that_run_are_those_of_the_message_as_it_is(edit: Edit, 
     assert (found, recorded) == (edit.expected, expected)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -117,7 +117,6 @@ async def given(*tools: Any, context: Any = None, calls: Any = None, **options: 
     return await Session(graph, "s1").run("go", context=context)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", RETURNED)
 @pytest.mark.parametrize("make", [asynchronous, blocking, of_a_class, with_artifact])
 async def test_a_result_is_the_value_that_the_tool_returned(make: Callable[[Any], BaseTool], case: str) -> None:

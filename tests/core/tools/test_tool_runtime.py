@@ -127,7 +127,6 @@ async def events(graph: CompiledStateGraph[Any, Any, Any, Any], config: Runnable
         pass
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("handlers", [[], [IgnoringHandler()], [Traces()]], ids=["no callbacks", "callbacks", "tracer"])
 @pytest.mark.parametrize("run", [whole, streamed, events])
 @pytest.mark.parametrize("given", TOOLS, ids=lambda given: given.name)

@@ -100,7 +100,6 @@ async def test_decisions_are_sent_as_text_or_data(answer: Any, ran: list[str], d
     assert [(each["decision"], each["decided_by"]) for each in decisions] == [(decision, "user")]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "binding"), BINDINGS)
 @pytest.mark.parametrize(
     ("answer", "ran"),

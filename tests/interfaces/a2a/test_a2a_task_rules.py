@@ -54,7 +54,6 @@ async def came_to(client: Client, request: SendMessageRequest) -> Task:
     return await client.get_task(GetTaskRequest(id=task_id))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
 async def test_an_answer_with_only_a_task_id_is_accepted(version: str, binding: str, streaming: bool) -> None:
     graph = weather_agent(BOOKING, tools=[book])
@@ -88,7 +87,6 @@ async def test_an_answer_with_only_a_task_id_is_accepted_after_a_restart(tmp_pat
     assert (state_name(task), artifact_texts(task)) == ("TASK_STATE_COMPLETED", ["Booked."])
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
 async def test_a_task_of_another_conversation_is_refused(version: str, binding: str, streaming: bool) -> None:
     with serving_ours(weather_agent(BOOKING, tools=[book])) as url:
@@ -102,7 +100,6 @@ async def test_a_task_of_another_conversation_is_refused(version: str, binding: 
     assert state_name(still) == "TASK_STATE_INPUT_REQUIRED"
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
 async def test_messages_to_unknown_and_finished_tasks_are_refused(version: str, binding: str, streaming: bool) -> None:
     with serving_ours(weather_agent(["Hello."], tools=[])) as url:
@@ -119,7 +116,6 @@ async def test_messages_to_unknown_and_finished_tasks_are_refused(version: str, 
     assert (state_name(kept), artifact_texts(kept), len(kept.history)) == ("TASK_STATE_COMPLETED", ["Hello."], 1)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
 async def test_a_message_of_an_agent_is_refused(version: str, binding: str, streaming: bool) -> None:
     graph = weather_agent(["Never said."])

@@ -157,7 +157,6 @@ def test_a_client_that_returns_what_it_received_continues_its_session(door: tupl
     asyncio.run(run())
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_repeated_or_edited_request_is_answered_from_its_own_history(door: tuple[str, bool]) -> None:
     async with client_of(parrot(), door) as client:
@@ -182,7 +181,6 @@ async def test_a_repeated_or_edited_request_is_answered_from_its_own_history(doo
     )
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_history_that_started_the_session_is_part_of_it(door: tuple[str, bool]) -> None:
     async with client_of(parrot(), door) as client:
@@ -200,7 +198,6 @@ async def test_a_history_that_started_the_session_is_part_of_it(door: tuple[str,
     )
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("case", ["kept", "left out", "sent again"])
 async def test_a_failed_input_does_not_end_the_session(door: tuple[str, bool], case: str) -> None:
@@ -241,7 +238,6 @@ class FailingOnce(AgentMiddleware[Any, Any, Any]):
             raise ValueError("not now")
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_failed_input_that_equals_an_answered_one_is_sent_again(door: tuple[str, bool]) -> None:
     async with client_of(parrot(hooks=[FailingOnce()]), door) as client:
@@ -263,7 +259,6 @@ async def test_a_failed_input_that_equals_an_answered_one_is_sent_again(door: tu
     )
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_stopped_input_does_not_end_the_session(door: tuple[str, bool]) -> None:
     order = '!call wait_for {"file": "/nowhere/to/wait/for"}'
@@ -279,7 +274,6 @@ async def test_a_stopped_input_does_not_end_the_session(door: tuple[str, bool]) 
     assert (client.answers[1:], inputs) == ([(echo(order, "next"), True)], [order, "next"])
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_the_answer_to_a_question_is_part_of_the_history(door: tuple[str, bool]) -> None:
     order = '!call ask {"question": "Why?"}'
@@ -353,7 +347,6 @@ class Forgetful(AgentMiddleware[Any, Any, Any]):
         return {"messages": [RemoveMessage(id=message.id) for message in old]} if old else None
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_messages_that_middleware_removes_stay_part_of_the_history(door: tuple[str, bool]) -> None:
     async with client_of(parrot(hooks=[Forgetful()]), door) as client:
@@ -368,7 +361,6 @@ async def test_messages_that_middleware_removes_stay_part_of_the_history(door: t
     )
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_repeated_key_gets_the_answer_that_was_given_from_the_own_history(door: tuple[str, bool]) -> None:
     graph = create_graph_agent(ScriptedChatModel(["a", "b", "c", "d"]))

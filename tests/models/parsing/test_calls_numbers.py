@@ -96,7 +96,6 @@ class Taking:
         return [(m.status, m.text) for m in result["messages"] if isinstance(m, ToolMessage)]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("nested", ["{value}", "[1, {value}]", "[{{'a': [{value}]}}]"], ids=["bare", "list", "deep"])
 @pytest.mark.parametrize(
     ("form", "value"),
