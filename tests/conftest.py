@@ -6,7 +6,6 @@ import gc
 import inspect
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ settings.load_profile("fixed")
 
 
 _MOST_CASES = 2
+_OTHER_TARGETS = {"attack", "cluster", "phoenix", "providers", "real", "restate", "thorough"}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,24 +64,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `thorough` the cases of which `make test` runs a sample.
 
     A test that is `sampled(n)` keeps each n-th case. Tests with the same parameters would leave out the same cases, so
-    each begins at another one, by its name. Any other asynchronous test keeps `_MOST_CASES`, unless it is marked
-    `every_case`: each of its cases runs an agent or a server, and the others prove the same mechanism again.
+    each begins at another one, by its name. Of the remaining cases of an asynchronous test, `_MOST_CASES` are kept,
+    unless it is marked `every_case`: each of them runs an agent or a server, and most prove the same mechanism again.
     """
-    cases = Counter[str]()
-    many: dict[str, list[pytest.Item]] = {}
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        if mark := item.get_closest_marker("sampled"):
-            begin = zlib.crc32(test.rpartition("::")[2].encode())
-            if (begin + cases[test]) % mark.args[0]:
+        if not any(mark.name in _OTHER_TARGETS for mark in item.iter_markers()):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, cases in tests.items():
+        if len(cases) == 1:
+            continue
+        kept = cases
+        if mark := cases[0].get_closest_marker("sampled"):
+            step = min(mark.args[0], len(cases))
+            kept = cases[zlib.crc32(test.rpartition("::")[2].encode()) % step :: step]
+        is_async = inspect.iscoroutinefunction(getattr(cases[0], "function", None))
+        if is_async and not cases[0].get_closest_marker("every_case"):
+            # Not each n-th case: in a product of parameters these would have some values in common.
+            kept = sorted(kept, key=lambda item: zlib.crc32(item.nodeid.encode()))[:_MOST_CASES]
+        left = {item.nodeid for item in kept}
+        for item in cases:
+            if item.nodeid not in left:
                 item.add_marker("thorough")
-            cases[test] += 1
-        elif inspect.iscoroutinefunction(getattr(item, "function", None)) and not item.get_closest_marker("every_case"):
-            many.setdefault(test, []).append(item)
-    for found in many.values():
-        # Not each n-th case: in a product of parameters these would have some values in common.
-        for item in sorted(found, key=lambda item: zlib.crc32(item.nodeid.encode()))[_MOST_CASES:]:
-            item.add_marker("thorough")
 
 
 def pytest_collection_finish() -> None:

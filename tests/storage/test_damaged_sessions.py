@@ -23,6 +23,8 @@ from tests.support.postgres_server import PostgresServer, on_postgres
 from tests.support.pruning import agent, take_step
 from tests.support.sessions import noted
 
+pytestmark = pytest.mark.sampled(2)  # one kind of database for each test, in turn
+
 STORED = {"sqlite": ("writes", "value", "rowid"), "postgres": ("checkpoint_writes", "blob", "ctid")}
 """Kind of database → the table of its writes, the column of their values, and that of the row's address."""
 DAMAGES = (

@@ -47,6 +47,8 @@ from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import PostgresServer, drop_locks, on_postgres
 from tests.support.pruning import agent, continuation, differences, question, read_all, take_step
 
+pytestmark = pytest.mark.sampled(2)  # one kind of database for each test, in turn
+
 KINDS = ["sqlite", pytest.param("postgres", marks=on_postgres)]
 
 

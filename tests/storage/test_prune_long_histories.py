@@ -20,6 +20,8 @@ from graph_agent.session.importing import export_session, import_session
 from tests.support.agents import says, thread
 from tests.support.postgres_server import on_postgres
 
+pytestmark = pytest.mark.sampled(2)  # one kind of database for each test, in turn
+
 LONG = "x" * 150_000
 """A reply; eight of them are two parts of a history."""
 

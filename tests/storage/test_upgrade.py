@@ -28,6 +28,8 @@ from tests.support.agents import thread
 from tests.support.chat_client import chat
 from tests.support.postgres_server import on_postgres
 
+pytestmark = pytest.mark.sampled(2)  # one kind of database for each test, in turn
+
 _FIXTURES = Path(make.__file__).parents[1]
 ADDED = ("configured", "hooked", "held")
 """Sessions that only the database of version 0.2.0 has."""

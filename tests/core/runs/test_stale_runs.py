@@ -28,6 +28,8 @@ from tests.support.agents import asks, dialogue, marked, says, thread
 from tests.support.gates import Gate, gated_tool
 from tests.support.postgres_server import on_postgres
 
+pytestmark = pytest.mark.sampled(3)  # one kind of database for each test, in turn
+
 WORK = asks(("1", "work", {}))
 DONE = ["No more actions.", "Done."]
 

@@ -27,6 +27,8 @@ from tests.support.a2a_client import (
 from tests.support.chat_client import events
 from tests.support.postgres_server import on_postgres
 
+pytestmark = pytest.mark.sampled(2)  # one kind of database for each test, in turn
+
 CANCELED, COMPLETED = "TASK_STATE_CANCELED", "TASK_STATE_COMPLETED"
 
 
