@@ -168,6 +168,7 @@ def test_a_file_with_every_key_is_valid(validator: Validator) -> None:
     assert FULL.keys() == AgentSpec.model_fields.keys() - {"path"}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("given", USABLE, ids=str)
 def test_a_model_or_database_that_the_loader_accepts_is_valid(validator: Validator, given: dict[str, Any]) -> None:
     assert faults(validator, {"name": "a", "model": "openai:gpt-4o-mini", **given}) == []

@@ -167,6 +167,7 @@ def _by_file() -> dict[str, list[tuple[str, re.Pattern[Any], str]]]:
 
 
 # Each worker of pytest-xdist collects the tests; one of them reads the patterns.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("file", _FILES)
 def test_patterns_take_linear_steps_on_every_text(file: str) -> None:
     slow = {(place, use): slowest_text(pattern, use) for place, pattern, use in _by_file()[file]}

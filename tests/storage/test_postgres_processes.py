@@ -119,7 +119,7 @@ def empty(postgres: PostgresServer) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [25, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
     server: ForkServer, postgres: PostgresServer, empty: str, tmp_path: Path, step: int
 ) -> None:

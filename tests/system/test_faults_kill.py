@@ -30,7 +30,7 @@ COMMITS = {
     for kind in ("reading", "writing")
     for structured in (False, True)
 }
-SHARDS = 12
+SHARDS = 24
 """Tests that share the kill points of a variant; `make test` runs one of them, another for each variant."""
 COMMIT_OFFSETS = {variant: at for at, variant in enumerate(COMMITS)}
 COMMIT_STEPS = [10, pytest.param(1, marks=pytest.mark.thorough)]

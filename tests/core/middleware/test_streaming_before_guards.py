@@ -254,6 +254,7 @@ async def test_a_text_replaced_after_its_stream_is_plan_text_with_a_warning(guar
     }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_text_replaced_after_its_stream_is_commentary_at_every_door(guard: str, script: str) -> None:

@@ -85,6 +85,7 @@ def test_no_file_of_git_is_written_at_any_depth(repositories: Path, path: str) -
     assert content() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "names",
     [

@@ -135,6 +135,7 @@ def run_into(stdout: IO[bytes], folder: Path, command: str) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", ["schema", "sessions export mine", "run hi"])
 def test_an_output_on_a_full_disk_is_one_line_of_error(command: str, folder: Path) -> None:
     run_cli(folder, "run", "--session", "mine", "hi", script=["Hello."])

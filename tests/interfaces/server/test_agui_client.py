@@ -13,7 +13,7 @@ import pytest
 from tests.interfaces.server.process import Served
 from tests.support.agui_conversations import LEGACY, NEWEST, converse, node_client, serving_parrot
 
-_SAMPLE = 20
+_SAMPLE = 10
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,7 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("version", [NEWEST, LEGACY])
 def test_random_conversations_break_no_rule_of_the_client(parrot: Served, version: str) -> None:
     ends: Counter[str] = Counter()

@@ -94,6 +94,7 @@ def write(file: Any, values: int) -> None:
         file.write_value(f"{number:0100}", 1.0, 0.0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("full", ["before the start", "under way"])
 def test_requests_and_metrics_are_answered_while_the_temporary_folder_is_full(tmp_path: Path, full: str) -> None:
     (tmp_path / "keys").write_text("anna:anna-0123456789abcdef\n")
