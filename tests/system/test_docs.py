@@ -204,8 +204,8 @@ def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> Non
 
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 LONGER_GUIDES = {
-    *("ag-ui", "deploy", "local-models", "mcp"),
-    *("mcp-server", "model-endpoints", "page", "responses"),
+    *("ag-ui", "deploy", "local-models"),
+    *("mcp-server", "model-endpoints", "page"),
     "workspace",
 }
 """Guides that are still longer than 1,200 words."""
