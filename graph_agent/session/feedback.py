@@ -21,7 +21,6 @@ from graph_agent.core.state.events import Rating, StoredEvent
 from graph_agent.session.activity import deliver_note, sees_other_processes
 from graph_agent.session.deduplicator import find_checkpoint, pruned_state
 from graph_agent.session.importing import read_history
-from graph_agent.session.pending_feedback import feedback_after
 from graph_agent.session.results import since_last_input
 from graph_agent.storage.locks.registry import inbox_of
 
@@ -71,9 +70,6 @@ async def give_feedback(
     fields: dict[str, Any] = {**rated, "rating": rating, "by": clean(person)}
     if note.strip():
         fields["note"] = clean(note.strip())
-    given = [*history["events"], *(await feedback_after(saver, store, newest) if newest is not None else ())]
-    if (before := _newest_of(given, rated["answer"], fields["by"])) is not None:
-        fields["replaces"] = before["rating"]
     if evaluate:
         fields["evaluate"] = True
     made = new_note("feedback", fields)
@@ -101,12 +97,6 @@ async def give_title(
     entry = noted_event(made)
     assert entry is not None, "the note was made here, in the form of an event"
     return entry
-
-
-def _newest_of(events: Sequence[StoredEvent], answer: int, by: str) -> StoredEvent | None:
-    """Return a person's newest feedback on an answer; None if there is none."""
-    own = (each for each in reversed(events) if each["type"] == "feedback")
-    return next((each for each in own if each["answer"] == answer and each["by"] == by), None)
 
 
 async def store_note(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graph_agent.base._internal.text import check_session_id, text_of
 from graph_agent.base.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.base.types import SessionStatus
-from graph_agent.core.runs.feedback import count_ratings, pending_feedback
+from graph_agent.core.runs.feedback import pending_feedback, with_ratings
 from graph_agent.core.state.events import Event, StoredEvent, read_events
 from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed
 from graph_agent.session.built_agent import NO_SAVER
@@ -533,7 +533,7 @@ async def summarize_session(
         waits = is_waiting(newest)
         activity = "running" if await is_running(session_id) else "waiting" if waits else "interrupted"
     noted = await feedback_after(saver, store, newest)
-    up, down = count_ratings(loop.get("feedback", (0, 0)), noted)
+    ratings = [each for given in with_ratings(loop.get("ratings", {}), noted).values() for each in given.values()]
     given = next((each["title"] for each in reversed(noted) if each["type"] == "rename"), loop.get("title"))
     return SessionSummary(
         id=session_id,
@@ -544,8 +544,8 @@ async def summarize_session(
         model_calls=loop.get("calls_before", 0) + calls if not loop or "calls_before" in loop else None,
         status=status_at(newest),
         activity=activity,
-        thumbs_up=up,
-        thumbs_down=down,
+        thumbs_up=ratings.count("up"),
+        thumbs_down=ratings.count("down"),
     )
 
 

@@ -6,7 +6,7 @@ Parts of feedback in other files:
 
 - `session/feedback.py`: finds the rated answer, and stores the notes
 - `core/runs/notes.py`: `listen`, by which the next step of a run processes the note
-- `core/state/schema.py`: the key `feedback` of the loop, which counts the ratings
+- `core/state/schema.py`: the key `ratings` of the loop, from which lists count thumbs
 - `core/state/events.py`: `FeedbackEvent`, `RenameEvent`, `RevocationEvent`
 - `storage/checkpoints/note_rows.py`: reads notes without a Store
 """
@@ -21,13 +21,11 @@ from graph_agent.base.inbox import ControlMessage
 from graph_agent.core.state.events import Rating, StoredEvent
 
 if TYPE_CHECKING:
-    from graph_agent.core.state.schema import LoopState
+    from graph_agent.core.state.schema import LoopState, Ratings
 
 NOTE_EVENTS: tuple[Literal["feedback", "rename", "revocation"], ...] = ("feedback", "rename", "revocation")
 """Kinds of notes that become events of the same type, also without a run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 TITLE_CHARS = 200
 """Maximum characters of a title that a person gives."""
 
@@ -63,7 +61,7 @@ def take_noted(loop: LoopState, note: ControlMessage) -> list[StoredEvent]:
     if entry["type"] == "rename":
         loop["title"] = entry["title"]
     elif entry["type"] == "feedback":
-        loop["feedback"] = count_ratings(loop.get("feedback", (0, 0)), [entry])
+        loop["ratings"] = with_ratings(loop.get("ratings", {}), [entry])
     return [entry]
 
 
@@ -80,13 +78,18 @@ def pending_feedback(notes: Iterable[ControlMessage], loop: Mapping[str, Any] | 
     return [entry for entry in events if entry is not None]
 
 
-def count_ratings(counts: Iterable[int], entries: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the numbers of thumbs up and down, of which each person has one an answer, after further events."""
-    up_and_down = dict(zip(get_args(Rating), counts, strict=True))
-    for entry in entries:
-        if entry["type"] != "feedback":
-            continue
-        up_and_down[entry["rating"]] += 1
-        if "replaces" in entry:
-            up_and_down[entry["replaces"]] -= 1
-    return list(up_and_down.values())
+def newest_feedback(events: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """Return `seq` of a rated answer → person → their newest `feedback` event on it; other events are skipped."""
+    newest: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for entry in events:
+        if entry["type"] == "feedback":
+            newest.setdefault(entry["answer"], {})[entry["by"]] = entry
+    return newest
+
+
+def with_ratings(ratings: Ratings, events: Iterable[Mapping[str, Any]]) -> Ratings:
+    """Return the ratings of a session after further events."""
+    after = {**ratings}
+    for answer, given in newest_feedback(events).items():
+        after[str(answer)] = {**ratings.get(str(answer), {}), **{by: entry["rating"] for by, entry in given.items()}}
+    return after

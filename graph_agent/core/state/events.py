@@ -301,7 +301,8 @@ class ApprovalDecisionEvent(_Approval):
 
 
 class FeedbackEvent(_Event):
-    """A person rated an answer, maybe long after it; the model never receives this."""
+    """A person rated an answer, maybe long after it; the model never receives this. The newest one of a person on an
+    answer counts."""
 
     type: Literal["feedback"]
     id: str
@@ -314,8 +315,6 @@ class FeedbackEvent(_Event):
     """Name of the person; `user` if the program gave none."""
     note: NotRequired[str]
     """What the person wrote; absent if nothing."""
-    replaces: NotRequired[Rating]
-    """The earlier rating of the same answer by the same person, which no longer counts; absent if there is none."""
     evaluate: NotRequired[Literal[True]]
     """The person wants the answer as a case of an evaluation; absent if not."""
     input_id: NotRequired[str]

@@ -27,7 +27,10 @@ from graph_agent.core.state.channels import (
     StatusChannel,
     change_remote,
 )
-from graph_agent.core.state.events import ModelCallRecord, StoredEvent, append_events
+from graph_agent.core.state.events import ModelCallRecord, Rating, StoredEvent, append_events
+
+Ratings = dict[str, dict[str, Rating]]
+"""`seq` of a rated answer, as text → person → their newest rating."""
 
 
 class LoopOutcome(TypedDict):
@@ -226,8 +229,8 @@ class SettingsChanges(TypedDict):
     resumed without them."""
     consumed_notes: NotRequired[list[str]]
     """Keys of processed notes (messages to the session from outside a run) that may still be in the inbox."""
-    feedback: NotRequired[list[int]]
-    """Numbers of thumbs up and down on answers of the session; absent before the first."""
+    ratings: NotRequired[Ratings]
+    """The newest rating of each person; absent before the first."""
     title: NotRequired[str]
     """The session's title; absent unless a person gave one."""
 
@@ -265,7 +268,7 @@ _SESSION_KEYS = (
     "kept_from",
     "truncations",
     "consumed_notes",
-    "feedback",
+    "ratings",
     "title",
 )
 """Keys of the loop state that keep their value when a new input begins."""

@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graph_agent.core.runs.feedback import newest_feedback
 from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
 from graph_agent.devtools.testing.export import case_content
 from graph_agent.devtools.testing.recording import Recording, read_recording
@@ -52,12 +53,7 @@ async def _of(saver: BaseCheckpointSaver[Any], session_id: str) -> list[Case]:
     """Return the cases of the rated answers of one session, in order."""
     found = await EventReader(None, saver, session_id).read_tail(pending=True)
     events = found[1] if found is not None else []
-    # A person has one rating an answer, the newest.
-    ratings: dict[int, dict[str, Mapping[str, Any]]] = {}
-    for entry in events:
-        if entry["type"] == "feedback":
-            ratings.setdefault(entry["answer"], {})[entry["by"]] = entry
-    if not ratings:
+    if not (ratings := newest_feedback(events)):
         return []
     recording = await read_recording(saver, session_id)
     ends = [*accumulate(len(own) for own in inputs_of(events))]

@@ -15,6 +15,7 @@ from statistics import NormalDist, fmean, stdev, variance
 from typing import Any
 
 from graph_agent.base._internal.text import version_of
+from graph_agent.core.runs.feedback import newest_feedback
 from graph_agent.session.trace import inputs_of, spans_of
 
 CONFIDENCE = 0.95
@@ -203,11 +204,10 @@ def rows_of(events: Iterable[Mapping[str, Any]], field: str) -> Iterator[InputRo
 
 def ratings_of(events: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
     """Return index of a rated answer → the newest rating of each person, 1.0 for up and 0.0 for down."""
-    newest: dict[int, dict[str, float]] = {}
-    for entry in events:
-        if entry["type"] == "feedback":
-            newest.setdefault(entry["answer"], {})[entry["by"]] = float(entry["rating"] == "up")
-    return {answer: [*of_persons.values()] for answer, of_persons in newest.items()}
+    return {
+        answer: [float(entry["rating"] == "up") for entry in given.values()]
+        for answer, given in newest_feedback(events).items()
+    }
 
 
 def _value(events: Sequence[Mapping[str, Any]], field: str) -> str:
