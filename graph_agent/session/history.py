@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graph_agent.base._internal.text import check_session_id, text_of
 from graph_agent.base.errors import ConfigError, DamagedSessionError, NewerFormatError
 from graph_agent.base.types import SessionStatus
+from graph_agent.core.runs.feedback import newest_feedback as newest_feedback  # evaluation reads events with it
 from graph_agent.core.runs.feedback import pending_feedback, with_ratings
 from graph_agent.core.state.events import Event, StoredEvent, read_events
 from graph_agent.core.state.lengths import CheckedWrites, lengths_of, read_again, removed

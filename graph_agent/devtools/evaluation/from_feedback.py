@@ -11,11 +11,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.core.runs.feedback import newest_feedback
 from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
 from graph_agent.devtools.testing.export import case_content
 from graph_agent.devtools.testing.recording import Recording, read_recording
-from graph_agent.session.history import EventReader, list_threads
+from graph_agent.session.history import EventReader, list_threads, newest_feedback
 from graph_agent.session.trace import inputs_of
 
 if TYPE_CHECKING:

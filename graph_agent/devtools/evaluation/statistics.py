@@ -15,7 +15,7 @@ from statistics import NormalDist, fmean, stdev, variance
 from typing import Any
 
 from graph_agent.base._internal.text import version_of
-from graph_agent.core.runs.feedback import newest_feedback
+from graph_agent.session.history import newest_feedback
 from graph_agent.session.trace import inputs_of, spans_of
 
 CONFIDENCE = 0.95

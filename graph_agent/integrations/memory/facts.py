@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langgraph.runtime import Runtime
-from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchItem
+from langgraph.store.base import BaseStore, GetOp, Item, SearchItem
 
 from graph_agent.base._internal.text import as_text, clean
 from graph_agent.base.errors import ConfigError, InputError
@@ -133,7 +133,7 @@ class Memory:
 
     async def item(self, caller: str, id_: str) -> Item | None:
         """Return the item of a fact; None if the caller has none with this id."""
-        return await self._store.aget(namespace_of(caller), id_)
+        return await self._store.aget(namespace_of(caller), clean(id_))
 
     async def recall(self, caller: str, text: str, *, most: int | None = None) -> list[Fact]:
         """Return the facts for an input with this text: those that fit it, then the newest, `most` in all; None for the
@@ -153,7 +153,7 @@ class Memory:
         """Return facts of a caller by id, with tombstones of forgotten ones; ids of other callers are left out."""
         wanted = list(dict.fromkeys(ids))
         namespaces = (namespace_of(caller), (_FORGOTTEN, _label(caller)))
-        ops = [GetOp(namespace, id_) for id_ in wanted for namespace in namespaces]
+        ops = [GetOp(namespace, clean(id_)) for id_ in wanted for namespace in namespaces]
         found: list[Any] = await self._store.abatch(ops)
         facts: dict[str, Fact] = {}
         for id_, item, tombstone in zip(wanted, found[::2], found[1::2], strict=True):
@@ -168,14 +168,22 @@ class Memory:
 
         Raises:
             InputError: The text is empty or longer than `MAX_CHARS`.
+            UnknownFactError: The fact with this id was forgotten, maybe meanwhile.
         """
         if not isinstance(content, str):
             raise InputError(f"content={content!r}: a fact needs a text; give it as `content`.")
         text = clean(content).strip()
         if not text or len(text) > MAX_CHARS:
             raise InputError(f"A fact has 1 to {MAX_CHARS:,} characters; this one has {len(text):,}. Write it shorter.")
-        id_ = id_ or str(uuid.uuid4())
+        id_ = clean(id_ or str(uuid.uuid4()))  # PostgreSQL refuses NUL
+        await self._refuse_forgotten(caller, id_)
         await self._store.aput(namespace_of(caller), id_, {"content": text})
+        try:
+            # A concurrent `forget` stores its tombstone before it deletes: either this finds it, or that deletes this.
+            await self._refuse_forgotten(caller, id_)
+        except UnknownFactError:
+            await self._store.adelete(namespace_of(caller), id_)
+            raise
         return id_
 
     async def edit(self, caller: str, id_: str, content: str) -> Fact:
@@ -202,8 +210,14 @@ class Memory:
         if known.forgotten:
             return
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        tombstone = PutOp((_FORGOTTEN, _label(caller)), id_, {"at": at}, index=False)
-        await self._store.abatch([PutOp(namespace_of(caller), id_, None), tombstone])
+        # One after the other, as `keep` needs it: a Store runs the deletions of a batch first.
+        await self._store.aput((_FORGOTTEN, _label(caller)), id_, {"at": at}, index=False)
+        await self._store.adelete(namespace_of(caller), id_)
+
+    async def _refuse_forgotten(self, caller: str, id_: str) -> None:
+        """Raise `UnknownFactError` if the caller has forgotten the fact with this id."""
+        if await self._store.aget((_FORGOTTEN, _label(caller)), id_) is not None:
+            raise UnknownFactError(_UNKNOWN.format(id_))
 
 
 def _label(caller: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -88,6 +89,32 @@ async def test_a_forgotten_fact_leaves_only_a_tombstone(url: str) -> None:
 
     assert [(fact.content, fact.forgotten) for fact in left.values()] == [("", True)]
     assert (others, listed) == ({}, ([], []))
+
+
+@every_database
+@every_search
+async def test_a_forgotten_fact_does_not_come_back(url: str, embedding: Any) -> None:
+    async with open_memory(url, embedding=embedding) as memory:
+        ids = [await memory.keep("alice", f"Secret {number}.") for number in range(10)]
+        works = [work for id_ in ids for work in (memory.edit("alice", id_, "Edited."), memory.forget("alice", id_))]
+        await asyncio.gather(*works, return_exceptions=True)
+        with pytest.raises(UnknownFactError):
+            await memory.keep("alice", "Kept again.", ids[0])
+        left, listed = await memory.get("alice", ids), await memory.facts("alice")
+
+    assert ([fact.forgotten for fact in left.values()], listed) == ([True] * 10, [])
+
+
+@every_database
+@pytest.mark.parametrize("id_", ["a\x00", "\ud800", "a.b", "x" * 5_000])
+async def test_an_id_of_any_text_is_unknown(url: str, id_: str) -> None:
+    async with open_memory(url) as memory:
+        found = await memory.get("alice", [id_])
+        for work in (memory.edit("alice", id_, "Has a cat."), memory.forget("alice", id_)):
+            with pytest.raises(UnknownFactError):
+                await work
+
+    assert found == {}
 
 
 async def test_forgetting_deletes_vectors_and_words_from_a_file(tmp_path: Path) -> None:
