@@ -33,6 +33,7 @@ from langgraph.runtime import RunControl
 
 from graph_agent.base._compat import inherits_durability, names_checkpoint
 from graph_agent.base._internal import telemetry
+from graph_agent.base._internal.cancellation import is_cancelled
 from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, result_of, start
 from graph_agent.base.errors import HookError, RunFailedError
 from graph_agent.core.runs.fence import CheckpointFence
@@ -190,8 +191,7 @@ class RunStop:
     @property
     def is_ending(self) -> bool:
         """Whether the run is about to end: it was aborted, its task was cancelled, or the reader of its stream left."""
-        cancelled = self.task is not None and self.task.cancelling() > 0
-        return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
+        return is_cancelled(self.task) or self.aborted or (self.readership is not None and self.readership.is_left)
 
     def stopped_for_s(self) -> float:
         """Return the monotonic seconds since this run or an outer one was first found stopped; 0.0 if none is.

@@ -26,6 +26,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
 from graph_agent.base._compat import InjectedArguments, as_tool_output, config_parameter
+from graph_agent.base._internal.cancellation import is_cancelled
 from graph_agent.base._internal.sync_bridge import call_in_thread
 from graph_agent.base._internal.text import as_text, clean, decode, text_of, to_json_safe
 from graph_agent.base._internal.validation_text import explain
@@ -466,8 +467,7 @@ def belongs_to_run(error: BaseException) -> bool:
     exception is the call's failure, including `SystemExit` and a `CancelledError` without a cancellation of the task.
     """
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
+        return is_cancelled(asyncio.current_task())
     return isinstance(error, GraphBubbleUp | KeyboardInterrupt | GeneratorExit)
 
 

@@ -25,6 +25,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent.base._compat import default_executor_of
+from graph_agent.base._internal.cancellation import ignoring_older_cancellations
 from graph_agent.base._internal.polling import POLL_S, poll_forever
 from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
@@ -236,8 +237,9 @@ async def running(
     """
     use_daemon_threads()
     run = _new_run(configurable)
-    run.stop.task = asyncio.current_task()
-    with run.stop.attached(), _ended_in_time(run):
+    run.stop.task = task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    with run.stop.attached(), ignoring_older_cancellations(task), _ended_in_time(run):
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
