@@ -400,8 +400,10 @@ class CompiledAgentGraph(ReadAgainGraph, Generic[ResponseT, ContextT]):
         Raises `InputError` if the agent has a saver and no `thread_id` is given, or it is not Unicode text.
         """
         # The graph's own values count as given, as in LangGraph: `with_config` may name a thread.
-        bound, given = ((each or {}).get("configurable", {}) for each in (self.config, config))
-        configurable = merge_handles(ensure_config()["configurable"], {**bound, **given})
+        bound, given = (self.config or {}).get("configurable", {}), (config or {}).get("configurable", {})
+        surrounding, configurable = ensure_config()["configurable"], {**bound, **given}
+        if surrounding:
+            configurable = merge_handles(surrounding, configurable)
         if lacks_thread(self.checkpointer, configurable):
             raise InputError(
                 "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 
@@ -36,6 +37,11 @@ MOST_ABANDONED = 256
 """Maximum number of abandoned calls that still run; beyond it, no further blocking call is started."""
 _IDLE_S = 30.0
 """Seconds after which an unused thread ends."""
+older_cancellations: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+"""Task → how often it had been cancelled when the run began that it is in.
+
+asyncio counts a cancellation for the rest of a task's life, also one that the task has caught and survived.
+"""
 
 
 class DaemonThreads:
@@ -458,6 +464,11 @@ async def end_or_abandon(task: asyncio.Future[Any], what: str, *, cancels: bool 
             logger.warning("%s did not end after it was stopped, and is left to itself.", what)
             _abandoned.add(task)
             task.add_done_callback(_forget)
+
+
+def is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    """Whether a task was cancelled, and within a run, since the run began; False for None."""
+    return task is not None and task.cancelling() > older_cancellations.get(task, 0)
 
 
 def _forget(task: asyncio.Future[Any]) -> None:

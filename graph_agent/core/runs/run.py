@@ -33,8 +33,7 @@ from langgraph.runtime import RunControl
 
 from graph_agent.base._compat import inherits_durability, names_checkpoint
 from graph_agent.base._internal import telemetry
-from graph_agent.base._internal.cancellation import is_cancelled
-from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, result_of, start
+from graph_agent.base._internal.sync_bridge import await_thread_future, end_or_abandon, is_cancelled, result_of, start
 from graph_agent.base.errors import HookError, RunFailedError
 from graph_agent.core.runs.fence import CheckpointFence
 from graph_agent.core.state.events import StoredEvent
@@ -115,8 +114,7 @@ def merge_handles(surrounding: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
     Args:
         surrounding: The `configurable` of the outer run.
-        given: The `configurable` of the inner run; its values win. If it names a checkpoint, only the parent is
-            inherited.
+        given: That of the inner run; its values win. If it names a checkpoint, only the parent is inherited.
     """
     outer, own = handle_of(surrounding), handle_of(given)
     # LangGraph passes nothing of the outer run, such as its saver, to one that names its own checkpoint.

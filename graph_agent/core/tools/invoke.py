@@ -26,8 +26,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
 from graph_agent.base._compat import InjectedArguments, as_tool_output, config_parameter
-from graph_agent.base._internal.cancellation import is_cancelled
-from graph_agent.base._internal.sync_bridge import call_in_thread
+from graph_agent.base._internal.sync_bridge import call_in_thread, is_cancelled
 from graph_agent.base._internal.text import as_text, clean, decode, text_of, to_json_safe
 from graph_agent.base._internal.validation_text import explain
 from graph_agent.base.errors import CallError, ConfigError, ToolArgumentsError

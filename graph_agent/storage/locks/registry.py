@@ -25,9 +25,13 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from graph_agent.base._compat import default_executor_of
-from graph_agent.base._internal.cancellation import ignoring_older_cancellations
 from graph_agent.base._internal.polling import POLL_S, poll_forever
-from graph_agent.base._internal.sync_bridge import GRACE_S, DaemonExecutor, await_thread_future
+from graph_agent.base._internal.sync_bridge import (
+    GRACE_S,
+    DaemonExecutor,
+    await_thread_future,
+    older_cancellations,
+)
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
 from graph_agent.base.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.core.runs.run import Run, RunHandle, RunIdentity, handle_of
@@ -237,9 +241,8 @@ async def running(
     """
     use_daemon_threads()
     run = _new_run(configurable)
-    run.stop.task = task = asyncio.current_task()
-    assert task is not None, "a coroutine runs in a task"
-    with run.stop.attached(), ignoring_older_cancellations(task), _ended_in_time(run):
+    run.stop.task = asyncio.current_task()
+    with run.stop.attached(), _ended_in_time(run):
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
@@ -280,6 +283,7 @@ def _ended_in_time(run: Run) -> Iterator[None]:
     loop, task = asyncio.get_running_loop(), run.stop.task
     assert task is not None
     before, is_forced, stopped_at = task.cancelling(), False, math.inf
+    of_outer_run, older_cancellations[task] = older_cancellations.get(task, 0), before
     timer: asyncio.TimerHandle
 
     # The function receives itself: in its closure it would be a cycle, which only garbage collection frees.
@@ -313,6 +317,7 @@ def _ended_in_time(run: Run) -> Iterator[None]:
         ) from None
     finally:
         timer.cancel()
+        older_cancellations[task] = of_outer_run
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
