@@ -21,13 +21,16 @@ _MODULES = (
     "vendor/marked.js",
     "json.js",
     "html.js",
+    "dialog.js",
     "markdown.js",
     "reasoning.js",
+    "api.js",
     "feedback.js",
     "events.js",
     "layout.js",
-    "api.js",
     "sources.js",
+    "facts.js",
+    "cases.js",
     "axis.js",
     "detail.js",
     "attachments.js",
@@ -74,8 +77,9 @@ def page(config: Mapping[str, Any]) -> Page:
     """Return the page that shows the sessions of an agent.
 
     Args:
-        config: `name` and `description` of the agent, and `max_body_bytes` of the server. A page for one exported
-            session has `export`, the result of `export_of`, in place of the latter.
+        config: `name` and `description` of the agent, `max_body_bytes` of the server, and `memory`, whether the agent
+            has one. A page for one exported session has `export`, the result of `export_of`, in place of the latter
+            two.
     """
     script, style = _script(), _static("page.css")
     directives = [

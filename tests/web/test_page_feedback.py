@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from playwright.sync_api import Page, Route, expect
 
 from tests.interfaces.server.process import Served, serving
 from tests.support.chat_client import chat
+from tests.support.cli import run_cli
 
 pytestmark = pytest.mark.xdist_group("page")
 DONE_MS = 60_000
@@ -75,3 +78,43 @@ def test_a_rating_stays_through_the_next_input(page: Page, served: Served) -> No
     pressed = page.get_by_role("button", name="Good answer")
     expect(pressed.first).to_have_attribute("aria-pressed", "true")
     expect(pressed.last).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_rated_answer_becomes_the_case_that_the_command_line_writes(
+    page: Page, served: Served, tmp_path: Path
+) -> None:
+    with served.http() as http:
+        chat(http, "case", "one")
+        chat(http, "case", '!call look_up {"word": "tea"}')
+    page.goto(f"{served.url}/#case")
+    page.get_by_role("button", name="Bad answer").last.click(timeout=DONE_MS)
+    page.get_by_label("What was wrong?").fill("It is Rome.")
+    page.keyboard.press("Enter")
+    expect(page.locator(".feedback small")).to_have_text("👎 user: It is Rome.", timeout=DONE_MS)
+    page.get_by_role("button", name="Add to evaluation").click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as a file").click()
+    saved.value.save_as(tmp_path / "page.yaml")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="In the evaluation")).to_have_count(1)
+
+    events = httpx.get(f"{served.url}/memory/sessions/case/events", params={"type": "feedback"}).json()["events"]
+    assert [(each["rating"], each.get("note"), each.get("evaluate")) for each in events] == [
+        ("down", None, None),
+        ("down", "It is Rome.", None),
+        ("down", "It is Rome.", True),
+    ]
+    made = yaml.safe_load((tmp_path / "page.yaml").read_text())
+    url = f"sqlite:///{served.log.parent / 'sessions.db'}"
+    by_hand = ["down", "--note", "It is Rome.", "--by", "user", "--case", "cli.yaml", "--db", url]
+    assert run_cli(tmp_path, "feedback", "case", *by_hand).returncode == 0
+    assert made == yaml.safe_load((tmp_path / "cli.yaml").read_text())
+    assert made["cases"][0]["expect"]["answer"]["judge"]["rubric"].endswith("user wrote: It is Rome.")
+
+
+def test_an_answer_without_feedback_is_no_case(served: Served) -> None:
+    with served.http() as http:
+        chat(http, "unrated", "one")
+        refused = http.get("/sessions/unrated/case", params={"answer": 3})
+
+    assert (refused.status_code, refused.json()["error"]) == (404, "Answer 3 has no feedback; rate it first.")

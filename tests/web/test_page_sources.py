@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -54,3 +55,52 @@ def test_the_facts_that_an_answer_used_are_shown_at_it(page: Page, served: Serve
     used.click(timeout=DONE_MS)
 
     expect(page.locator(".recalled li")).to_have_text(["Drinks no coffee."])
+
+
+def test_a_person_edits_and_forgets_what_the_agent_remembers(page: Page, served: Served) -> None:
+    enter(page, f"{served.url}/#s")
+    page.on("dialog", lambda dialog: dialog.accept())
+    opener = page.get_by_role("button", name="Memory")
+    opener.click(timeout=DONE_MS)
+    facts = page.get_by_role("list", name="Facts").get_by_role("listitem")
+    expect(facts).to_have_text([re.compile("Drinks no coffee")])
+    page.get_by_role("button", name="Edit: Drinks no coffee.").click()
+    page.get_by_label("Text of the fact").fill("Drinks <b>tea</b> only.")
+    page.get_by_role("button", name="Save").click()
+    expect(facts).to_have_text([re.compile(r"Drinks <b>tea</b> only\. 1 min ago")])
+    page.get_by_label("Search facts").fill("coffee")
+    expect(page.get_by_text("None matches.")).to_be_visible()
+    page.get_by_label("Search facts").fill("tea")
+    expect(facts).to_have_count(1)
+    page.get_by_role("button", name="Forget: Drinks <b>tea</b> only.").click()
+    expect(facts).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(opener).to_be_focused()
+    page.get_by_text("1 fact of the memory used").click()
+
+    expect(page.locator(".recalled li")).to_have_text(["forgotten since"])
+    with served.http(headers={"x-api-key": KEYS["alice"]}) as http:
+        assert http.get("/memory/facts").json()["facts"] == []
+
+
+def test_a_person_sees_no_facts_of_another(page: Page, served: Served) -> None:
+    enter(page, served.url, "bob")
+    page.get_by_role("button", name="Memory").click(timeout=DONE_MS)
+
+    expect(page.get_by_text("Nothing yet.")).to_be_visible()
+    expect(page.get_by_role("listitem")).to_have_count(0)
+
+
+def test_a_fact_that_the_server_refuses_stays_in_its_form(page: Page, served: Served) -> None:
+    enter(page, f"{served.url}/#s")
+    page.get_by_role("button", name="Memory").click(timeout=DONE_MS)
+    page.get_by_role("button", name="Edit: Drinks no coffee.").click()
+    with served.http(headers={"x-api-key": KEYS["alice"]}) as http:
+        [fact] = http.get("/memory/facts").json()["facts"]
+        http.delete(f"/memory/facts/{fact['id']}")
+    page.get_by_label("Text of the fact").fill("Drinks tea.")
+    page.get_by_role("button", name="Save").click()
+
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text(fact["id"])
+    expect(page.get_by_label("Text of the fact")).to_have_value("Drinks tea.")

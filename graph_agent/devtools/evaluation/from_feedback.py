@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graph_agent.base.model_error_text import public_value
 from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
 from graph_agent.devtools.testing.export import case_content
 from graph_agent.devtools.testing.recording import Recording, read_recording
@@ -35,6 +36,22 @@ async def rated_cases(saver: BaseCheckpointSaver[Any]) -> list[Case]:
 async def rated_case(saver: BaseCheckpointSaver[Any], session_id: str, answer: int) -> Case:
     """Return the case of one rated answer of a session, by the `seq` of its event, which must have feedback."""
     return next(each for each in await _of(saver, session_id) if each.metadata["answer"] == answer)
+
+
+async def case_for_client(saver: BaseCheckpointSaver[Any], thread: str, answer: int, name: str) -> str | None:
+    """Return a file with the case of one rated answer as YAML, without providers' words; None if it has no feedback.
+
+    Args:
+        saver: The saver of the session.
+        thread: The session, by the id of its thread.
+        answer: The `seq` of the answer's event.
+        name: Name of the case.
+    """
+    case = next((each for each in await _of(saver, thread) if each.metadata["answer"] == answer), None)
+    if case is None:
+        return None
+    fields = public_value(case.model_dump(mode="json", exclude_defaults=True))
+    return dump_cases(CaseFile(cases=[Case.model_validate({**fields, "name": name})]))
 
 
 def add_case(path: Path, case: Case) -> None:

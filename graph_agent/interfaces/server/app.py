@@ -52,6 +52,7 @@ _APIS = {
     "graph_agent.interfaces.server.session_queue": ("/sessions",),
     "graph_agent.interfaces.server.titles": ("/sessions",),
     "graph_agent.interfaces.server.revocations": ("/sessions",),
+    "graph_agent.interfaces.server.cases": ("/sessions",),
     "graph_agent.interfaces.server.agui.routes": ("/agui",),
 }
 """Module of an API's routes → the beginnings of their paths."""
@@ -317,8 +318,12 @@ async def root(request: Request) -> Response:
     # Imported with the first request for it.
     from graph_agent.web.page import page
 
-    limits = {"max_body_bytes": request.app.state.max_body_bytes}
-    shown = page({"name": request.app.title, "description": request.app.description, **limits})
+    server = request.app.state.graph_agent
+    given = {
+        "max_body_bytes": request.app.state.max_body_bytes,
+        "memory": isinstance(server, Services) and server.chat.runs.host.kept.builder.deps.memory is not None,
+    }
+    shown = page({"name": request.app.title, "description": request.app.description, **given})
     headers = {
         "content-security-policy": shown.policy,
         "x-content-type-options": "nosniff",

@@ -286,6 +286,14 @@ class Feedback(_Reply):
     event: dict[str, Any]
 
 
+class EvaluationCase(_Reply):
+    """A rated answer as a case of an evaluation."""
+
+    name: str
+    yaml: str
+    """A file of cases with this one, for `graph-agent eval`."""
+
+
 class QueuedMessages(_Reply):
     """Messages to a session that no run has processed, oldest first.
 

@@ -3,6 +3,7 @@
 import { parseJson, toJson } from "./json.js";
 
 const KEY = "graph-agent-key";
+const PERSON = "graph-agent-person";
 const SILENT_MS = 60_000;
 
 /** An error response of the server, or a lost connection (`status` 0). */
@@ -16,8 +17,17 @@ export class ApiError extends Error {
 /** Return the key of this tab; empty without one. */
 export const storedKey = () => sessionStorage.getItem(KEY) || "";
 
-/** Keep a key in this tab. */
-export const storeKey = (key) => sessionStorage.setItem(KEY, key);
+/** Keep a key in this tab, and forget the name that the one before has. */
+export function storeKey(key) {
+  sessionStorage.setItem(KEY, key);
+  sessionStorage.removeItem(PERSON);
+}
+
+/** Return the name under which the server records what this tab does, as far as it has answered with it. */
+export const storedPerson = () => sessionStorage.getItem(PERSON) || "user";
+
+/** Keep the name under which the server records what this tab does. */
+export const storePerson = (name) => sessionStorage.setItem(PERSON, name);
 
 async function send(path, read, options = {}) {
   const headers = { ...options.headers };
@@ -43,6 +53,9 @@ export const get = (path) => send(path, asJson);
 
 /** Send JSON to a path, and return what `read` returns of the answer: its JSON by default. */
 export const post = (path, body = {}, headers = {}, read = asJson) => send(path, read, { method: "POST", body: toJson(body), headers });
+
+/** Change what a path names, and return the JSON of the answer. */
+export const patch = (path, body) => send(path, asJson, { method: "PATCH", body: toJson(body) });
 
 /** Delete what a path names; return the JSON of the answer, or null. */
 export const remove = (path) => send(path, async (response) => parseJson((await response.text()) || "null"), { method: "DELETE" });

@@ -6,8 +6,10 @@ import { activeNode, carryExpected, dropExpected, expectInput, isKnown, keepLive
 import { ApiError, eventsPath, follow, get, post, remove, sessionPath, storedKey, storeKey } from "./api.js";
 import { Axis, Graph } from "./axis.js";
 import { Conversation, SHOWN_TURNS } from "./conversation.js";
+import { Case } from "./cases.js";
 import { Detail } from "./detail.js";
 import { Actions, Comparison } from "./actions.js";
+import { Facts } from "./facts.js";
 import { parseJson } from "./json.js";
 import { addReasoning } from "./reasoning.js";
 import { SessionList } from "./sessions.js";
@@ -31,7 +33,7 @@ class App extends Component {
   asked = 0;
   list = () => this.sessions?.list();
   // What shows facts of the memory: `attempt` reports an error of the server.
-  memory = { attempt: (action) => this.attempt(action) };
+  memory = { attempt: (action) => this.attempt(action), manage: () => this.setState({ dialog: "facts" }) };
 
   componentDidMount() {
     if (EXPORT) {
@@ -51,6 +53,8 @@ class App extends Component {
   }
 
   shortcut(event) {
+    // A dialog closes itself.
+    if (event.target.closest("dialog")) return;
     if (event.key === "Escape") this.setState({ bar: null, error: "" });
     if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") (event.preventDefault(), document.querySelector(".sessions input[type=search]")?.focus());
@@ -274,12 +278,17 @@ class App extends Component {
   };
 
   /** Rate the answer of an input; return the event, or nothing after an error. */
-  rate = async (input, rating, note) => {
+  rate = async (input, rating, note, evaluate) => {
     const { id, log } = this.state;
     let event;
-    await this.attempt(async () => ({ event } = await post(sessionPath(id, "/feedback"), { rating, note, answer: input.answer.seq })));
+    await this.attempt(async () => ({ event } = await post(sessionPath(id, "/feedback"), { rating, note, answer: input.answer.seq, evaluate })));
     if (event && id === this.state.id) this.setState({ log: reduceAll(log, [event]) });
     return event;
+  };
+
+  /** Show a rated answer as a case of an evaluation. */
+  showCase = async ({ answer }) => {
+    await this.attempt(async () => this.setState({ dialog: await get(sessionPath(this.state.id, `/case?answer=${answer.seq}`)) }));
   };
 
   /** Read the recorded reasoning of the inputs from one on, which are shown now. */
@@ -336,6 +345,8 @@ class App extends Component {
     });
   }
 
+  closeDialog = () => this.setState({ dialog: null });
+
   copy = (text) => {
     navigator.clipboard.writeText(text).then(
       () => this.setState({ told: "Copied." }),
@@ -347,7 +358,7 @@ class App extends Component {
     return state.needsKey ? html`<${KeyForm} error=${state.keyError} use=${(key) => (storeKey(key), this.setState({ needsKey: false }), this.open(sessionOfUrl()))} />` : this.page(state);
   }
 
-  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests, queue }) {
+  page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests, queue, dialog }) {
     const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
     const pickCall = (call) => {
       this.setState({ chosen: call.step.input, bar: keyed({ call, kind: call.kind, depth: 0 }), pane: "time" });
@@ -360,6 +371,7 @@ class App extends Component {
         ${log.title && html`<strong class="title">${visible(log.title)}</strong>`}
         ${!EXPORT && id && log.inputs.length > 0 && html`<button class="quiet" onClick=${() => this.rename()}>Rename</button>
           <button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
+        ${CONFIG.memory && html`<button class="quiet" onClick=${this.memory.manage}>Memory</button>`}
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
         <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].slice(EXPORT ? 1 : 0).map(
           ([name, title]) => html`<button aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,
@@ -370,7 +382,7 @@ class App extends Component {
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
         choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
         act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
-        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate} reveal=${this.reveal} revoke=${this.revoke}
+        fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate} showCase=${!EXPORT && this.showCase} reveal=${this.reveal} revoke=${this.revoke}
         memory=${EXPORT ? {} : this.memory}>
         ${missing && html`<p class="empty">There is no session <code>${visible(id)}</code>. A message creates it.</p>`}
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
@@ -386,6 +398,8 @@ class App extends Component {
         </${Detail}>`}
         ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}
       </aside>
+      ${dialog === "facts" && html`<${Facts} close=${this.closeDialog} fail=${(error) => this.fail(error)} />`}
+      ${dialog?.yaml && html`<${Case} ...${dialog} copy=${this.copy} close=${this.closeDialog} />`}
     </div>`;
   }
 

@@ -19,7 +19,7 @@ export class Conversation extends Component {
     this.componentDidUpdate();
   }
 
-  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy, queue, withdraw, resend, fail, maxBytes, rate, memory, reveal, revoke }, { turns }) {
+  render({ log, info, chosen, choose, pickCall, act, answer, busy, sending, children, readOnly, copy, queue, withdraw, resend, fail, maxBytes, rate, memory, reveal, revoke, showCase }, { turns }) {
     const hidden = Math.max(0, log.inputs.length - turns);
     const last = log.inputs.at(-1);
     const isUnfinished = last && !last.done && log.status === "RUNNING" && !info?.waiting && info?.activity !== "interrupted";
@@ -35,7 +35,7 @@ export class Conversation extends Component {
         onScroll=${({ target }) => (this.atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 60)}>
         ${hidden > 0 && html`<button class="quiet" onClick=${() => (this.setState({ turns: turns + 100 }), reveal?.(log.inputs[Math.max(0, hidden - 100)]))}>Show ${Math.min(100, hidden)} of ${hidden} earlier inputs</button>`}
         ${log.inputs.slice(hidden).map((input) => html`<${Turn} key=${input.number} input=${input} chosen=${input === chosen} runs=${input === last ? log.live : NONE}
-          choose=${choose} pickCall=${pickCall} copy=${copy} resend=${input === last && canResend ? resend : null} rate=${rate} memory=${memory} />`)}
+          choose=${choose} pickCall=${pickCall} copy=${copy} resend=${input === last && canResend ? resend : null} rate=${rate} memory=${memory} showCase=${showCase} />`)}
         ${children}
       </div>
       ${!readOnly && asked && html`<${Approval} key=${info.interrupts[0].id} request=${joined(requests)} reasoning=${step?.plan.reasoning} answer=${answer} busy=${busy} />`}

@@ -1,4 +1,5 @@
 // Rates an answer: a thumb of the person, with a note, and the ratings of others.
+import { storedPerson, storePerson } from "./api.js";
 import { Component, html, visible } from "./html.js";
 
 const SIGNS = { up: "👍", down: "👎" };
@@ -13,15 +14,16 @@ export function takeRating(log, event) {
 
 /** The thumbs below an answer; without `rate`, the ratings only. */
 export class Feedback extends Component {
-  async give(rating, note = "") {
+  async give(rating, note = "", evaluate = false) {
     const { input, rate } = this.props;
     // Before it is drawn, a second click would be another rating.
     if (this.isSent) return;
     this.isSent = true;
     this.setState({ isSent: true });
-    const event = await rate(input, rating, note);
+    const event = await rate(input, rating, note, evaluate);
     this.isSent = false;
-    this.setState({ isSent: false, ...(event && { own: event.by, isAsking: rating === "down" && !note }) });
+    if (event) storePerson(event.by);
+    this.setState({ isSent: false, ...(event && { isAsking: rating === "down" && !note && !evaluate }) });
   }
 
   submit(event) {
@@ -30,13 +32,20 @@ export class Feedback extends Component {
     if (note) this.give("down", note);
   }
 
-  render({ input, rate }, { own = "user", isAsking, isSent = false }) {
+  /** Mark the person's own rating as a case of an evaluation, and show the case. */
+  async evaluate(mine) {
+    if (mine && !mine.evaluate) await this.give(mine.rating, mine.note, true);
+    await this.props.showCase(this.props.input);
+  }
+
+  render({ input, rate, showCase }, { isAsking, isSent = false }) {
     const ratings = Object.values(input.ratings || {});
-    const mine = input.ratings?.[own];
+    const mine = rate && input.ratings?.[storedPerson()];
     return html`<div class="feedback">
       ${rate && Object.keys(SIGNS).map((rating) => html`<button class="quiet" aria-label=${NAMES[rating]} aria-pressed=${mine?.rating === rating} aria-disabled=${isSent}
         onClick=${() => this.give(rating)}>${SIGNS[rating]}</button>`)}
       ${ratings.filter((one) => one !== mine || one.note || !rate).map(({ by, rating, note }) => html`<small>${SIGNS[rating]} ${visible(by)}${note && `: ${visible(note)}`}</small>`)}
+      ${showCase && ratings.length > 0 && html`<button class="quiet" aria-disabled=${isSent} onClick=${() => this.evaluate(mine)}>${ratings.some((one) => one.evaluate) ? "In the evaluation ✓" : "Add to evaluation"}</button>`}
       ${isAsking && html`<form onSubmit=${(event) => this.submit(event)}><input name="note" aria-label="What was wrong?" placeholder="What was wrong? (optional)" />
         <button type="submit" aria-disabled=${isSent}>Send</button></form>`}
     </div>`;

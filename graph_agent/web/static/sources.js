@@ -34,7 +34,7 @@ export function Sources({ citations }) {
 /** The facts that were added to the requests of an input, or extracted from it, folded; their texts are read from the memory when it is opened. */
 export class Recalled extends Component {
   async open(event) {
-    if (!event.target.open || this.state.facts) return;
+    if (!event.target.open) return;
     const ids = this.props.ids.map((id) => `id=${encodeURIComponent(id)}`).join("&");
     await this.props.attempt(async () => this.setState({ facts: (await get(`/memory/facts?${ids}`)).facts }));
   }

@@ -54,7 +54,7 @@ export class Turn extends Component {
     return isOther || this.revision !== input.revision;
   }
 
-  render({ input, chosen, runs, choose, pickCall, copy, resend, rate, memory }) {
+  render({ input, chosen, runs, choose, pickCall, copy, resend, rate, memory, showCase }) {
     this.revision = input.revision;
     const thoughts = reasoningOf(input, runs);
     const after = (n) => [
@@ -75,7 +75,7 @@ export class Turn extends Component {
       </${Fragment}>`)}
       ${bubblesOf(input, runs.flatMap((run) => run.texts)).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><${Markdown} text=${text} copy=${copy} /></div>`)}
       ${input.answer?.citations && html`<${Sources} citations=${input.answer.citations} />`}
-      ${input.answer && input.done && (rate || input.ratings) && html`<${Feedback} input=${input} rate=${rate} />`}
+      ${input.answer && input.done && (rate || input.ratings) && html`<${Feedback} input=${input} rate=${rate} showCase=${showCase} />`}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
       ${!chosen && choose && html`<button class="quiet show-time" onClick=${() => choose(input)}>Show its time</button>`}
     </article>`;

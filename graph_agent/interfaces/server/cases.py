@@ -1,0 +1,40 @@
+"""Implements the route that returns a rated answer as a case of an evaluation.
+
+The server writes no file: a case has what a person wrote to the agent, and which folder an evaluation is in is known
+to its owner only. The caller saves the case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from graph_agent.interfaces.server import response_models as models
+from graph_agent.interfaces.server.parameters import RequestServices
+from graph_agent.interfaces.server.problems import ProblemError
+from graph_agent.interfaces.server.sessions import CallerSessions, SessionId
+
+_ERRORS = models.control_errors({404: "No such session, or no rating of this answer"})
+
+router = APIRouter(tags=["Sessions"], responses=_ERRORS)
+
+
+@router.get("/sessions/{session_id}/case")
+async def get_case(
+    session_id: SessionId,
+    answer: Annotated[int, Query(ge=0, le=2**31, description="seq of the `agent_response` event, which has feedback.")],
+    caller_sessions: CallerSessions,
+    server: RequestServices,
+) -> models.EvaluationCase:
+    """Return a rated answer as a case of `graph-agent eval`: the same as `graph-agent feedback --case` writes."""
+    session = await caller_sessions.session(session_id)
+    # Imported here: it takes long, and most servers are never asked for a case.
+    evaluation = await asyncio.to_thread(import_module, "graph_agent.devtools.evaluation.from_feedback")
+    name = f"{session_id}-{answer}"
+    text = await evaluation.case_for_client(server.chat.runs.host.saver, session.id, answer, name)
+    if text is None:
+        raise ProblemError("not_found", f"Answer {answer} has no feedback; rate it first.", param="answer")
+    return models.EvaluationCase(name=name, yaml=text)
