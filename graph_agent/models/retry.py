@@ -42,6 +42,7 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.sync_bridge import await_in_task, call_in_thread
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import TimedRequest, record_cut_off
+from graph_agent.models.chunk_listener import ChunkListener, chunk_listener
 from graph_agent.models.errors import LONGEST_WAIT_S, classify_model_error
 from graph_agent.models.finish import mark_incomplete
 from graph_agent.models.message_gate import MessageStream
@@ -287,6 +288,7 @@ async def ask(
         decoder=decoder,
         sums_usage=reports_differences(runnable),
     )
+    limit.listener = chunk_listener.get()
     watch.is_quiet = watch.is_quiet or config is not None
     attempt, is_stream_refused = 0, False
     unobserved = unobserved_model(runnable, options, config)
@@ -343,9 +345,13 @@ class _Attempt(TokenTimeout):
         """LangChain's run id, which is part of the message ids that LangChain generates."""
         self.streamed = False
         self.timed: TimedRequest
+        self.listener: ChunkListener | None = None
+        """Follows the chunks of the reply; None if nothing does."""
 
     def begin(self) -> None:
         super().begin()
+        if self.listener is not None:
+            self.listener.begin()
         # Made with the first chunk, because most replies of a run without a reader are whole.
         self._reader: ReplyReader | None = None
         self._readers: dict[UUID | None, ReplyReader] = {}
@@ -421,6 +427,8 @@ class _Attempt(TokenTimeout):
             message.content = self._decoder(content)
         if self._is_taken(message.id):
             message.id = self._free_id
+        if self.listener is not None:
+            self.listener.receive(message)
 
 
 _TAKES_FIRST = {"BaseChatModel.ainvoke", "request_unobserved"}

@@ -82,6 +82,8 @@ class Span:
     """Ids of the calls that this call waited for."""
     queued_s: float = 0.0
     """Seconds that a call waited for a slot, or an input for its session, before `start`."""
+    early_s: float = 0.0
+    """Seconds that a call had run before `start`, because it began while its plan was streamed."""
     waited_s: float = 0.0
     """Seconds that a call waited for a person's answer to its own question."""
     first_token_s: float | None = None
@@ -115,7 +117,7 @@ class Span:
         8601.
         """
         found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
-        for name in ("duration_s", "status", "step", "id", "queued_s", "waited_s", "first_token_s"):
+        for name in ("duration_s", "status", "step", "id", "queued_s", "early_s", "waited_s", "first_token_s"):
             if value := getattr(self, name):
                 found[name] = value
         found["seq"] = self.seq
@@ -233,6 +235,7 @@ class _Input:
                 status=entry["status"],
                 needs=self.needs.get(entry["id"], ()),
                 queued_s=entry.get("queued_s", 0.0),
+                early_s=entry.get("early_s", 0.0),
                 waited_s=entry.get("waited_s", 0.0),
             )
         )

@@ -26,9 +26,9 @@ ROOMS = (
     *("models", "nodes", "session", "storage", "web"),
 )
 CEILINGS = {
-    "rooms": 29,
+    "rooms": 30,
     "floors": 14,
-    "arrows": 145,
+    "arrows": 152,
     "private names across rooms": 0,
     "names with several meanings": 0,
     "loggers below a definition": 0,

@@ -35,6 +35,7 @@ OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """Values of `reasoning_effort` in OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
+Dispatch = Literal["whole", "streamed"]
 Planner = Literal["wave", "dag"]
 _RECORDED_CHARS = 100_000
 
@@ -115,6 +116,9 @@ class LoopConfig(CheckedModel):
     schema where the model's profile or its provider is known to enforce one, and where nothing is known and a refusal
     costs no tokens. A server that refuses or ignores the schema is asked by the instructions from then on.
     """
+    dispatch: Dispatch = "whole"
+    """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
+    each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
     finalize: Finalize = "auto"
     """Which reply is the answer.
 
@@ -360,6 +364,7 @@ class AgentContext(CheckedModel):
     on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
     structured_output: StructuredOutput | None = None
+    dispatch: Dispatch | None = None
     finalize: Finalize | None = None
     stream_before_guards: bool | None = None
     max_parallel_calls: PositiveInt | None = None

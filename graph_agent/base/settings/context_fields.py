@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from graph_agent.base.settings.config import (
         ApprovalPatterns,
+        Dispatch,
         FallbackModels,
         Finalize,
         ModelRules,
@@ -42,6 +43,7 @@ class ContextFields(TypedDict, total=False):
     on_failure: OnFailure | None
     tool_calling: ToolCalling | None
     structured_output: StructuredOutput | None
+    dispatch: Dispatch | None
     finalize: Finalize | None
     stream_before_guards: bool | None
     max_parallel_calls: int | None

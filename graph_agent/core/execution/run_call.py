@@ -40,6 +40,7 @@ from graph_agent.core.execution.ledger import (
     note_started,
 )
 from graph_agent.core.execution.open_calls import FIELDS, current_wave, result_without_output
+from graph_agent.core.overlap.early_calls import early_calls_of
 from graph_agent.core.runs.own_checkpoint import load
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import (
@@ -299,15 +300,19 @@ async def run_tool(task: Task, toolbox: Toolbox, call: Call) -> CallResult:
     # In a thread, because a schema of others may take long to check.
     if (check := toolbox.schema_checks.get(tool.name)) and (text := await asyncio.to_thread(check, call["arguments"])):
         return CallResult(text, "invalid")
+    early = early_calls_of(task.run).take(call) if task.settings.dispatch == "streamed" else None
     while True:
         given = ReturnValue()
         try:
             check_finite(tool, call["arguments"])
             arguments = toolbox.inject(tool, call, task.config, task.runtime)
             with recorded_return_value(given):
-                work = toolbox.invoker(tool.name)(arguments, call["id"], task.config)
+                run = partial(toolbox.invoker(tool.name), arguments, call["id"], task.config)
+                work = run() if early is None else early.output(given, run, task.runtime.stream_writer)
                 returned = await await_within(work, timeout_s, f"The tool {tool.name!r}")
             output = read_output(returned, call, given, scope=CommandScope.of(toolbox.own, task.config))
+            if early is not None and early.lead_s:
+                output = replace(output, stored={**output.stored, "early_s": round(early.lead_s, 6)})
             handled = tool.handle_validation_error and not given.has_begun and output.status == "error"
             return replace(output, status="invalid") if handled else output
         except BaseException as error:

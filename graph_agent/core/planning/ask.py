@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.config import get_config
 
 from graph_agent.base.types import NO_USAGE
 from graph_agent.base.usage import usage_of
@@ -17,6 +18,7 @@ from graph_agent.core.planning.plan_cache import through_cache
 from graph_agent.core.planning.refusals import finish_refusal
 from graph_agent.core.planning.reply import Planned, read_reply, schema_misfit, with_answer, with_free_ids
 from graph_agent.core.planning.structured_plan import ask_for_plan
+from graph_agent.core.runs.run import run_of
 from graph_agent.models.continuation import MOST_PAUSES, joined_turn, with_earlier_blocks
 from graph_agent.models.finish import cut_off, is_paused, refusal_text
 from graph_agent.models.reply_end import ended_prose
@@ -76,11 +78,32 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
             return await ask_for_plan(request, tail, exchange.limit_met)
         return await _ask_for_calls(request, tail, stream, quiet=quiet)
 
-    planned = await exchange.send(request, ask, purpose="plan", visibility=_visibility(request))
+    sent = exchange.send(request, ask, purpose="plan", visibility=_visibility(request))
+    planned = await (sent if request.settings.dispatch == "whole" else _with_early_calls(request, sent))
     exchange.count(planned.usage, planned.message.usage_metadata)
     if planned.invented:
         exchange.warn_of_invention(planned.invented)
     return planned
+
+
+async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> Planned:
+    """Await a planning request while calls of its reply begin; without that, if a hook or middleware sees replies."""
+    deps = request.deps
+    if deps.hooks or deps.hook_set or deps.whole_replies or request.mode == "text":
+        return await sent
+    # Imported here: few agents begin calls early.
+    from graph_agent.core.overlap.early_calls import early_calls_of
+
+    config = get_config()
+    planned, counts = await early_calls_of(run_of(config)).during(
+        sent,
+        deps.toolbox,
+        config,
+        request.settings,
+        withheld=request.loop.get("withheld", ()),
+        is_structured=request.mode == "wave",
+    )
+    return replace(planned, extra={**planned.extra, "early": counts}) if counts["started"] else planned
 
 
 async def _end_paused(exchange: Exchange, paused: Planned) -> None:

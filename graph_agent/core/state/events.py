@@ -15,6 +15,8 @@ from typing_extensions import TypedDict
 from graph_agent.base._internal import telemetry
 from graph_agent.base.types import Citation, Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
+from graph_agent.core.state.plan_parts import EarlyCallCounts, VersionsOfPlan
+from graph_agent.core.state.plan_parts import PlannedCall as PlannedCall  # its public module takes it from here
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
 """How a call ended: `error` if it ran and failed, `unknown` if it may have run and its effect is not known. Four never
@@ -78,6 +80,8 @@ class _TimedCall(TypedDict):
     monotonic clock, from the start of its task; absent if it did not run in this run of the graph."""
     duration_s: NotRequired[float]
     """Seconds that the call ran, retries included, on the monotonic clock, up to just before `ts`; else absent."""
+    early_s: NotRequired[float]
+    """Seconds that the call had run before its own start, because it began while its plan was streamed; else absent."""
     waited_s: NotRequired[float]
     """Wall-clock seconds from the call's last event before it ran, which is its start or its question to a person, to
     that run, if a person has answered in between. Absent if the call asked no person."""
@@ -92,30 +96,6 @@ class UserMessageEvent(_Event):
     queued_s: NotRequired[float]
     """Seconds from the request for the run to its begin, on the monotonic clock, the wait for the session's lock
     included. For a follow-up, wall-clock seconds since it was sent. Absent in sessions of older versions."""
-
-
-class PlannedCall(TypedDict):
-    """One call of a plan; the `tool_call` event has its arguments."""
-
-    id: str
-    """Id of the call, unique in the session."""
-    plan_id: NotRequired[str]
-    """The model's own id of the call, which references and `needs` use, and a later plan may use again. Absent in older
-    sessions, and for a call of no structured plan whose `id` is the model's own."""
-    name: str
-    """Name of the tool, or `delegate_to_<name>`."""
-    needs: NotRequired[list[str]]
-    """`plan_id` of each call of the same plan whose result it waits for; absent if there are none."""
-
-
-class VersionsOfPlan(TypedDict):
-    """Versions of prompts and tools: the first 8 hexadecimal digits of a SHA-256."""
-
-    prompts: dict[str, str]
-    """Name of a prompt → version of its text before variables: `system`, those that the agent replaces, and `built-in`
-    for all others. Without `system` if a function of the program returns it."""
-    tools: dict[str, str]
-    """Name of a tool → version of its schema."""
 
 
 class PlanEvent(_Event):
@@ -138,6 +118,8 @@ class PlanEvent(_Event):
     """`wave`: one parallel batch a plan; `dag`: calls may wait for others. Only with structured planning."""
     cached: NotRequired[Literal[True]]
     """The plan comes from the cache; absent if the model made it."""
+    early: NotRequired[EarlyCallCounts]
+    """The calls that began while the reply streamed; absent if there were none."""
     versions: NotRequired[VersionsOfPlan]
     """The prompts and tools that the model planned with; in the first plan of an input, and when they have changed."""
 

@@ -388,6 +388,12 @@ class Toolbox:
         """Whether a call of this name may change something; False only for tools with the mark `effect` `read`."""
         return self.marks(name).get("effect") != "read"
 
+    def takes_only_arguments(self, name: str) -> bool:
+        """Whether a tool of the agent gets nothing but the model's arguments: no state, Store, runtime or call id."""
+        schema = self.tools[name].args_schema
+        fields = schema.model_fields.values() if isinstance(schema, type) and issubclass(schema, BaseModel) else ()
+        return not self._injected[name] and not any(InjectedToolCallId in each.metadata for each in fields)
+
     def repeatable(self, name: str) -> bool:
         """Whether a call that may write can run again after a crash without a second effect.
 

@@ -276,6 +276,7 @@ def rebuild(
     arguments["config"] = config.with_values(
         {
             "plan_cache_ttl_s": None,
+            "dispatch": "whole",
             "record_requests": config.record_requests or True,
             "model_rules": {**config.model_rules, **rules},
         }

@@ -146,20 +146,23 @@ def _label(span: Span) -> str:
 
 
 def _bar(span: Span, axis: TimeAxis, width: int) -> str:
-    """Return the bar of a span on `width` cells: `░` while queued, then `█`, or `┄` for a wait, of at least one cell.
+    """Return the bar of a span on `width` cells: `░` while queued, `▒` while early, then `█`, or `┄` for a wait, of at
+    least one cell.
 
     A span that has not ended is `▶`, or `▏` if its run was interrupted.
     """
     from datetime import timedelta
 
     begin, end = (min(width - 1, int(axis.at(at) * width)) for at in (span.start, span.end))
-    # The span begins when the call was taken from the queue.
-    queue = min(begin, int(axis.at(span.start - timedelta(seconds=span.queued_s)) * width))
+    # The span begins when the call was taken from the queue, or has taken the result of one that began early.
+    before = span.early_s or span.queued_s
+    queue = min(begin, max(0, int(axis.at(span.start - timedelta(seconds=before)) * width)))
     if span.duration_s is None:
         mark = "▏" if span.status not in ("running", "waiting") else "▶"
         return " " * begin + mark
     fill = "┄" if span.kind == "wait" else "█"
-    return " " * queue + "░" * (begin - queue) + fill * max(1, end - begin + (end == width - 1))
+    lead = "▒" if span.early_s else "░"
+    return " " * queue + lead * (begin - queue) + fill * max(1, end - begin + (end == width - 1))
 
 
 def _cut(text: str, width: int) -> str:

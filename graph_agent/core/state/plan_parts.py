@@ -1,0 +1,44 @@
+"""Defines the parts of a `plan` event."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+
+class PlannedCall(TypedDict):
+    """One call of a plan; the `tool_call` event has its arguments."""
+
+    id: str
+    """Id of the call, unique in the session."""
+    plan_id: NotRequired[str]
+    """The model's own id of the call, which references and `needs` use, and a later plan may use again. Absent in older
+    sessions, and for a call of no structured plan whose `id` is the model's own."""
+    name: str
+    """Name of the tool, or `delegate_to_<name>`."""
+    needs: NotRequired[list[str]]
+    """`plan_id` of each call of the same plan whose result it waits for; absent if there are none."""
+
+
+class VersionsOfPlan(TypedDict):
+    """Versions of prompts and tools: the first 8 hexadecimal digits of a SHA-256."""
+
+    prompts: dict[str, str]
+    """Name of a prompt → version of its text before variables: `system`, those that the agent replaces, and `built-in`
+    for all others. Without `system` if a function of the program returns it."""
+    tools: dict[str, str]
+    """Name of a tool → version of its schema."""
+
+
+class EarlyCallCounts(TypedDict):
+    """Numbers of calls that began before the plan that makes them was whole, with `dispatch="streamed"`."""
+
+    started: int
+    """Calls that began."""
+    kept: int
+    """Those that the plan has; their results are those of its calls."""
+    dropped: int
+    """Those that it does not have, which were cancelled."""
+    dropped_s: NotRequired[float]
+    """Seconds that the dropped calls ran in all; absent if there are none."""

@@ -1,0 +1,262 @@
+"""Calls that begin while the plan that makes them is still streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.types import interrupt
+from pydantic import PrivateAttr
+
+from graph_agent import GraphAgent, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
+from graph_agent.hooks import HookRequest, HookResponse
+
+
+class SlowModel(ScriptedChatModel):
+    """Streams each plan up to its last chunk, which waits until `may_end` is set."""
+
+    _may_end: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        held: ChatGenerationChunk | None = None
+        async for chunk in super()._astream(messages, stop, run_manager, **kwargs):
+            if held is not None:
+                yield held
+            held = chunk
+        await self._may_end.wait()
+        if held is not None:
+            yield held
+
+
+def agent_of(model: ScriptedChatModel, tools: list[BaseTool], **config: Any) -> GraphAgent[Any, Any]:
+    settings = LoopConfig(dispatch="streamed", **config)
+    return create_graph_agent(model, tools, config=settings, checkpointer=InMemorySaver())
+
+
+def calls(*names: str, text: str = "a") -> str:
+    made = [{"id": f"c{at}", "name": name, "arguments": {"text": text}} for at, name in enumerate(names)]
+    return json.dumps({"tool_calls": made})
+
+
+def plan(*names: str) -> str:
+    made = [{"id": f"c{at}", "tool": name, "args": {"text": "a"}, "needs": []} for at, name in enumerate(names)]
+    return json.dumps({"status": "continue", "action": "Look.", "tools": made, "reasoning": "So."})
+
+
+@pytest.mark.parametrize("mode", ["native", "wave"])
+async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_writing_one_waits(mode: str) -> None:
+    began: list[str] = []
+    model = SlowModel(responses=[plan("look", "save") if mode == "wave" else calls("look", "save"), "Done."], streaming=True)
+
+    @tool
+    async def look(text: str) -> str:
+        """Look up."""
+        began.append("look")
+        model._may_end.set()
+        return f"found {text}"
+
+    look.metadata = {"effect": "read"}
+
+    @tool
+    async def save(text: str) -> str:
+        """Save."""
+        began.append("save" if model._may_end.is_set() else "save too early")
+        return "saved"
+
+    session = agent_of(model, [look, save], tool_calling=mode).session("s1")
+    result = await session.run("Look it up.")
+    events = await session.events()
+
+    [planned, *_] = [event for event in events if event["type"] == "plan"]
+    early = {event["name"]: "early_s" in event for event in events if event["type"] == "tool_result"}
+    assert (began, result.answer, early) == (["look", "save"], "Done.", {"look": True, "save": False})
+    assert planned["early"] == {"started": 1, "kept": 1, "dropped": 0}
+    assert [*result.results.values()] == ["found a", "saved"]
+
+
+def read(name: str, work: Any) -> BaseTool:
+    """A tool that only reads, and runs `work`."""
+    made: BaseTool = tool(name, description="Read.")(work)
+    made.metadata = {"effect": "read"}
+    return made
+
+
+async def found(text: str) -> str:
+    return f"found {text}"
+
+
+class CutOffOnce(ScriptedChatModel):
+    """Breaks its first stream off before the last chunk."""
+
+    _is_first: bool = PrivateAttr(default=True)
+
+    async def _astream(self, *given: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        chunks = [chunk async for chunk in super()._astream(*given, **kwargs)]
+        is_first, self._is_first = self._is_first, False
+        for chunk in chunks[: -1 if is_first else None]:
+            yield chunk
+            await asyncio.sleep(0)
+        if is_first:
+            raise ConnectionError("the connection broke")
+
+
+async def test_a_result_of_a_broken_stream_serves_the_plan_of_the_next_attempt_and_others_are_dropped() -> None:
+    ran: list[str] = []
+
+    async def work(text: str) -> str:
+        ran.append(text)
+        return f"found {text}"
+
+    made = [{"id": f"c{at}", "name": "look", "arguments": {"text": text}} for at, text in enumerate(["a", "b", "c"])]
+    first, second = json.dumps({"tool_calls": made}), json.dumps({"tool_calls": [made[1]]})
+    model = CutOffOnce(responses=[first, second, "Done."], streaming=True)
+    session = agent_of(model, [read("look", work)], model_retries=1).session("s1")
+    result = await session.run("Look it up.")
+    [planned, *_] = [event for event in await session.events() if event["type"] == "plan"]
+
+    counts = {name: planned["early"][name] for name in ("started", "kept", "dropped")}
+    assert ([*result.results.values()], ran.count("b") <= 2, counts["kept"]) == (["found b"], True, 1)
+    assert counts["started"] == counts["kept"] + counts["dropped"]
+
+
+@pytest.mark.parametrize("approve", [["look"], ["l*"], [lambda call: None]], ids=["name", "pattern", "function"])
+async def test_no_call_begins_early_that_a_rule_for_approvals_may_select(approve: list[Any]) -> None:
+    model = ScriptedChatModel([calls("look"), "Done."], streaming=True)
+    session = agent_of(model, [read("look", found)], approve=approve).session("s1")
+    await session.run("Look it up.")
+
+    assert not any("early" in event for event in await session.events())
+
+
+async def test_no_call_begins_early_if_a_hook_sees_the_plan() -> None:
+    class Sees(LoopHook):
+        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+            return False, None
+
+    model = ScriptedChatModel([calls("look"), "Done."], streaming=True)
+    config = LoopConfig(dispatch="streamed")
+    agent = create_graph_agent(
+        model, [read("look", found)], hooks=[Sees()], config=config, checkpointer=InMemorySaver()
+    )
+    session = agent.session("s1")
+    result = await session.run("Look it up.")
+
+    assert (result.answer, [*result.results.values()]) == ("Done.", ["found a"])
+    assert not any("early" in event for event in await session.events())
+
+
+async def test_a_call_that_fails_early_runs_once_more_as_a_call_of_the_plan() -> None:
+    attempts: list[str] = []
+
+    async def work(text: str) -> str:
+        attempts.append(text)
+        if len(attempts) == 1:
+            raise OSError("not yet")
+        return "found"
+
+    model = ScriptedChatModel([calls("look"), "Done."], streaming=True)
+    result = await agent_of(model, [read("look", work)]).session("s1").run("Look it up.")
+
+    assert ([*result.results.values()], len(attempts)) == (["found"], 2)
+
+
+async def test_a_reading_tool_that_asks_a_person_asks_once_and_after_the_plan() -> None:
+    async def work(text: str) -> str:
+        return f"found {interrupt('Which one?')}"
+
+    model = ScriptedChatModel([calls("look"), "Done."], streaming=True)
+    session = agent_of(model, [read("look", work)]).session("s1")
+    asked = await session.run("Look it up.")
+    result = await session.resume("this one")
+
+    assert ([each.value for each in asked.interrupts], [*result.results.values()]) == (
+        ["Which one?"],
+        ["found this one"],
+    )
+
+
+async def test_what_an_early_call_writes_to_the_stream_arrives_once() -> None:
+    async def work(text: str) -> str:
+        get_stream_writer()(f"looking for {text}")
+        return "found"
+
+    model = ScriptedChatModel([calls("look"), "Done."], streaming=True)
+    agent = agent_of(model, [read("look", work)])
+    config: Any = {"configurable": {"thread_id": "t1"}}
+    written = [part async for part in agent.astream({"messages": [("user", "Look.")]}, config, stream_mode="custom")]
+
+    assert [part for part in written if part == "looking for a"] == ["looking for a"]
+
+
+async def test_an_abort_during_the_plan_ends_the_calls_that_have_begun() -> None:
+    ended = asyncio.Event()
+    model = SlowModel(responses=[calls("look"), "Done."], streaming=True)
+    session = agent_of(model, [read("look", found)]).session("s1")
+
+    async def work(text: str) -> str:
+        await session.abort()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ""
+
+    session = agent_of(model, [read("look", work)]).session("s1")
+    result = await session.run("Look it up.")
+
+    assert (result.stop_reason, ended.is_set(), [*result.results]) == ("aborted", True, [])
+
+
+NAMES = ["look", "search", "save"]
+MEASURED = {"ts", "model_calls", "early", "early_s", "queued_s", "duration_s"}
+"""Fields of events that differ between two equal sessions, or because calls begin early."""
+
+
+@given(waves=st.lists(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from("ab")), max_size=4), max_size=3))
+def test_results_and_history_are_those_of_whole_plans_and_no_writing_call_is_early(
+    waves: list[list[tuple[str, str]]],
+) -> None:
+    script: list[Any] = [
+        {
+            "tool_calls": [
+                {"id": f"{n}-{at}", "name": name, "arguments": {"text": text}} for at, (name, text) in enumerate(wave)
+            ]
+        }
+        for n, wave in enumerate(waves)
+        if wave
+    ]
+
+    async def run(dispatch: Any) -> tuple[Any, ...]:
+        tools = [read("look", found), read("search", found), tool("save", description="Save.")(found)]
+        config = LoopConfig(dispatch=dispatch, max_steps=5)
+        agent = create_graph_agent(
+            ScriptedChatModel([*script, "Done."], streaming=True), tools, config=config, checkpointer=InMemorySaver()
+        )
+        session = agent.session("s1")
+        result = await session.run("Go.")
+        events = [
+            {key: value for key, value in event.items() if key not in MEASURED} for event in await session.events()
+        ]
+        early = {
+            event["name"] for event in await session.events() if event["type"] == "tool_result" and "early_s" in event
+        }
+        return result.answer, result.results, result.usage["model_calls"], sorted(events, key=str), early & {"save"}
+
+    assert asyncio.run(run("streamed")) == asyncio.run(run("whole"))
