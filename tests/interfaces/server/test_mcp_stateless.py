@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_a_server_is_discovered_without_a_handshake(http: httpx.Client) -> None:
     [found] = post(http, "server/discover")
     [listed] = post(http, "tools/list")
     cached = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-    info = {"io.modelcontextprotocol/serverInfo": {"name": "parrot", "version": "0.2.0"}}
+    info = {"io.modelcontextprotocol/serverInfo": {"name": "parrot", "version": metadata.version("graph-agent")}}
 
     assert (found["result"], [tool["name"] for tool in listed["result"]["tools"]]) == (
         {
