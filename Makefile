@@ -16,6 +16,7 @@ AGUI ?= 100
 PYTHON_TESTS ?= -n $(WORKERS) --dist loadgroup tests
 CLUSTER := .venv-cluster
 PROVIDERS := .venv-providers
+RECIPES := .venv-recipes
 CLUSTER_PYTHON ?=
 
 ifneq ($(UV),)
@@ -41,13 +42,13 @@ define install_services
 	$(INSTALL_CLUSTER) --quiet $$wheels; }; }
 endef
 
-.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test compiled test-pythons attack attack-machines thorough documented restate phoenix providers real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
+.PHONY: demo demo-local demo-waves demo-team demo-cluster cluster test compiled test-pythons attack attack-machines thorough documented restate phoenix providers recipes real compat image proofs wheel release lint style mypy pyright format notebook notebooks reference docs screenshots bench bench-quick dev clean
 # Processes that the tests start would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 # A test of these targets fails, and is not skipped, if a program is missing; its message has the command that installs it.
-attack attack-machines cluster phoenix real restate: export TEST_REQUIRE_SERVICES = 1
+attack attack-machines cluster phoenix real recipes restate: export TEST_REQUIRE_SERVICES = 1
 
 demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 	@$(RUN) $(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
@@ -115,6 +116,17 @@ $(PROVIDERS)/.ready: pyproject.toml tests/providers/requirements.txt
 	$(call install,$(if $(UV),$(UV) pip install --python $(PROVIDERS)/bin/python,$(PROVIDERS)/bin/python -m pip install \
 		--disable-pip-version-check) -e ".[test]" -r tests/providers/requirements.txt)
 	@mkdir -p .cache
+	@touch $@
+
+recipes: $(VENV)/.dev $(RECIPES)/gradio/.ready $(RECIPES)/chainlit/.ready  ## Open the recipes with pages of other frameworks in Chromium; two minutes, and the first time pip installs these. RECIPE=NAME chooses.
+	$(RUN) $(BIN)/pytest -m recipes tests/recipes $(if $(RECIPE),-k "$(RECIPE)")
+
+# Environments of their own: each framework pins what the project does not.
+$(RECIPES)/%/.ready: pyproject.toml examples/%_chat/requirements.txt
+	@echo "Installing $* into $(RECIPES); the first time takes a minute."
+	@$(PYTHON) -m venv $(RECIPES)/$*
+	$(call install,$(if $(UV),$(UV) pip install --python $(RECIPES)/$*/bin/python,$(RECIPES)/$*/bin/python -m pip install \
+		--disable-pip-version-check) -e . -r examples/$*_chat/requirements.txt)
 	@touch $@
 
 phoenix: $(VENV)/.dev .venv-phoenix/bin/phoenix  ## Export a session to a real Arize Phoenix, in an environment of its own.
@@ -199,7 +211,7 @@ dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 		$(RUN) $(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(CLUSTER) $(PROVIDERS) .venv-proofs .venv-real .venv-release dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) $(CLUSTER) $(PROVIDERS) $(RECIPES) .venv-proofs .venv-real .venv-release dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \

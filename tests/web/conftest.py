@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.interfaces.server.process import Served, serving
-from tests.support.required import unavailable
+from tests.support.chromium import chromium
 
 expect.set_options(timeout=60_000)
 _TOOLS = ("search_flights", "search_hotels", "weather", "book", "wait_for", "ask_person", "echo", "transfer")
@@ -31,14 +30,8 @@ def browser() -> Iterator[Browser]:
 
     Playwright's event loop runs until the module's last test, so that no test of the module may be asynchronous.
     """
-    program = shutil.which("chromium")
-    if program is None:
-        unavailable("There is no Chromium. Install it, e.g. with: apt-get install chromium")
-    with sync_playwright() as playwright:
-        # A container has no user namespaces for Chromium's sandbox.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""An agent in a Gradio chat."""
