@@ -63,7 +63,8 @@ def plan(*names: str) -> str:
 @pytest.mark.parametrize("mode", ["native", "wave"])
 async def test_a_complete_reading_call_runs_while_the_plan_is_streamed_and_a_writing_one_waits(mode: str) -> None:
     began: list[str] = []
-    model = SlowModel(responses=[plan("look", "save") if mode == "wave" else calls("look", "save"), "Done."], streaming=True)
+    made = plan("look", "save") if mode == "wave" else calls("look", "save")
+    model = SlowModel(responses=[made, "Done."], streaming=True)
 
     @tool
     async def look(text: str) -> str:
