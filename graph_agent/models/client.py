@@ -110,6 +110,8 @@ class ModelClient:
         self.model = model
         self.has_provider_tools = False
         """Whether requests offer tools that the provider runs."""
+        self.hides_calls = False
+        """Whether LangChain's client reports a call of such a tool only at its end."""
         self._keeps_provider_calls = keeps_provider_calls(model, {})
         self.endpoint = endpoint or endpoint_of(model, {})
         """The rules of the model's endpoint, including those learned from its errors."""
@@ -362,6 +364,7 @@ class ModelClient:
             recover=recover,
             prefix=sentence,
             settings=settings,
+            hides_calls=self.hides_calls,
         )
         config = watch.gated(merge_configs(ensure_config(), {"callbacks": [watch]}))
         reply = sanitized(await model.ainvoke(model_call.request, config))

@@ -44,6 +44,9 @@ class PrefixedChatModel(BaseChatModel):
     prefix: str
     settings: LoopConfig
     """The retries before the model's first token, and the time limits of each attempt."""
+    hides_calls: bool = False
+    """Whether any piece of the reply may follow a call of a tool that the provider runs, so that the request is not
+    repeated after one."""
     failure: Exception | None = None
     """The error of the last model if it failed for good; otherwise None."""
 
@@ -114,7 +117,7 @@ class PrefixedChatModel(BaseChatModel):
                         message = AIMessageChunk(**message.model_dump(exclude={"type"}))
                     reader.receive(message)
                     received.append(message)
-                    if not started and not _lstripped(message).content:
+                    if not started and not self.hides_calls and not _lstripped(message).content:
                         # The request may still be retried.
                         continue
                     before = [AIMessageChunk(content="\n\n"), *map(_lstripped, received[:-1])]

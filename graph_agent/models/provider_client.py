@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 from uuid import UUID
@@ -53,6 +54,7 @@ class ProviderToolClient(ModelClient):
         super().__init__(model, schemas, endpoint=endpoint)
         self._provided = [tool for tool in tools if is_offered(tool, model, endpoint.rules)]
         self.has_provider_tools = bool(self._provided)
+        self.hides_calls = any(tool.api == "openai" for tool in self._provided)
         offered = {"tools": [dict(tool.definition) for tool in self._provided]}
         self._keeps_provider_calls = keeps_provider_calls(model, offered)
 
@@ -79,11 +81,24 @@ class ProviderToolClient(ModelClient):
         self, bound: Binding, rendered: Sequence[BaseMessage], settings: LoopConfig, **options: Any
     ) -> AIMessage:
         """Send a rendered request, and record the calls of the provider's tools in its reply, however it ends."""
-        guard = _CallGuard(options["watch"], is_hidden=any(tool.api == "openai" for tool in self._provided))
-        config = merge_configs(ensure_config(), {"callbacks": [guard]})
-        token = var_child_runnable_config.set(config)
+        with self._guarded(options["watch"]):
+            return self._recorded(await super()._ask(bound, rendered, settings, **options))
+
+    async def answer_after(
+        self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, **options: Any
+    ) -> tuple[AIMessage, Exception | None]:
+        """Request an answer that follows a fixed sentence, and record the calls of the provider's tools in it."""
+        with self._guarded(options["watch"]):
+            message, failure = await super().answer_after(sentence, request, settings, **options)
+            return self._recorded(message), failure
+
+    @contextmanager
+    def _guarded(self, watch: StreamWatch) -> Iterator[None]:
+        """Record the calls of a reply that breaks off in the block, and let nothing be sent again after one."""
+        guard = _CallGuard(watch, is_hidden=self.hides_calls)
+        token = var_child_runnable_config.set(merge_configs(ensure_config(), {"callbacks": [guard]}))
         try:
-            reply = await super()._ask(bound, rendered, settings, **options)
+            yield
         except BaseException:
             _record(calls := guard.calls())
             if guard.has_begun and not calls:
@@ -92,6 +107,9 @@ class ProviderToolClient(ModelClient):
             raise
         finally:
             var_child_runnable_config.reset(token)
+
+    def _recorded(self, reply: AIMessage) -> AIMessage:
+        """Record the calls of a reply, and return the reply with what they cost and the citations."""
         calls = provider_calls(reply)
         _record(calls)
         metadata: dict[str, Any] = {}
@@ -130,8 +148,7 @@ class _CallGuard(AsyncCallbackHandler):
     Args:
         watch: The watch of the reply. From the first call on it is committed, and that of the request which continues a
             paused turn, so that neither request is repeated.
-        is_hidden: Whether LangChain's client reports a call only at its end, so that any piece of the reply may follow
-            the start of one.
+        is_hidden: Whether any piece of the reply may follow the start of a call, see `ModelClient.hides_calls`.
     """
 
     run_inline = True

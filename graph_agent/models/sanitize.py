@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage
 
@@ -12,7 +12,8 @@ from graph_agent.base._internal.text import clean, to_json_safe
 from graph_agent.base.calls import known_name
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.tool_names import MAX_ALIAS_CHARS, alias_of
-from graph_agent.models.wire.traits import Traits, traits_of
+from graph_agent.base.types import Citation
+from graph_agent.models.wire.traits import CITATIONS, Traits, traits_of
 
 M = TypeVar("M", bound=BaseMessage)
 
@@ -137,15 +138,49 @@ def with_text(message: AIMessage, text: str) -> AIMessage:
 
     A text that is a part of the old one keeps the text blocks it lies in; any other is one new block at the end.
     """
-    if message.text == text:
+    old, content = message.text, message.content
+    if old == text:
         return message
-    content = message.content
     if isinstance(content, str):
-        return message.model_copy(update={"content": text})
-    if text and (begin := message.text.find(text)) >= 0:
-        return message.model_copy(update={"content": _cut_blocks(content, begin, begin + len(text))})
-    others = [block for block in content if isinstance(block, dict) and block.get("type") != "text"]
-    return message.model_copy(update={"content": [*others, *([{"type": "text", "text": text}] if text else ())]})
+        changed: Any = text
+    elif text and (begin := old.find(text)) >= 0:
+        changed = _cut_blocks(content, begin, begin + len(text))
+    else:
+        others = [block for block in content if isinstance(block, dict) and block.get("type") != "text"]
+        changed = [*others, *([{"type": "text", "text": text}] if text else ())]
+    metadata = {**message.response_metadata, **cited_metadata(message, text)}
+    return message.model_copy(update={"content": changed, "response_metadata": metadata})
+
+
+def cited_metadata(message: AIMessage, text: str) -> dict[str, Any]:
+    """Return the response metadata with the citations of a message, with their places in another text; empty without
+    any.
+
+    Args:
+        message: The message, whose citations have places in its text.
+        text: A part of that text, which has only the citations of this part, or a text that holds it or its part
+            without white space around it; of any other text, the places of citations are unknown and left out.
+    """
+    if not (cited := message.response_metadata.get(CITATIONS)):
+        return {}
+    old, own = message.text, message.text.strip()
+    if text and text in old:
+        shift: int | None = -old.index(text)
+    else:
+        shift = text.index(own) - old.index(own) if own and own in text else None
+    return {CITATIONS: [moved for each in cited if (moved := _moved(each, shift, len(text))) is not None]}
+
+
+def _moved(citation: Citation, shift: int | None, length: int) -> Citation | None:
+    """Return a citation whose place is shifted within a text of a length; None if the place is outside."""
+    if "start" not in citation:
+        return citation
+    moved: Any = {name: value for name, value in citation.items() if name not in ("start", "end")}
+    if shift is not None:
+        moved["start"], moved["end"] = max(0, citation["start"] + shift), min(length, citation["end"] + shift)
+        if moved["start"] >= moved["end"]:
+            return None
+    return cast("Citation", moved)
 
 
 def _cut_blocks(content: list[Any], begin: int, end: int) -> list[Any]:

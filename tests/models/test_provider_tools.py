@@ -9,13 +9,15 @@ import httpx
 import pytest
 from google.genai import types
 from langchain_anthropic import ChatAnthropic
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
+from graph_agent.session.results import Done
 from tests.support.agents import echo
 
 KEY: Any = "k"
@@ -143,3 +145,53 @@ async def test_chat_completions_receive_what_the_responses_api_ran_as_text(
         own_form,
         not own_form,
     )
+
+
+def cited(text: str) -> AIMessage:
+    """A reply after a search, whose text cites a page for the word Assam."""
+    begin = text.index("Assam")
+    place = {"start_index": begin, "end_index": begin + len("Assam")}
+    source = {"type": "citation", "url": "https://tea.example", "title": "Tea", **place}
+    return AIMessage([*RAN[:2], {"type": "text", "text": text, "annotations": [source]}])
+
+
+ONE_STEP = [AIMessage("", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": "e1"}]), cited("It is Assam.")]
+
+
+@pytest.mark.parametrize(
+    ("replies", "tools", "answer"),
+    [
+        ([cited("\n\n  Tea grows in Assam.")], [SEARCH], "Tea grows in Assam."),
+        ([cited("\n\n  Tea grows in Assam.")], [SEARCH, echo], "Tea grows in Assam."),
+        ([cited("Tea grows in Assam.\nNo more actions.")], [SEARCH, echo], "Tea grows in Assam."),
+        (ONE_STEP, [SEARCH, echo], "Reached maximum reasoning steps (1)\n\nIt is Assam."),
+    ],
+    ids=["white space", "with a tool of the agent", "sentinel", "step limit"],
+)
+async def test_citations_have_their_places_in_the_answer(replies: list[Any], tools: list[Any], answer: str) -> None:
+    agent = create_graph_agent(ScriptedChatModel(replies), tools, config=LoopConfig(max_steps=1))
+
+    result = await agent.run("Where does tea grow?")
+
+    found = [(each["title"], result.answer[each["start"] : each["end"]]) for each in result.citations]
+    calls = [event["name"] for event in result.events if event["type"] == "provider_call"]
+    assert (result.answer, found, calls) == (answer, [("Tea", "Assam")], ["web_search"])
+
+
+@pytest.mark.parametrize("piece", [[RAN[0]], ""], ids=["after a call", "while a call may run unseen"])
+async def test_an_answer_at_a_limit_is_not_requested_again_once_the_provider_may_have_run_a_tool(piece: Any) -> None:
+    class Breaking(ScriptedChatModel):
+        async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+            async for chunk in super()._astream(*args, **kwargs):
+                if self.requests[1:]:
+                    yield ChatGenerationChunk(message=AIMessageChunk(piece))
+                    raise ConnectionError("connection lost")
+                yield chunk
+
+    model = Breaking([*ONE_STEP, "Never asked for."])
+    agent = create_graph_agent(model, [SEARCH, echo], config=LoopConfig(max_steps=1))
+
+    parts = [part async for part in agent.run_stream("Where does tea grow?")]
+
+    assert isinstance(done := parts[-1], Done)
+    assert (len(model.requests), done.result.error_kind) == (2, "transient")

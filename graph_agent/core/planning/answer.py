@@ -18,7 +18,12 @@ from graph_agent.base.input_messages import CONTEXT_MARK
 from graph_agent.base.types import NO_USAGE, STATUS_OF, CutOff, StopReason, Usage
 from graph_agent.base.usage import LimitMet, LimitMetError, add_usage, budget_met, exhausted, has_budget, limit_met
 from graph_agent.core.execution.deps import Task, answer_left_s, spent
-from graph_agent.core.planning.answer_request import ask_for_answer, ask_for_answer_after, guarded_answer
+from graph_agent.core.planning.answer_request import (
+    after_sentence,
+    ask_for_answer,
+    ask_for_answer_after,
+    guarded_answer,
+)
 from graph_agent.core.planning.exchange import Exchange, Outcome
 from graph_agent.core.planning.failures import failure_account, failure_event, logged_event
 from graph_agent.core.planning.hooked_requests import prepare, reviewed
@@ -32,7 +37,7 @@ from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.call_events import account
 from graph_agent.core.state.channels import collect_writes, status_event, take_extras
 from graph_agent.core.state.events import StoredEvent, event
-from graph_agent.core.state.messages import after_sentence, failure_error, failure_message, stream_rest, with_name
+from graph_agent.core.state.messages import failure_error, failure_message, stream_rest, with_name
 from graph_agent.core.state.schema import LoopOutcome, LoopState, PlanState, report_model_calls
 from graph_agent.models.finish import LONGER, answer_cut_off, cut_off_warning
 from graph_agent.models.reply_end import REPEATED, repetition_at_end, repetition_warning
@@ -386,7 +391,8 @@ class AnswerUpdate:
         messages: list[AnyMessage] = []
         if shown and self.answer is not None:
             messages.append(self.answer)
-            self.events.append(event("agent_response", self.step, content=self.answer.content))
+            cited = {"citations": each} if (each := self.answer.response_metadata.get(CITATIONS)) else {}
+            self.events.append(event("agent_response", self.step, content=self.answer.content, **cited))
             report_model_calls(self.loop, self.events[-1])
         return {
             "messages": [*messages, *self.steering.messages],

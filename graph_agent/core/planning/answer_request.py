@@ -19,7 +19,7 @@ from graph_agent.models.binding import ModelCall
 from graph_agent.models.errors import is_content_refusal
 from graph_agent.models.finish import REFUSED, refusal_text
 from graph_agent.models.reply_end import ended_prose
-from graph_agent.models.sanitize import with_text
+from graph_agent.models.sanitize import cited_metadata, with_text
 from graph_agent.models.stream_filters import AnswerFilter, SentinelFilter, TurnFilter, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch, Visibility
 from graph_agent.models.waits import alternative
@@ -133,6 +133,17 @@ async def ask_for_answer_after(exchange: Exchange, sentence: str) -> tuple[AIMes
         if stream.text:
             stream_rest(message, stream.text)
     return message, None
+
+
+def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
+    """Return the answer with a fixed sentence in a paragraph before it; unchanged if the sentence is empty.
+
+    The new message has only the id, the text and the citations of the answer.
+    """
+    if not sentence:
+        return answer
+    text = "\n\n".join(filter(None, [sentence, answer.text]))
+    return AIMessage(text, id=answer.id, response_metadata=cited_metadata(answer, text))
 
 
 def _visibility(request: NextRequest, prefix: str = "", *, free: bool = True) -> Callable[[], Visibility]:

@@ -299,14 +299,6 @@ def with_name(message: AIMessage, name: str | None) -> AIMessage:
     return message if name is None or message.name else message.model_copy(update={"name": name})
 
 
-def after_sentence(sentence: str, answer: AIMessage) -> AIMessage:
-    """Return the answer with a fixed sentence in a paragraph before it; unchanged if the sentence is empty.
-
-    The new message has only the id and the text of the answer.
-    """
-    return AIMessage("\n\n".join(filter(None, [sentence, answer.text])), id=answer.id) if sentence else answer
-
-
 _PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinfo, Decimal, UUID, BaseMessage)
 
 
