@@ -1,0 +1,1 @@
+"""An agent inside a FastAPI application, with a page in React."""

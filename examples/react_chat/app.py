@@ -1,0 +1,47 @@
+"""A FastAPI application with an agent over AG-UI, and the page in React that talks to it."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from pydantic import SecretStr
+
+from graph_agent import LoopConfig, create_graph_agent
+from graph_agent.compiled import GraphAgent
+from graph_agent.server import AgentSource, ApiKey, ServerSettings, create_app
+
+USERS = {"ada": "the-token-of-ada", "ben": "the-token-of-ben"}
+"""User → bearer token, at least 16 characters. Each user has sessions of their own."""
+PAGE = os.environ.get("CHAT_PAGE", str(Path(__file__).with_name("dist")))
+
+
+def book(room: str, day: str) -> str:
+    """Book a room for a day, such as 2026-12-01."""
+    return f"Booked {room} for {day}."
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[GraphAgent]:
+    """Make the agent; the server adds the database."""
+    yield create_graph_agent("openai:gpt-4o-mini", [book], config=LoopConfig(approve="book"))
+
+
+database = os.environ.get("CHAT_DB", "sqlite:///chat.db")
+source = AgentSource("rooms", "Books rooms.", database, opened)
+keys = tuple(ApiKey(name=name, key=SecretStr(token)) for name, token in USERS.items())
+agent = create_app(source, settings=ServerSettings(keys=keys))
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    """Open the agent: a mounted application is not opened by FastAPI."""
+    async with agent.router.lifespan_context(agent):
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+app.mount("/agent", agent)
+app.mount("/", StaticFiles(directory=PAGE, html=True))
