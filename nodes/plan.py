@@ -54,7 +54,6 @@ from graph_agent.core.runs.notes import NOTE_EVENTS, listen
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.channels import NOTHING_REMOTE, collect_writes
 from graph_agent.core.state.events import event
-from graph_agent.core.state.messages import with_name
 from graph_agent.core.state.schema import LoopOutcome, PlanState, report_model_calls
 from graph_agent.core.tools.client import fault_further_client_calls
 from graph_agent.core.waves.schema import Selection, fill_in_earlier, select
@@ -316,7 +315,7 @@ async def _ask(update: PlanUpdate) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
         update.fail(failure_event(error, update.loop["step"], "The planning request"), error)
         return
-    planned = replace(planned, message=with_name(planned.message, update.run.identity.agent_name))
+    planned = planned.named(update.run.identity.agent_name)
     # Counted only now, so that a failed request is no step.
     update.loop["step"] += 1
     update.events.append(planned.event(update.loop["step"]))

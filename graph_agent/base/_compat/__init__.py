@@ -189,10 +189,7 @@ def close_sqlite_cache(cache: Any) -> None:
 
 
 class InjectedArguments:
-    """The parameters of a tool that the framework fills in, by the rules of LangGraph's `ToolNode`.
-
-    False if there are none.
-    """
+    """The parameters of a tool that the framework fills in, by the rules of LangGraph's `ToolNode`."""
 
     def __init__(self, tool: BaseTool) -> None:
         # Imported here: it loads LangGraph's prebuilt agents, and only an agent with tools needs it.
@@ -206,9 +203,8 @@ class InjectedArguments:
         self.runtime: str | None = found.runtime
         self.hidden: set[str] = found.all_injected_keys
         """Parameters that the model must not set."""
-
-    def __bool__(self) -> bool:
-        return bool(self.state or self.store or self.runtime or self.hidden)
+        self.is_empty = not (self.state or self.store or self.runtime or self.hidden)
+        """Whether there are no such parameters."""
 
 
 def changes_in(update: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -100,13 +100,13 @@ def to_json_safe(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
         return value if math.isfinite(value) else _describe(value)
     if depth > _DEEPEST:
         raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
-    if isinstance(value, list | tuple):
-        return [to_json_safe(item, depth + 1, finite=finite) for item in value]
     if isinstance(value, dict):
         return {
             clean(key) if isinstance(key, str) else _describe(key): to_json_safe(item, depth + 1, finite=finite)
             for key, item in value.items()
         }
+    if isinstance(value, list | tuple):
+        return [to_json_safe(item, depth + 1, finite=finite) for item in value]
     return _describe(value)
 
 

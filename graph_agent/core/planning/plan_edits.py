@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from langchain_core.messages import AIMessage
@@ -57,7 +56,8 @@ async def start_calls(
     """
     if update.deps.wrap_tool_call is None:
         # Middleware may change a call, or run one of an unknown name.
-        chosen = replace(chosen, ready=[await _checked(update.deps.toolbox, call) for call in chosen.ready])
+        checked = [await _checked(update.deps.toolbox, call) for call in chosen.ready]
+        chosen = Selection(checked, chosen.skipped, chosen.waiting)
     held: list[HeldCall] = []
     if update.settings.approve is not None:
         policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)

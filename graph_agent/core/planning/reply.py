@@ -25,6 +25,7 @@ from graph_agent.core.execution.deps import AgentDeps
 from graph_agent.core.hooks.copies import copied
 from graph_agent.core.hooks.protocol import HookResponse
 from graph_agent.core.state.events import StoredEvent, event
+from graph_agent.core.state.messages import with_name
 from graph_agent.core.waves.reply import answer_of_plans
 from graph_agent.models.client import Mode
 from graph_agent.models.finish import cause_of, cut_off, text_cut_off
@@ -77,6 +78,10 @@ class Planned(HookResponse):
     """What became of a call in the text that cannot be read, as a sentence for the model; empty without one."""
     invented: int = 0
     """Characters of an invented result or turn that were dropped from the end of the reply."""
+
+    def named(self, name: str | None) -> Planned:
+        """Return the plan with the agent's name in its message; the same object without a name."""
+        return self if name is None else replace(self, message=with_name(self.message, name))
 
     def event(self, step: int) -> StoredEvent:
         """Return the `plan` event."""

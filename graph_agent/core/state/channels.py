@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NotRequired, Self, cast
 
@@ -141,6 +142,12 @@ class GrowingDelta(DeltaChannel[list[Any]]):
         return has_doubled or supersteps >= _MOST_STEPS
 
 
+@lru_cache(maxsize=128)
+def _is_appended(kind: type) -> bool:
+    """Whether values of a class are messages that can just be appended, as opposed to chunks and removals."""
+    return issubclass(kind, BaseMessage) and not issubclass(kind, BaseMessageChunk | RemoveMessage)
+
+
 class MessagesChannel(GrowingDelta):
     """The delta channel of ``messages``: appends messages, replaces and removes them by id, and removes all.
 
@@ -187,9 +194,8 @@ class MessagesChannel(GrowingDelta):
         taken.
         """
         # A session's whole history comes through here when it is read, so that nothing is done for each message.
-        for kind in {*map(type, new)}:
-            if not issubclass(kind, BaseMessage) or issubclass(kind, BaseMessageChunk | RemoveMessage):
-                return None
+        if not all(map(_is_appended, {*map(type, new)})):
+            return None
         ids = {*map(_ID, new)}
         if self._ids[0] is not state:
             self._ids = state, {*map(_ID, state)}

@@ -392,7 +392,7 @@ class Toolbox:
         """Whether a tool of the agent gets nothing but the model's arguments: no state, Store, runtime or call id."""
         schema = self.tools[name].args_schema
         fields = schema.model_fields.values() if isinstance(schema, type) and issubclass(schema, BaseModel) else ()
-        return not self._injected[name] and not any(InjectedToolCallId in each.metadata for each in fields)
+        return self._injected[name].is_empty and not any(InjectedToolCallId in each.metadata for each in fields)
 
     def repeatable(self, name: str) -> bool:
         """Whether a call that may write can run again after a crash without a second effect.
@@ -474,7 +474,7 @@ class Toolbox:
             ToolArgumentsError: A required state field has no value, or the agent has no Store.
         """
         injected = self._injected[tool.name]
-        if not injected:
+        if injected.is_empty:
             return call["arguments"]
         arguments = {name: value for name, value in call["arguments"].items() if name not in injected.hidden}
         state: dict[str, Any] = {}
