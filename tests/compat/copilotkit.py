@@ -13,6 +13,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.interfaces.server.process import PARROT, Served, eventually, serving
+from tests.support.chromium import INSTALL, chromium_program
 
 _PACKAGES = [
     "@copilotkit/runtime@1.75.0",
@@ -37,9 +38,10 @@ def faults(folder: Path) -> dict[str, list[str]]:
     Args:
         folder: A folder for the packages and the served agent, which may be missing.
     """
-    for program in ("npm", "chromium"):
-        if shutil.which(program) is None:
-            return {"CopilotKit": [f"{program} is not installed; install Node.js 20 or newer, and Chromium."]}
+    if shutil.which("npm") is None:
+        return {"CopilotKit": ["npm is not installed; install Node.js 20 or newer."]}
+    if (program := chromium_program()) is None:
+        return {"CopilotKit": [INSTALL]}
     folder.mkdir(exist_ok=True)
     _install(folder)
     found: dict[str, list[str]] = {}
@@ -48,7 +50,7 @@ def faults(folder: Path) -> dict[str, list[str]]:
         _runtime(folder, server.url) as url,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for name, case in _CASES.items():
             try:
                 found[f"CopilotKit: {name}"] = case(browser, url, server)
