@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
@@ -96,6 +96,44 @@ class MemoryInbox:
             remaining = {key: note for key, note in self._notes.pop(session_id, {}).items() if key not in keys}
             if remaining:
                 self._notes[session_id] = remaining
+
+
+class InboxWithSavedNotes:
+    """The inbox in memory of a session that also has notes in its database: those that wait for a run of any process.
+
+    Args:
+        memory: The inbox in memory, which receives new notes.
+        saved: The notes in the database.
+        forget_saved: Removes notes of a session from the database by their keys.
+    """
+
+    is_silent = False
+
+    def __init__(
+        self,
+        memory: Inbox,
+        saved: Sequence[ControlMessage],
+        forget_saved: Callable[[str, Collection[str]], Awaitable[None]],
+    ) -> None:
+        self._memory = memory
+        self._saved = {note.key: note for note in saved}
+        self._forget_saved = forget_saved
+
+    async def add(self, session_id: str, note: ControlMessage) -> None:
+        """Append a note in memory; one with the same key is replaced."""
+        await self._memory.add(session_id, note)
+
+    async def read(self, session_id: str) -> list[ControlMessage]:
+        """Return all notes of the session in the order they were sent."""
+        notes = {**self._saved, **{note.key: note for note in await self._memory.read(session_id)}}
+        return [note for _, note in sorted(notes.items())]
+
+    async def forget(self, session_id: str, keys: Collection[str]) -> None:
+        """Remove notes by their keys; unknown keys are ignored."""
+        await self._memory.forget(session_id, keys)
+        if own := self._saved.keys() & keys:
+            await self._forget_saved(session_id, own)
+            self._saved = {key: note for key, note in self._saved.items() if key not in own}
 
 
 def new_note(kind: NoteKind, content: Any = "") -> ControlMessage:

@@ -22,7 +22,7 @@ from graph_agent.session.activity import deliver_note, sees_other_processes
 from graph_agent.session.deduplicator import find_checkpoint, pruned_state
 from graph_agent.session.importing import read_history
 from graph_agent.session.results import since_last_input
-from graph_agent.storage.locks.registry import inbox_of
+from graph_agent.storage.locks.registry import find_run, inbox_of
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -111,6 +111,9 @@ async def store_note(
         await StoreInbox(store).add(session_id, note)
     elif address is not None:
         await deliver_note(address, session_id, note)
+        # Without a Store, a run looks for notes in the database only when it begins.
+        if (run := await find_run(saver, session_id)) is not None and run.inbox is not None:
+            await run.inbox.add(session_id, note)
     elif await sees_other_processes(saver):
         raise ConfigError(
             f"Feedback waits in a Store for the session's next run, and this agent with {type(saver).__name__} has "

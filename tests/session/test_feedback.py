@@ -78,6 +78,21 @@ async def test_feedback_outlives_the_process_and_enters_the_history_with_the_nex
     assert sorted(shown(after)) == sorted([*ONE_INPUT, *ONE_INPUT, ("feedback", 2, "up", "ana", "Exactly.")])
 
 
+async def test_feedback_and_titles_keep_their_places_after_the_next_run(opened: tuple[str, Opened]) -> None:
+    _, open_database = opened
+    async with open_database() as session:
+        await session("One.").run("first")
+        await session().feedback("up")
+        await session().rename("Trip")
+        places = []
+        for answer in ("Two.", "Three."):
+            await session(answer).run("more")
+            events = await session().events()
+            places.append([(each["type"], each["seq"]) for each in events if each["type"] in ("feedback", "rename")])
+
+    assert (places[0], [kind for kind, _ in places[0]]) == (places[1], ["feedback", "rename"])
+
+
 async def test_feedback_survives_pruning_export_and_import(opened: tuple[str, Opened], tmp_path: Path) -> None:
     url, open_database = opened
     copy = f"sqlite:///{tmp_path / 'copy.db'}"
@@ -101,22 +116,29 @@ async def test_feedback_survives_pruning_export_and_import(opened: tuple[str, Op
     assert shown([again]) == [("feedback", 2, "up", "user")]
 
 
-async def test_feedback_is_given_while_another_run_is_in_progress() -> None:
+async def test_feedback_is_given_while_another_run_is_in_progress(opened: tuple[str, Opened]) -> None:
+    _, open_database = opened
     gate = Gate()
-    session = in_memory("One.", asks(("1", "wait", {})), "Two.", tools=[gated_tool(gate, "wait")])
-    await session.run("first")
-    run = asyncio.create_task(session.run("second"))
-    await gate.reached()
+    async with open_database() as open_session:
+        session = open_session("One.", asks(("1", "wait", {})), "Two.", tools=[gated_tool(gate, "wait")])
+        await session.run("first")
+        run = asyncio.create_task(session.run("second"))
+        await gate.reached()
 
-    given = await session.feedback("up")
+        given = await session.feedback("up")
 
-    during = await session.events()
-    gate.open()
-    await run
-    assert (during[-1], shown(await session.events())[-4:]) == (
+        during = await session.events()
+        gate.open()
+        await run
+        after = await session.events()
+        await open_session("Three.").run("third")
+        events = await open_session().events()
+
+    assert (during[-1], shown(after)[-4:]) == (
         given,
         [("feedback", 3, "up", "user"), ("plan",), ("agent_response",), ("status",)],
     )
+    assert [each["type"] for each in events].count("feedback") == 1
 
 
 async def test_no_model_receives_feedback() -> None:

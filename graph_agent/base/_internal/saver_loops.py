@@ -24,10 +24,13 @@ _SERVES = "serves_any_loop"
 """Attribute of a saver that serves every event loop, with or without a patch."""
 _IN_MEMORY = "langgraph.checkpoint.memory"
 """Module of the saver that never waits."""
-_METHODS = ("aget_tuple", "aput", "aput_writes", "adelete_thread", "aget_delta_channel_history", "find_input")
+_METHODS = (
+    *("aget_tuple", "aput", "aput_writes", "adelete_thread", "aget_delta_channel_history"),
+    *("find_input", "stored_notes", "forget_notes"),
+)
 """Asynchronous methods of a saver; the blocking ones have the same names without the `a`.
 
-`find_input` exists in some savers of this package only, and has no blocking form.
+Those of the second line exist in some savers of this package only, and have no blocking form.
 """
 
 

@@ -21,6 +21,8 @@ _HAS_STORE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'store
 _SQLITE_NOTES = "SELECT key, value FROM store WHERE prefix = ? ORDER BY key"
 _POSTGRES_HAS_STORE: LiteralString = "SELECT to_regclass('store') IS NOT NULL AS found"
 _POSTGRES_NOTES: LiteralString = "SELECT key, value FROM store WHERE prefix = %s ORDER BY key"
+_FORGET_SQLITE_NOTE = "DELETE FROM store WHERE prefix = ? AND key = ?"
+_FORGET_POSTGRES_NOTES: LiteralString = "DELETE FROM store WHERE prefix = %s AND key = ANY(%s)"
 
 
 def sqlite_notes(connection: sqlite3.Connection, session_id: str) -> list[ControlMessage]:
@@ -46,6 +48,20 @@ async def postgres_notes(
             return []
         rows = await (await connection.execute(_POSTGRES_NOTES, [_prefix(session_id)])).fetchall()
     return _notes((row["key"], row["value"]) for row in rows)
+
+
+def forget_sqlite_notes(connection: sqlite3.Connection, session_id: str, keys: Iterable[str]) -> None:
+    """Remove notes to a session by their keys; unknown keys are ignored. Blocks, and raises `sqlite3.Error`."""
+    prefix = _prefix(session_id)
+    connection.executemany(_FORGET_SQLITE_NOTE, [(prefix, key) for key in keys])
+
+
+async def forget_postgres_notes(
+    pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]], session_id: str, keys: Iterable[str]
+) -> None:
+    """Remove notes to a session by their keys; unknown keys are ignored. Raises `psycopg.Error`."""
+    async with pool.connection() as connection:
+        await connection.execute(_FORGET_POSTGRES_NOTES, [_prefix(session_id), [*keys]])
 
 
 def _prefix(session_id: str) -> str:

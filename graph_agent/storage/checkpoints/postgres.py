@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
@@ -32,7 +32,7 @@ from graph_agent.base.inbox import ControlMessage
 from graph_agent.core.runs.fence import CheckpointFence, DeferredWrites
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import at_of
-from graph_agent.storage.checkpoints.note_rows import postgres_notes
+from graph_agent.storage.checkpoints.note_rows import forget_postgres_notes, postgres_notes
 from graph_agent.storage.checkpoints.session_index import (
     POSTGRES_INDEX,
     POSTGRES_INPUT_INDEX,
@@ -429,6 +429,10 @@ class SharedPostgresSaver(FencedPostgresSaver):
         Store.
         """
         return await postgres_notes(self._pool, thread_id)
+
+    async def forget_notes(self, thread_id: str, keys: Collection[str]) -> None:
+        """Remove notes to a session by their keys; unknown keys are ignored. The database must have a Store."""
+        await forget_postgres_notes(self._pool, thread_id, keys)
 
     @property
     def address(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from graph_agent.base.sqlite_connection import LockWaitConnection, Patience, che
 from graph_agent.core.runs.fence import OWNER
 from graph_agent.core.runs.run import deferred_of, fence_of
 from graph_agent.storage.checkpoints.fenced_writes import Statement, at_of, next_version, record_loaded
-from graph_agent.storage.checkpoints.note_rows import sqlite_notes
+from graph_agent.storage.checkpoints.note_rows import forget_sqlite_notes, sqlite_notes
 from graph_agent.storage.checkpoints.session_index import SQLITE_INDEX, SQLITE_INPUT_INDEX, sqlite_threads
 from graph_agent.storage.checkpoints.sqlite_writer import SqliteRecorder, Writer
 from graph_agent.storage.checkpoints.write_probe import check_space, check_sqlite, probe_sqlite
@@ -177,6 +177,10 @@ class SharedSqliteSaver(SqliteSaver):
     async def stored_notes(self, thread_id: str) -> list[ControlMessage]:
         """Return the notes to a session in the Store of the file, in the order of sending; empty if it has no Store."""
         return await self._writer.run(partial(sqlite_notes, self.conn, thread_id), writes=False)
+
+    async def forget_notes(self, thread_id: str, keys: Collection[str]) -> None:
+        """Remove notes to a session by their keys; unknown keys are ignored. The file must have a Store."""
+        await self._writer.run(partial(forget_sqlite_notes, self.conn, thread_id, keys))
 
     @property
     def address(self) -> str:

@@ -33,7 +33,8 @@ from graph_agent.base._internal.sync_bridge import (
     older_cancellations,
 )
 from graph_agent.base.errors import RunHungError, SessionBusyError, SessionLostError
-from graph_agent.base.inbox import Inbox, MemoryInbox, StoreInbox
+from graph_agent.base.inbox import Inbox, InboxWithSavedNotes, MemoryInbox, StoreInbox
+from graph_agent.core.runs.feedback import NOTE_EVENTS
 from graph_agent.core.runs.run import Run, RunHandle, RunIdentity, handle_of
 from graph_agent.storage.locks.lock_files import create_if_missing, is_missing
 from graph_agent.storage.locks.locks import SessionLocks, database_key
@@ -194,6 +195,19 @@ def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | 
     return _inboxes.setdefault(place, MemoryInbox())
 
 
+async def _with_saved_notes(inbox: Inbox, saver: Any, session_id: str) -> Inbox:
+    """Return an inbox that also has the notes which programs without the Store left in the saver's database.
+
+    Args:
+        inbox: The inbox in memory.
+        saver: A saver with `stored_notes` and `forget_notes`.
+        session_id: The session.
+    """
+    # Other kinds steer a run of the process that sends them.
+    saved = [note for note in await saver.stored_notes(session_id) if note.kind in NOTE_EVENTS]
+    return InboxWithSavedNotes(inbox, saved, saver.forget_notes) if saved else inbox
+
+
 async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
     """Return the run in progress of a session in this process; None if there is none, or it is in another process."""
     return _under_way.get((await database_key(saver), session_id))
@@ -252,6 +266,8 @@ async def running(
         dispatched = is_dispatched(configurable)
         guard = until_cancelled() if dispatched else nullcontext()
         async with guard, locked_session(place, run, dispatched=dispatched):
+            if store is None and hasattr(checkpointer, "stored_notes"):
+                inbox = run.inbox = await _with_saved_notes(inbox, checkpointer, run.identity.session_id)
             scope = run.parent if isinstance(run.parent, RunHandle) else RunHandle()
             if scope.before is not None:
                 await scope.before()
