@@ -16,15 +16,24 @@ async def store_long_session(url: str, session_id: str, events: int) -> None:
     stored: list[dict[str, Any]] = []
     while len(stored) < events:
         stored += _input_events(len(stored))
+    await _store(url, session_id, stored)
+
+
+async def store_turns(url: str, session_id: str, turns: int) -> None:
+    """Store a session with this number of inputs that the model answered without calls."""
+    await _store(url, session_id, [event for n in range(turns) for event in _input_events(n, steps=0)])
+
+
+async def _store(url: str, session_id: str, stored: list[dict[str, Any]]) -> None:
     async with open_saver(url) as saver:
         graph = create_graph_agent(ScriptedChatModel([]), checkpointer=saver)
         thread: Any = {"configurable": {"thread_id": session_id}}
-        values = {"events": stored, "messages": [("user", "Count.")], "status": "RUNNING"}
+        values = {"events": stored, "messages": [("user", "Count."), ("ai", "I counted.")], "status": "RUNNING"}
         await graph.aupdate_state(thread, values, as_node="finalize")
         await graph.aupdate_state(thread, {"status": "COMPLETED"}, as_node="finalize")
 
 
-def _input_events(begin: int) -> list[dict[str, Any]]:
+def _input_events(begin: int, steps: int = _STEPS) -> list[dict[str, Any]]:
     now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=begin)
     events: list[dict[str, Any]] = []
 
@@ -34,15 +43,15 @@ def _input_events(begin: int) -> list[dict[str, Any]]:
 
     add("user_message", 0, content=f"Count from {begin}.")
     add("status", 0, **_status("CREATED", "RUNNING"))
-    for step in range(1, _STEPS + 1):
+    for step in range(1, steps + 1):
         calls = [{"id": f"c{begin}.{step}.{n}", "name": "count"} for n in range(_CALLS)]
         add("plan", step, status="continue", action="count", reasoning="I count on.", calls=calls)
         for call in calls:
             add("tool_call", step, **call, arguments={"from": begin})
         for n, call in enumerate(calls):
             add("tool_result", step, **call, status="success", content=f"{n} " * 40, truncated=False)
-    add("agent_response", _STEPS, content=f"I counted from {begin}.")
-    add("status", _STEPS, **_status("RUNNING", "COMPLETED"))
+    add("agent_response", steps, content=f"I **counted** from {begin}.")
+    add("status", steps, **_status("RUNNING", "COMPLETED"))
     return events
 
 

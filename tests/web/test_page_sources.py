@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.interfaces.server.process import Served, serving
@@ -37,6 +39,7 @@ def test_the_sources_of_an_answer_are_links_to_web_pages_only(page: Page, served
     enter(page, f"{served.url}/#s")
     sources = page.locator(".sources li")
     expect(sources).to_have_count(3, timeout=DONE_MS)
+    expect(page.locator(".message.agent")).to_have_text("Assam grows black tea.")
 
     assert [each.inner_text().split("\n") for each in sources.all()] == [
         ["Teas of <b>Assam</b> tea.example", "Assam grows black tea."],
@@ -82,6 +85,24 @@ def test_a_person_edits_and_forgets_what_the_agent_remembers(page: Page, served:
     expect(page.locator(".recalled li")).to_have_text(["forgotten since"])
     with served.http(headers={"x-api-key": KEYS["alice"]}) as http:
         assert http.get("/memory/facts").json()["facts"] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_sources_and_facts(page: Page, served: Served, theme: Any) -> None:
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.set_viewport_size({"width": 360, "height": 800})
+    enter(page, f"{served.url}/#s")
+    page.get_by_text("1 fact of the memory used").click(timeout=DONE_MS)
+    page.get_by_role("button", name="Good answer").click()
+    page.get_by_role("button", name="Add to evaluation").wait_for()
+    found = Axe().run(page).response["violations"]
+    page.get_by_role("button", name="Edit or forget").click()
+    page.get_by_role("button", name="Edit: Drinks no coffee.").click()
+    found += Axe().run(page).response["violations"]
+
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in serious] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_person_sees_no_facts_of_another(page: Page, served: Served) -> None:

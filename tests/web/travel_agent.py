@@ -146,6 +146,8 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
         return _calls(*[(name, args) for name, args in json.loads(asked.removeprefix("!call"))])
     if found := re.match(r"!until \S+ (.*)", asked, re.DOTALL):
         return AIMessage(found[1])
+    if found := re.match(r"!words (\d+)", asked):
+        return AIMessage(" ".join(f"word{n}" for n in range(int(found[1]))))
     if not isinstance(messages[at].content, str):
         return AIMessage(f"You sent: {', '.join(block['type'] for block in messages[at].content_blocks)}")
     if "trip" in asked:

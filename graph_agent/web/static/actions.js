@@ -1,5 +1,5 @@
 // What a person takes away from an input: a copy of it as a program, a branch of it, a comparison with a branch.
-import { asText, duration, html, words } from "./html.js";
+import { answerText, asText, duration, html, Still, words } from "./html.js";
 import { Axis } from "./axis.js";
 import { toJson as json } from "./json.js";
 
@@ -33,7 +33,7 @@ export function asTest(input) {
   }
   const replies = input.steps.map(({ calls, plan }) => {
     const listed = calls.map((call) => ({ id: call.id, name: call.name, arguments: call.arguments || {} }));
-    return text(calls.length ? { tool_calls: listed, content: plan.reasoning } : asText(plan.reasoning || input.answer?.content || ""));
+    return text(calls.length ? { tool_calls: listed, content: plan.reasoning } : answerText(plan.reasoning || input.answer?.content || ""));
   });
   return `import asyncio
 import json
@@ -65,13 +65,14 @@ def test_the_answer():
 
     result = asyncio.run(Session(agent, "s1").run(${text(asText(input.question))}))
 
-    assert result.answer == ${text(asText(input.answer?.content ?? ""))}
+    assert result.answer == ${text(answerText(input.answer?.content ?? ""))}
 `;
 }
 
 /** The buttons of an input. */
-export function Actions({ input, target, copy, compare, candidates, other }) {
-  return html`<div class="input-actions">
+export class Actions extends Still {
+  render({ input, target, copy, compare, candidates, other }) {
+    return html`<div class="input-actions">
     <span class="hint">Copy input ${input.number + 1} as</span>
     <button onClick=${() => copy(asCurl(input, target))}>curl</button>
     <button onClick=${() => copy(asPython(input, target))}>Python</button>
@@ -81,6 +82,7 @@ export function Actions({ input, target, copy, compare, candidates, other }) {
       ${candidates.map((id) => html`<option value=${id}>${id}</option>`)}
     </select></label>`}
   </div>`;
+  }
 }
 
 function factsOf(input) {
@@ -92,7 +94,7 @@ function factsOf(input) {
     Calls: `${calls.length}, ${calls.filter((call) => call.state === "error").length} failed`,
     Tokens: models.reduce((sum, model) => sum + model.tokens, 0),
     Duration: duration(input.end - input.start),
-    Answer: input.answer ? asText(input.answer.content) : "",
+    Answer: input.answer ? answerText(input.answer.content) : "",
   };
 }
 

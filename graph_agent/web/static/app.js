@@ -16,6 +16,8 @@ import { SessionList } from "./sessions.js";
 
 const CONFIG = parseJson(document.getElementById("config").textContent);
 const EXPORT = CONFIG.export || null;
+const TARGET = { name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") };
+const NONE = [];
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
 const inUrl = encodeURIComponent;
@@ -60,6 +62,10 @@ class App extends Component {
     if (event.key === "/") (event.preventDefault(), document.querySelector(".sessions input[type=search]")?.focus());
     if (event.key === "n") (event.preventDefault(), (location.hash = ""), document.querySelector(".composer textarea")?.focus());
   }
+
+  holdSessions = (list) => (this.sessions = list);
+  showTalk = () => this.setState({ pane: "talk" });
+  refuse = (error) => this.fail(error);
 
   /** Draw once a frame, however many events arrive. */
   draw() {
@@ -345,6 +351,8 @@ class App extends Component {
     });
   }
 
+  choose = (input) => this.setState({ chosen: input, bar: null, pane: "time" });
+  pickCall = (call) => this.setState({ chosen: call.step.input, bar: keyed({ call, kind: call.kind, depth: 0 }), pane: "time" });
   closeDialog = () => this.setState({ dialog: null });
 
   copy = (text) => {
@@ -360,27 +368,24 @@ class App extends Component {
 
   page({ id, log, info, bar, chosen, error, told, connection, missing, pane, busy, other, requests, queue, dialog }) {
     const activity = info?.activity || (activeNode(log) === "approve" ? "waiting" : "");
-    const pickCall = (call) => {
-      this.setState({ chosen: call.step.input, bar: keyed({ call, kind: call.kind, depth: 0 }), pane: "time" });
-    };
     return html`<div class=${`page show-${pane}${EXPORT ? " export" : ""}`}>
       <header class="top">
         <h1>${CONFIG.name}</h1>
         <span class="status" role="status">${id && html`<${Status} status=${log.status} activity=${activity} />`}
           ${connection === "lost" && html` <b class="lost">reconnecting…</b>`} ${told || ""}</span>
         ${log.title && html`<strong class="title">${visible(log.title)}</strong>`}
+        ${CONFIG.memory && html`<button class="quiet" onClick=${this.memory.manage}>Memory</button>`}
         ${!EXPORT && id && log.inputs.length > 0 && html`<button class="quiet" onClick=${() => this.rename()}>Rename</button>
           <button class="quiet" onClick=${() => this.forget()}>Delete</button>`}
-        ${CONFIG.memory && html`<button class="quiet" onClick=${this.memory.manage}>Memory</button>`}
         ${log.usage.calls > 0 && html`<span class="hint">${usageWord(log.usage)}</span>`}
         <nav class="panes" aria-label="Views">${[["list", "Sessions"], ["talk", "Conversation"], ["time", "Time"]].slice(EXPORT ? 1 : 0).map(
           ([name, title]) => html`<button aria-pressed=${pane === name} onClick=${() => this.setState({ pane: name })}>${title}</button>`,
         )}</nav>
       </header>
       ${error && html`<p class="alert" role="alert">${error} <button class="quiet" onClick=${() => this.setState({ error: "" })} aria-label="Dismiss">✕</button></p>`}
-      ${!EXPORT && html`<${SessionList} ref=${(list) => (this.sessions = list)} id=${id} pick=${() => this.setState({ pane: "talk" })} fail=${(error) => this.fail(error)} />`}
+      ${!EXPORT && html`<${SessionList} ref=${this.holdSessions} id=${id} pick=${this.showTalk} fail=${this.refuse} />`}
       <${Conversation} log=${log} info=${info} chosen=${chosen} busy=${busy === id} sending=${this.sending.includes(id)} readOnly=${Boolean(EXPORT)}
-        choose=${(input) => this.setState({ chosen: input, bar: null, pane: "time" })} pickCall=${pickCall}
+        choose=${this.choose} pickCall=${this.pickCall}
         act=${this.act} answer=${this.answer} copy=${this.copy} queue=${queue} withdraw=${this.withdraw} resend=${this.resend}
         fail=${(text) => this.setState({ error: text })} maxBytes=${CONFIG.max_body_bytes} rate=${!EXPORT && this.rate} showCase=${!EXPORT && this.showCase} reveal=${this.reveal} revoke=${this.revoke}
         memory=${EXPORT ? {} : this.memory}>
@@ -388,17 +393,17 @@ class App extends Component {
         ${!id && html`<div class="empty"><h2>${CONFIG.name}</h2><p>${CONFIG.description}</p><p>Send a message to begin a session.</p></div>`}
       </${Conversation}>
       <aside class="time" aria-label="Time">
-        ${id && html`<${Graph} log=${log} />`}
+        ${id && html`<${Graph} active=${activeNode(log)} />`}
         ${chosen && html`<${Axis} input=${chosen} selected=${bar?.key} now=${EXPORT ? EXPORT.now : activity !== "interrupted" && Date.now()} pick=${this.pick} />`}
         ${!chosen && html`<p class="empty">No steps yet.</p>`}
-        ${chosen && html`<${Actions} input=${chosen} target=${{ name: CONFIG.name, origin: EXPORT ? "http://127.0.0.1:8000" : new URL(".", location.href).href.replace(/\/$/, "") }}
+        ${chosen && html`<${Actions} input=${chosen} target=${TARGET}
           copy=${this.copy} compare=${this.compare} other=${other} candidates=${this.branches(id)} />`}
         ${bar && html`<${Detail} bar=${bar} log=${log} requests=${requests} copy=${this.copy} close=${() => this.setState({ bar: null })}>
           ${!EXPORT && forkPoint(bar) !== undefined && html`<button class="fork" onClick=${() => this.fork(forkPoint(bar))}>Fork after this step</button>`}
         </${Detail}>`}
         ${other && chosen && html`<${Comparison} input=${chosen} other=${other} now=${Date.now()} />`}
       </aside>
-      ${dialog === "facts" && html`<${Facts} close=${this.closeDialog} fail=${(error) => this.fail(error)} />`}
+      ${dialog === "facts" && html`<${Facts} close=${this.closeDialog} fail=${this.refuse} />`}
       ${dialog?.yaml && html`<${Case} ...${dialog} copy=${this.copy} close=${this.closeDialog} />`}
     </div>`;
   }
@@ -406,7 +411,11 @@ class App extends Component {
   /** Return the sessions that began as this one did. */
   branches(id) {
     const stem = (one) => one.split("-fork-")[0];
-    return (this.sessions?.state.sessions || []).map((one) => one.id).filter((one) => one !== id && stem(one) === stem(id));
+    const sessions = this.sessions?.state.sessions || NONE;
+    if (sessions !== this.branched?.sessions || id !== this.branched.id) {
+      this.branched = { sessions, id, found: sessions.map((one) => one.id).filter((one) => one !== id && stem(one) === stem(id)) };
+    }
+    return this.branched.found;
   }
 }
 

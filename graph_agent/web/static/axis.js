@@ -1,10 +1,9 @@
 // Draws the time axis of one input: only the bars in view are nodes of the document.
-import { Component, counted, duration, html, signOf, wordOf, words } from "./html.js";
+import { Component, counted, duration, html, signOf, Still, wordOf, words } from "./html.js";
 import { LANE, layout, nameOf } from "./layout.js";
-import { activeNode } from "./events.js";
 
 const MARGIN = 300;
-const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻" };
+const MARKS = { steering: "↪", limit: "⊣", loop_detected: "↻", warning: "!", error: "!" };
 const markLabel = ({ kind, text }) => `${words(kind)}: ${text}`;
 
 function labelOf(bar) {
@@ -18,7 +17,7 @@ class Bar extends Component {
     const old = this.props.bar;
     const shown = bar.call?.state;
     // A wait has one width, however long it lasts.
-    return ["x", "y", "width", "room", "edge"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
+    return ["x", "y", "width", "room", "edge", "before"].some((one) => bar[one] !== old[one]) || selected !== this.props.selected || this.shown !== shown || shown === "waiting" || bar.open;
   }
 
   render({ bar, selected, focusable, pick }) {
@@ -30,6 +29,7 @@ class Bar extends Component {
     // Beside the bar, if it is longer than the bar and there is room.
     const length = text.length * 6.2 + 24;
     const isLeft = bar.edge < bar.x;
+    const isCovering = isLeft && bar.edge < bar.before;
     const outside = !isLeft && length > bar.width && bar.width < 90;
     const fits = !isLeft && length <= (outside ? bar.room - bar.width : bar.width);
     const beside = isLeft ? `left:auto;right:${bar.width + 3}px` : `left:${bar.width + 3}px;max-width:${bar.room - bar.width}px`;
@@ -37,7 +37,7 @@ class Bar extends Component {
     return html`<button class=${`bar ${bar.kind} ${state}${selected ? " selected" : ""}${bar.depth ? " nested" : ""}`}
       style=${`left:${bar.x}px;top:${bar.y + 2}px;width:${bar.width}px`} aria-pressed=${selected} aria-label=${label}
       title=${label} tabindex=${focusable ? 0 : -1} data-key=${bar.key} onClick=${() => pick(bar)}>
-      <span class="label" style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
+      <span class="label" hidden=${isCovering} style=${place}>${bar.call && html`<i aria-hidden="true">${signOf(state)}</i>`}
         ${nameOf(bar)} ${fits && html`<small>${text.slice(nameOf(bar).length)}</small>`}</span>
     </button>`;
   }
@@ -120,7 +120,7 @@ export class Axis extends Component {
           </svg>
           ${shown.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} selected=${bar.key === selected} focusable=${bar === focused} pick=${pick} />`)}
           ${drawing.marks.map(({ note, key, x }) => html`<span key=${key} class=${`mark ${note.kind}`} style=${`left:${x}px`}
-            role="img" aria-label=${markLabel(note)} title=${markLabel(note)}>${MARKS[note.kind] || "!"}</span>`)}
+            role="img" aria-label=${markLabel(note)} title=${markLabel(note)}>${MARKS[note.kind] || "i"}</span>`)}
         </div>
       </div>
     </section>`;
@@ -142,14 +142,15 @@ const EDGES = [
   "M138 46C150 52 156 60 168 64M168 72C152 66 146 58 132 54",
 ];
 
-/** The agent's graph, with the node that works now. */
-export function Graph({ log }) {
-  const active = activeNode(log);
-  return html`<svg class="graph" viewBox="0 0 410 108" role="img" aria-label=${`Graph; active node: ${active.replaceAll("_", "") || "none"}`}>
-    ${EDGES.map((path) => html`<path d=${path} />`)}
-    ${NODES.map(([id, x, y, width]) => html`<g class=${active === id ? "active" : ""}>
-      <rect x=${x} y=${y} width=${width} height="24" rx="12" />
-      <text x=${x + width / 2} y=${y + 16}>${id.replaceAll("_", "")}</text>
-    </g>`)}
-  </svg>`;
+/** The agent's graph; `active` is the node that works now. */
+export class Graph extends Still {
+  render({ active }) {
+    return html`<svg class="graph" viewBox="0 0 410 108" role="img" aria-label=${`Graph; active node: ${active.replaceAll("_", "") || "none"}`}>
+      ${EDGES.map((path) => html`<path d=${path} />`)}
+      ${NODES.map(([id, x, y, width]) => html`<g class=${active === id ? "active" : ""}>
+        <rect x=${x} y=${y} width=${width} height="24" rx="12" />
+        <text x=${x + width / 2} y=${y + 16}>${id.replaceAll("_", "")}</text>
+      </g>`)}
+    </svg>`;
+  }
 }

@@ -4,9 +4,9 @@ import { asText, counted, textIn, words } from "./html.js";
 import { toJson } from "./json.js";
 import { GrowingText } from "./markdown.js";
 
-/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first; `standing` the calls that were approved for good. */
+/** Return the log of a session without events; `live` has the runs whose output is not stored, oldest first; `standing` the calls that were approved for good; `touched` counts changes of earlier inputs. */
 export function newLog() {
-  return { seq: -1, early: new Set(), status: "CREATED", inputs: [], calls: new Map(), standing: new Map(), live: [], usage: { calls: 0, tokens: 0, cost: 0 } };
+  return { seq: -1, early: new Set(), status: "CREATED", inputs: [], calls: new Map(), standing: new Map(), live: [], touched: 0, usage: { calls: 0, tokens: 0, cost: 0 } };
 }
 
 /** Return a time stamp in milliseconds since 1970, with the fraction that the event has. */

@@ -2,15 +2,19 @@
 import { storedPerson, storePerson } from "./api.js";
 import { Component, html, visible } from "./html.js";
 
-const SIGNS = { up: "👍", down: "👎" };
+const THUMB = "M2 9h3v8H2zM7 17V9l4-7c1.3 0 2 .9 2 2l-.6 4H17c1 0 1.7.9 1.5 1.9l-1.2 5.6c-.2.9-1 1.5-1.9 1.5z";
 const NAMES = { up: "Good answer", down: "Bad answer" };
 
 /** Keep a person's newest rating of an answer, which may come long after it. */
 export function takeRating(log, event) {
   const input = log.inputs.find(({ answer }) => answer?.seq === event.answer);
+  if (input) log.touched += 1;
   if (input) Object.assign(input, { ratings: { ...input.ratings, [event.by]: event }, revision: input.revision + 1 });
   return log;
 }
+
+/** A drawn thumb, because not every system has a font with one. */
+const Thumb = ({ rating, label }) => html`<svg class=${`thumb ${rating}`} viewBox="0 0 20 20" role=${label && "img"} aria-label=${label} aria-hidden=${!label}><path d=${THUMB} /></svg>`;
 
 /** The thumbs below an answer; without `rate`, the ratings only. */
 export class Feedback extends Component {
@@ -42,9 +46,9 @@ export class Feedback extends Component {
     const ratings = Object.values(input.ratings || {});
     const mine = rate && input.ratings?.[storedPerson()];
     return html`<div class="feedback">
-      ${rate && Object.keys(SIGNS).map((rating) => html`<button class="quiet" aria-label=${NAMES[rating]} aria-pressed=${mine?.rating === rating} aria-disabled=${isSent}
-        onClick=${() => this.give(rating)}>${SIGNS[rating]}</button>`)}
-      ${ratings.filter((one) => one !== mine || one.note || !rate).map(({ by, rating, note }) => html`<small>${SIGNS[rating]} ${visible(by)}${note && `: ${visible(note)}`}</small>`)}
+      ${rate && Object.keys(NAMES).map((rating) => html`<button class="quiet" aria-label=${NAMES[rating]} aria-pressed=${mine?.rating === rating} aria-disabled=${isSent}
+        onClick=${() => this.give(rating)}><${Thumb} rating=${rating} /></button>`)}
+      ${ratings.filter((one) => one !== mine || one.note || !rate).map(({ by, rating, note }) => html`<small><${Thumb} rating=${rating} label=${NAMES[rating]} /> ${visible(by)}${note && `: ${visible(note)}`}</small>`)}
       ${showCase && ratings.length > 0 && html`<button class="quiet" aria-disabled=${isSent} onClick=${() => this.evaluate(mine)}>${ratings.some((one) => one.evaluate) ? "In the evaluation ✓" : "Add to evaluation"}</button>`}
       ${isAsking && html`<form onSubmit=${(event) => this.submit(event)}><input name="note" aria-label="What was wrong?" placeholder="What was wrong? (optional)" />
         <button type="submit" aria-disabled=${isSent}>Send</button></form>`}

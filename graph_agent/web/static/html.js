@@ -6,6 +6,13 @@ import { parseJson, toJson } from "./json.js";
 export { Component, Fragment, render };
 export const html = htm.bind(createElement);
 
+/** A component that is drawn again only if one of its properties, or its state, is another one. */
+export class Still extends Component {
+  shouldComponentUpdate(props, state) {
+    return state !== this.state || Object.keys(props).some((name) => props[name] !== this.props[name]);
+  }
+}
+
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
@@ -39,6 +46,9 @@ export function textIn(content) {
   if (!Array.isArray(content)) return asText(content ?? "");
   return content.map((one) => (typeof one === "string" ? one : one?.type === "text" ? one.text : "")).filter(Boolean).join("\n");
 }
+
+/** Return the text of an answer, without the provider's calls in it; JSON if it has no text. */
+export const answerText = (content) => textIn(content) || asText(content);
 
 /** Return a text as indented JSON if it is JSON; the text itself otherwise. */
 export function pretty(value) {

@@ -161,6 +161,9 @@ export function layout(input, viewport, zoom, now) {
   const byRow = [...bars].sort((left, right) => left.y - right.y || left.x - right.x);
   byRow.forEach((bar, n) => {
     const next = byRow[n + 1];
+    const before = byRow[n - 1];
+    // Two model calls of a delegate may be too close for the name of the second one.
+    bar.before = before?.y === bar.y ? before.x + before.width : -Infinity;
     bar.room = Math.max(bar.width, Math.min(next?.y === bar.y ? next.edge : x, bar.column.x + bar.column.width) - bar.x - 4);
   });
   const marks = input.notes.map((note, n) => {

@@ -16,6 +16,7 @@ export function addReasoning(log, events) {
     const place = reasoning && places.get(started);
     if (place) found.set(place.input, [...(found.get(place.input) || []), { after: place.after, text: reasoning }]);
   }
+  log.touched += 1;
   for (const [input, recorded] of found) Object.assign(input, { recorded, revision: input.revision + 1 });
 }
 

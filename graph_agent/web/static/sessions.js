@@ -1,6 +1,6 @@
 // Lists the sessions: searched, filtered and summed up; tells a person, who asks for it, of one that waits.
 import { get, ApiError } from "./api.js";
-import { Component, counted, duration, html, Status, visible } from "./html.js";
+import { counted, duration, html, Status, Still, visible } from "./html.js";
 
 const RETRY_MS = 4000;
 const LOOK_MS = 10_000;
@@ -8,9 +8,14 @@ const NOTIFY = "graph-agent-notify";
 const STATES = ["waiting", "running", "interrupted", "completed", "failed", "aborted", "round_limit", "turn_limit"];
 const inUrl = encodeURIComponent;
 
-/** Return the messages and model calls of a listed session, each only if its number is stored. */
-const countsOf = ({ messages, model_calls: calls }) =>
-  [messages != null && counted(messages, "message"), calls != null && counted(calls, "model call")].filter(Boolean).join(" · ");
+/** Return the age of a listed session, and its messages, model calls and cost, each only if its number is stored. */
+const factsOf = ({ updated_at: updated, messages, model_calls: calls, cost }) =>
+  [
+    duration(Math.max(6e4, Date.now() - Date.parse(updated))),
+    messages != null && counted(messages, "message"),
+    calls != null && counted(calls, "model call"),
+    cost > 0 && `cost ${cost.toPrecision(2)}`,
+  ].filter(Boolean);
 
 /** Return what the listed sessions used together, in words. */
 function totalsOf(sessions, isPart) {
@@ -21,7 +26,7 @@ function totalsOf(sessions, isPart) {
 }
 
 /** The list of sessions; `id` is the open one. */
-export class SessionList extends Component {
+export class SessionList extends Still {
   state = { sessions: [], next: null, search: "", filters: {}, isOpen: false, notifies: false };
 
   listed = 0;
@@ -128,7 +133,7 @@ export class SessionList extends Component {
       ${this.filters(state)}
       <ul>${sessions.map((one) => html`<li key=${one.id}><a href=${`#${inUrl(one.id)}`} aria-current=${one.id === id ? "page" : null} onClick=${pick}>
         <strong>${visible(one.title || one.id)}</strong>
-        <small><${Status} ...${one} /> · ${duration(Math.max(6e4, Date.now() - Date.parse(one.updated_at)))} · ${countsOf(one)}${one.cost > 0 ? ` · cost ${one.cost.toPrecision(2)}` : ""}</small>
+        <small><${Status} ...${one} />${factsOf(one).map((fact) => html` · <span>${fact}</span>`)}</small>
       </a></li>`)}</ul>
       ${!sessions.length && html`<p class="empty">${search || Object.values(filters).some(Boolean) ? "None matches." : "No sessions yet."}</p>`}
       ${next && html`<button class="quiet" onClick=${() => this.list(true)}>More</button>`}

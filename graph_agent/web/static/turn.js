@@ -1,7 +1,7 @@
 // Shows one input of the conversation: the message, the model's reasoning and calls, and the answer.
 import { attachmentsIn, Attachments, contentOf } from "./attachments.js";
 import { Feedback } from "./feedback.js";
-import { asText, Component, Fragment, html, prose, signOf, textIn, visible, wordOf, words } from "./html.js";
+import { answerText, asText, Component, Fragment, html, prose, signOf, textIn, visible, wordOf, words } from "./html.js";
 import { Markdown } from "./markdown.js";
 import { Reasoning, reasoningOf } from "./reasoning.js";
 import { Recalled, Sources } from "./sources.js";
@@ -15,7 +15,7 @@ function Note({ note, memory }) {
 /** Return the agent's texts; the stored answer takes the place of the live one, so that its element stays. */
 function bubblesOf({ answer, status }, texts) {
   const bubbles = texts.filter((text) => text.pieces.length).map((text) => ["live", text]);
-  return answer ? [...bubbles, [status === "FAILED" ? "failed" : "", asText(answer.content)]] : bubbles;
+  return answer ? [...bubbles, [status === "FAILED" ? "failed" : "", answerText(answer.content)]] : bubbles;
 }
 
 /** A person's message; the newest one can be changed and sent again, in a branch of the session. */
@@ -74,6 +74,7 @@ export class Turn extends Component {
         ${after(n + 1)}
       </${Fragment}>`)}
       ${bubblesOf(input, runs.flatMap((run) => run.texts)).map(([kind, text]) => html`<div class=${`message agent ${kind}`}><${Markdown} text=${text} copy=${copy} /></div>`)}
+      ${input.answer && html`<${Attachments} blocks=${attachmentsIn(input.answer.content).filter(({ type }) => type === "image" || type === "file")} />`}
       ${input.answer?.citations && html`<${Sources} citations=${input.answer.citations} />`}
       ${input.answer && input.done && (rate || input.ratings) && html`<${Feedback} input=${input} rate=${rate} showCase=${showCase} />`}
       ${input.done && input.status !== "COMPLETED" && html`<p class="ending">${words(input.status)}</p>`}
