@@ -36,6 +36,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """Values of `reasoning_effort` in OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
 Dispatch = Literal["whole", "streamed"]
+Choose = Literal["agreed", "cheapest"]
 Planner = Literal["wave", "dag"]
 _RECORDED_CHARS = 100_000
 
@@ -119,6 +120,11 @@ class LoopConfig(CheckedModel):
     dispatch: Dispatch = "whole"
     """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
     each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
+    candidates: Annotated[int, Field(ge=1, le=16), Unit("requests")] = 1
+    """Requests for each plan that are sent at once; one of the plans is taken, and all are in its event."""
+    choose: Choose = "agreed"
+    """The plan that is taken of several candidates: `agreed`, the one that most of them have; `cheapest`, the one of
+    the fewest tokens."""
     finalize: Finalize = "auto"
     """Which reply is the answer.
 
@@ -365,6 +371,8 @@ class AgentContext(CheckedModel):
     tool_calling: ToolCalling | None = None
     structured_output: StructuredOutput | None = None
     dispatch: Dispatch | None = None
+    candidates: Annotated[int, Field(ge=1, le=16)] | None = None
+    choose: Choose | None = None
     finalize: Finalize | None = None
     stream_before_guards: bool | None = None
     max_parallel_calls: PositiveInt | None = None

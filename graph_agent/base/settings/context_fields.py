@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from graph_agent.base.settings.config import (
         ApprovalPatterns,
+        Choose,
         Dispatch,
         FallbackModels,
         Finalize,
@@ -44,6 +45,8 @@ class ContextFields(TypedDict, total=False):
     tool_calling: ToolCalling | None
     structured_output: StructuredOutput | None
     dispatch: Dispatch | None
+    candidates: int | None
+    choose: Choose | None
     finalize: Finalize | None
     stream_before_guards: bool | None
     max_parallel_calls: int | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -71,14 +72,23 @@ async def plan_once(
 async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMessage], *, quiet: bool) -> Planned:
     """Send one planning request, and count its usage; parameters and errors are those of `plan_once`."""
 
-    async def ask(request: NextRequest, stream: StreamWatch) -> Planned:
+    async def ask(request: NextRequest, stream: StreamWatch, *, quiet: bool = quiet) -> Planned:
         if request.mode == "wave":
             # A structured plan is no text for the reader; its answer is sent whole.
             stream.is_quiet = True
             return await ask_for_plan(request, tail, exchange.limit_met)
         return await _ask_for_calls(request, tail, stream, quiet=quiet)
 
-    sent = exchange.send(request, ask, purpose="plan", visibility=_visibility(request))
+    async def ask_several(request: NextRequest, stream: StreamWatch) -> Planned:
+        # Imported here: few agents plan by several requests.
+        from graph_agent.core.planning.candidates import ask_candidates
+
+        stream.is_quiet, settings = True, request.settings
+        once, add = partial(ask, request, quiet=True), partial(exchange.count, last=None)
+        return await ask_candidates(once, settings.candidates, settings.choose, add)
+
+    work = ask if request.settings.candidates == 1 else ask_several
+    sent = exchange.send(request, work, purpose="plan", visibility=_visibility(request))
     planned = await (sent if request.settings.dispatch == "whole" else _with_early_calls(request, sent))
     exchange.count(planned.usage, planned.message.usage_metadata)
     if planned.invented:
@@ -87,9 +97,11 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
 
 
 async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> Planned:
-    """Await a planning request while calls of its reply begin; without that, if a hook or middleware sees replies."""
+    """Await a planning request while calls of its reply begin; without that, if a hook or middleware sees replies, or
+    if the plan is one of several candidates."""
     deps = request.deps
-    if deps.hooks or deps.hook_set or deps.whole_replies or request.mode == "text":
+    is_seen = deps.hooks or deps.hook_set or deps.whole_replies
+    if is_seen or request.mode == "text" or request.settings.candidates > 1:
         return await sent
     # Imported here: few agents begin calls early.
     from graph_agent.core.overlap.early_calls import early_calls_of

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
+
+from graph_agent.base.types import Usage
 
 
 class PlannedCall(TypedDict):
@@ -42,3 +44,16 @@ class EarlyCallCounts(TypedDict):
     """Those that it does not have, which were cancelled."""
     dropped_s: NotRequired[float]
     """Seconds that the dropped calls ran in all; absent if there are none."""
+
+
+class PlanCandidate(TypedDict):
+    """One of several requests for the same plan."""
+
+    status: Literal["chosen", "dropped", "cancelled", "failed"]
+    """`chosen` for the plan that was taken; `cancelled` if the choice was certain before its end."""
+    calls: NotRequired[list[dict[str, Any]]]
+    """Name and arguments of its calls; absent without a plan."""
+    usage: NotRequired[Usage]
+    """Its usage; absent without a plan."""
+    error: NotRequired[str]
+    """Kind of the error; only if it failed."""

@@ -424,6 +424,8 @@ class _InputReader:
 
     def _attempts(self, entry: StoredEvent, records: list[ModelCallRecord]) -> Iterator[RecordedReply]:
         """Yield the replies that led to a plan or an answer, with failed requests; only the last reply is stored."""
+        if entry.get("candidates"):
+            records = records[-1:]  # a replay asks once, for the plan that was chosen
         is_plan = entry["type"] == "plan"
         message = self._message(entry) if records and (not is_plan or entry["calls"]) else None
         last = next((at for at in range(len(records) - 1, -1, -1) if not records[at].get("error")), -1)
