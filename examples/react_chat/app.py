@@ -1,4 +1,4 @@
-"""A FastAPI application with an agent over AG-UI, and the page in React that talks to it."""
+"""A FastAPI application that serves an agent over AG-UI, and its page in React."""
 
 import os
 from collections.abc import AsyncIterator
