@@ -51,3 +51,7 @@ class AgentMemory(Protocol):
     async def keep(self, caller: str, content: object, id_: str | None = None) -> str:
         """Store a fact, or replace the one with this id, and return its id; raise `InputError` for an unfit text."""
         ...
+
+    async def erase(self, caller: str) -> None:
+        """Delete all facts of a caller, and what is left of forgotten ones."""
+        ...

@@ -27,10 +27,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from graph_agent.agent_file.imports import load_attribute
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.json_schema import SchemaCheck, check_pattern, compile_pattern
+from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import brief_repr
 from graph_agent.base._internal.validation_text import describe_fields, explain
 from graph_agent.base._internal.yaml_files import parse_yaml
-from graph_agent.base.errors import ConfigError
+from graph_agent.base.errors import ConfigError, GraphAgentError
 from graph_agent.base.types import SessionStatus, StopReason
 from graph_agent.core.state.events import ResultStatus
 from graph_agent.devtools.testing.calls import CallInWave, CallOrder, compare_calls
@@ -428,7 +429,7 @@ async def check_run(
         results: The results of the turns, at least one; answer, status and interrupts are those of the last.
         calls: The calls of all turns.
         measures: What the run took.
-        ask: Asks the judge of the case; called only if every other check has passed. Its errors are raised.
+        ask: Asks the judge of the case; called only if every other check has passed. An exception is a failure.
         folder: Folder that is searched first for the module of a check in Python.
 
     Raises:
@@ -446,11 +447,20 @@ async def check_run(
             found += await _function(answer.python, last, folder)
         # A judge costs a model call, which a run that failed needs no more.
         if answer.judge is not None and not found:
-            score = await ask(answer.judge, last)
-            if score.score < answer.judge.threshold:
-                message = f"score {score.score:g} is below {answer.judge.threshold:g}: {score.reason}"
-                found.append(FailedCheck("answer.judge", message))
+            try:
+                score = await ask(answer.judge, last)
+            except Exception as error:  # noqa: BLE001 - a provider may raise anything; the other trials run on
+                found.append(FailedCheck("answer.judge", f"the judge gave no score: {failure_text(error)}"))
+            else:
+                if score.score < answer.judge.threshold:
+                    message = f"score {score.score:g} is below {answer.judge.threshold:g}: {score.reason}"
+                    found.append(FailedCheck("answer.judge", message))
     return found
+
+
+def failure_text(error: Exception) -> str:
+    """Return the text of an exception of a run for a report, without secrets."""
+    return mask_named_secrets(str(error) if isinstance(error, GraphAgentError) else exception_text(error))
 
 
 def _outcome(case: Case, last: RunResult) -> Iterator[FailedCheck]:

@@ -25,15 +25,22 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.agent_file.factory import open_agent
 from graph_agent.agent_file.imports import load_attribute
 from graph_agent.agent_file.spec import AgentSpec
-from graph_agent.base._internal.failure_log import exception_text
-from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base.database_urls import MEMORY
-from graph_agent.base.errors import ConfigError, GraphAgentError, InputError
+from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.types import SessionStatus
 from graph_agent.core.approvals.decisions import approve, edit, reject, respond
 from graph_agent.core.approvals.requests import HeldCall
 from graph_agent.core.state.events import Event
-from graph_agent.devtools.evaluation.cases import NO_MEASURES, Case, FailedCheck, Judge, Measures, Score, check_run
+from graph_agent.devtools.evaluation.cases import (
+    NO_MEASURES,
+    Case,
+    FailedCheck,
+    Judge,
+    Measures,
+    Score,
+    check_run,
+    failure_text,
+)
 from graph_agent.devtools.testing.calls import CallInWave, wave_calls
 from graph_agent.devtools.testing.recording import reported_usage
 from graph_agent.models.endpoints import ModelEndpoint
@@ -44,8 +51,6 @@ from graph_agent.session.results import RunResult, since_last_input
 from graph_agent.session.session import Session
 from graph_agent.session.trace import spans_of
 
-_CALLER = "evaluation"
-"""The user of all trials, for agents with a memory."""
 _CONTEXT = {"on_failure": "answer"}
 """A failure is an outcome of a case, not an exception."""
 _NAME_CHARS = 40
@@ -175,16 +180,12 @@ async def opened(plan: Plan) -> AsyncIterator[Runner]:
     mocked = mock_model_from_env() and _TrialModel(responses=[])
     async with AsyncExitStack() as stack:
         agents = {
-            label: await stack.enter_async_context(
-                open_agent(spec, today=plan.today, db=plan.db, model=mocked, caller=_CALLER)
-            )
+            label: await stack.enter_async_context(open_agent(spec, today=plan.today, db=plan.db, model=mocked))
             for label, spec in plan.agents.items()
         }
         default = next(iter(plan.agents.values()))
         opened_judges = {
-            key: await stack.enter_async_context(
-                open_agent(_judge_spec(judge, plan, default), db=plan.db, caller=_CALLER)
-            )
+            key: await stack.enter_async_context(open_agent(_judge_spec(judge, plan, default), db=plan.db))
             for key, judge in judges.items()
         }
         yield Runner(plan, agents, opened_judges)
@@ -203,10 +204,12 @@ class Runner:
     """Ids of the sessions that were deleted, whose judges are asked again."""
 
     async def delete(self, trials: Sequence[Trial]) -> None:
-        """Delete the sessions of trials with those of their background tasks; the trials then run anew."""
+        """Delete the sessions of trials with those of their background tasks, and their facts; they then run anew."""
         for trial in trials:
             self.fresh.add(trial.session_id)
-            await self._delete(self.agents[trial.agent], trial.session_id)
+            await self._delete(graph := self.agents[trial.agent], trial.session_id)
+            if (memory := graph.builder.deps.memory) is not None:
+                await memory.erase(trial.session_id)
 
     async def run(
         self,
@@ -219,7 +222,7 @@ class Runner:
         """Run trials of `Plan.planned`, and return them with their outcome, in the same order.
 
         A trial that has ended before is checked again, and not run. One that was killed is resumed. An error of a run
-        is a failure of its trial; an error of a judge or a callback is raised, and ends all trials.
+        or a judge is a failure of its trial; an error of a callback is raised, and ends all trials.
 
         Args:
             trials: The trials.
@@ -228,7 +231,7 @@ class Runner:
             on_end: Called with each trial and its outcome when it has ended.
 
         Raises:
-            ExceptionGroup: With the errors of judges and callbacks.
+            ExceptionGroup: With the errors of callbacks.
         """
         slots = asyncio.Semaphore(parallel)
 
@@ -240,7 +243,7 @@ class Runner:
                 on_end(ended)
                 return ended
 
-        # An error outside of a run, such as one of a judge or a callback, ends the evaluation.
+        # An error outside of a trial, such as one of a callback, ends the evaluation.
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run_one(trial)) for trial in trials]
         return [task.result() for task in tasks]
@@ -268,19 +271,24 @@ class Runner:
             is_stored = ended and inputs == len(case.turns)
             for number, turn in enumerate(case.turns, 1):
                 state = case.state if number == 1 else None
-                context, given = {**_CONTEXT, **case.context}, [HumanMessage(content=turn)]  # type: ignore[arg-type]  # of content blocks, it takes any mapping
+                context = {**_CONTEXT, **self._user_of(trial), **case.context}
+                given = [HumanMessage(content=turn)]  # type: ignore[arg-type]  # of content blocks, it takes any mapping
                 # With an id, so that an evaluation that was killed resumes the turn in place of repeating it.
                 results.append(await session.run(given, context=context, state=state, input_id=f"turn-{number}"))
                 if results[-1].interrupts:
                     break
         except Exception as error:  # noqa: BLE001 - whatever a trial raises is its outcome; the others run on
-            text = str(error) if isinstance(error, GraphAgentError) else exception_text(error)
-            failures.append(FailedCheck("run", mask_named_secrets(text)))
+            failures.append(FailedCheck("run", failure_text(error)))
         calls, measures = wave_calls(results), _measures(results)
         if not failures:
             failures = await check_run(case, results, calls, measures, self._judge_of(trial), self.plan.folder)
         outcome: dict[str, Any] = {"failures": tuple(failures), "results": tuple(results), "calls": tuple(calls)}
         return replace(trial, **outcome, measures=measures, is_stored=is_stored)
+
+    def _user_of(self, trial: Trial) -> dict[str, str]:
+        """Return the context with the user of a trial, for an agent with a memory: a trial finds no facts of others."""
+        has_memory = self.agents[trial.agent].builder.deps.memory is not None
+        return {"caller": trial.session_id} if has_memory else {}
 
     def _judge_of(self, trial: Trial) -> Callable[[Judge, RunResult], Any]:
         """Return the function that asks a judge for the score of a trial's answer."""
@@ -289,7 +297,8 @@ class Runner:
             """Ask a judge for the score of an answer, in a session of its own.
 
             The session of an equal request and answer is found again, and not asked twice, unless the trial was
-            deleted. Raises `InputError` if the judge gives no score, and `RunFailedError` if its model fails.
+            deleted. A judge that gave no score is asked again by the next evaluation. Raises `InputError` if the judge
+            gives no score, and `RunFailedError` if its model fails.
             """
             graph = self.judges[_judge_key(judge)]
             request = "\n\n".join(turn if isinstance(turn, str) else json.dumps(turn) for turn in trial.case.turns)
@@ -300,9 +309,10 @@ class Runner:
             if trial.session_id in self.fresh:
                 await self._delete(graph, session_id)
             result = await Session(graph, session_id).run(text, input_id="judge")
-            scored = result.raise_for_status().structured_response
+            scored = result.structured_response
             if not isinstance(scored, dict):
-                raise InputError(f"the judge gave no score, but {result.answer!r}")
+                await self._delete(graph, session_id)
+                raise InputError(result.raise_for_status().answer)
             return Score(float(scored["score"]), str(scored["reason"]))
 
         return ask

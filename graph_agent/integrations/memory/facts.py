@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langgraph.runtime import Runtime
-from langgraph.store.base import BaseStore, GetOp, Item, SearchItem
+from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchItem
 
 from graph_agent.base._internal.text import as_text, clean
 from graph_agent.base.errors import ConfigError, InputError
@@ -213,6 +213,12 @@ class Memory:
         # One after the other, as `keep` needs it: a Store runs the deletions of a batch first.
         await self._store.aput((_FORGOTTEN, _label(caller)), id_, {"at": at}, index=False)
         await self._store.adelete(namespace_of(caller), id_)
+
+    async def erase(self, caller: str) -> None:
+        """Delete all facts of a caller with their vectors, and the tombstones of forgotten ones."""
+        for namespace in (namespace_of(caller), (_FORGOTTEN, _label(caller))):
+            while found := await self._store.asearch(namespace, limit=_MOST_FACTS):
+                await self._store.abatch([PutOp(namespace, item.key, None) for item in found])
 
     async def _refuse_forgotten(self, caller: str, id_: str) -> None:
         """Raise `UnknownFactError` if the caller has forgotten the fact with this id."""

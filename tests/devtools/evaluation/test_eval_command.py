@@ -189,3 +189,43 @@ def test_a_script_goes_on_after_the_replies_of_an_interrupted_run(tmp_path: Path
     _, made = outcome(folder, script=PAYS)
 
     assert (killed.returncode, made["trials"][0]["answer"]) == (3, "You paid 5.")
+
+
+def test_a_trial_finds_no_facts_of_another_trial_or_of_its_own_earlier_run(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "\n  - {name: one, input: [I have a cat., Any pet]}\n")
+    (folder / "agent.yaml").write_text("name: butler\nmodel: openai:gpt-4o-mini\nmemory: true\n")
+    script = [asks(("a", "manage_memory", {"content": "Has a cat."})), "Kept.", "Your cat."]
+
+    found = []
+    for options in ((), ("--fresh",)):
+        _, made = outcome(folder, "--repeat", "2", *options, script=script)
+        for trial in made["trials"]:
+            done = run_cli(folder, "events", trial["session_id"], "--json", "--db", "sqlite:///.graph_agent_eval.db")
+            events = [json.loads(line) for line in done.stdout.splitlines()]
+            kept = [event["status"] for event in events if event["type"] == "tool_result"]
+            found.append((kept, [len(event["facts"]) for event in events if event["type"] == "recall"]))
+
+    assert found == [(["success"], [1])] * 4
+
+
+def test_a_judge_that_gives_no_score_fails_its_trial_and_is_asked_again(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        """
+  - {name: judged, input: Hi, expect: {answer: {judge: {rubric: Polite., model: "my_judge:make"}}}}
+  - {name: other, input: Hi, expect: {answer: {contains: Hello}}}
+""",
+    )
+    (folder / "agent.yaml").write_text('name: greeter\nmodel: "my_model:make"\n')
+    module = (
+        "from graph_agent import ScriptedChatModel\n\ndef make():\n    return ScriptedChatModel([{!r}], cycle=True)\n"
+    )
+    (folder / "my_model.py").write_text(module.format("Hello."))
+    found = []
+    for reply in ("Very polite.", '{"score": 1, "reason": "It is polite, and short."}'):
+        (folder / "my_judge.py").write_text(module.format(reply))
+        done = run_cli(folder, "eval", "cases.yaml", "--json")
+        trials = json.loads(done.stdout)["trials"]
+        found.append([(trial["case"], failure["check"]) for trial in trials for failure in trial["failures"]])
+
+    assert found == [[("judged", "answer.judge")], []]
