@@ -21,6 +21,7 @@ GraphAgentError
 └── OperatorError            an operator repairs a service
     ├── AbandonedCallsError  too many blocking calls hang
     ├── DamagedSessionError  a part of a stored session is lost or unreadable
+    ├── EmbeddingFailedError the embedding model of a memory does not answer
     ├── McpServerError       an MCP server does not start, answer or follow the protocol
     ├── NewerFormatError     a session was stored by a newer version of this package
     ├── RunHungError         a run was stopped, and its checkpointer keeps it from ending
@@ -55,6 +56,7 @@ from graph_agent.base.errors import (
     UserError,
 )
 from graph_agent.base.errors import DamagedSessionError as DamagedSessionError
+from graph_agent.base.errors import EmbeddingFailedError as EmbeddingFailedError
 from graph_agent.base.errors import HookError as HookError
 from graph_agent.base.errors import InputConflictError as InputConflictError
 from graph_agent.base.errors import InputSupersededError as InputSupersededError

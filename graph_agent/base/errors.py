@@ -124,6 +124,10 @@ class DamagedSessionError(OperatorError):
     """Id of the session; empty if unknown."""
 
 
+class EmbeddingFailedError(OperatorError):
+    """The embedding model of a memory did not answer, so that facts cannot be stored or searched."""
+
+
 class McpServerError(OperatorError):
     """An MCP server could not be started or reached, or broke the protocol."""
 

@@ -9,8 +9,8 @@ async with open_memory("sqlite:///app.db") as memory:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,9 +18,11 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import IndexConfig
 from langgraph.store.base.embed import ensure_embeddings
 
+from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base._internal.own_files import record_database
+from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base.database_urls import MEMORY, file_of, is_postgres
-from graph_agent.base.errors import ConfigError
+from graph_agent.base.errors import ConfigError, EmbeddingFailedError
 from graph_agent.integrations.memory.facts import Memory
 from graph_agent.integrations.memory.words import by_words
 
@@ -81,7 +83,7 @@ async def open_memory(
 async def _index(embedding: EmbeddingModel, dims: int | None) -> IndexConfig:
     """Return the Store's configuration of vectors."""
     try:
-        model = ensure_embeddings(embedding)
+        model = _Watched(ensure_embeddings(embedding))
         length = dims or len((await model.aembed_documents(["dimensions"]))[0])
     except Exception as error:  # a provider may raise anything
         raise ConfigError(
@@ -89,3 +91,38 @@ async def _index(embedding: EmbeddingModel, dims: int | None) -> IndexConfig:
             "'openai:text-embedding-3-small', or give an Embeddings object."
         ) from error
     return {"dims": length, "embed": model, "fields": ["content"]}
+
+
+class _Watched(Embeddings):
+    """Embeddings of another model, whose exceptions it raises as `EmbeddingFailedError`."""
+
+    def __init__(self, model: Embeddings) -> None:
+        self._model = model
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of texts; blocks."""
+        with _failures():
+            return self._model.embed_documents(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a search; blocks."""
+        with _failures():
+            return self._model.embed_query(text)
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of texts."""
+        with _failures():
+            return await self._model.aembed_documents(texts)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Return the vector of a search."""
+        with _failures():
+            return await self._model.aembed_query(text)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a provider may raise anything
+        raise EmbeddingFailedError(f"The embedding model failed: {mask_secrets(exception_text(error))}") from error

@@ -12,7 +12,7 @@ from graph_agent.base.errors import InputError
 from graph_agent.integrations.memory.facts import MAX_CHARS, Fact, Memory, UnknownFactError
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute
-from graph_agent.interfaces.server.chat.schemas import clean_body
+from graph_agent.interfaces.server.chat.schemas import VISIBLE, clean_body
 from graph_agent.interfaces.server.parameters import RequestServices, Sender, Services
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
@@ -26,7 +26,7 @@ class FactText(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    content: str = Field(min_length=1, max_length=MAX_CHARS, pattern=r"\S")
+    content: str = Field(min_length=1, max_length=MAX_CHARS, pattern=VISIBLE)
 
     _clean = model_validator(mode="before")(clean_body)
 

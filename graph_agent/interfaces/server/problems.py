@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from graph_agent.base._internal.failure_log import is_disconnected, is_out_of_space
-from graph_agent.base.errors import DamagedSessionError, NewerFormatError, SessionLostError
+from graph_agent.base.errors import DamagedSessionError, EmbeddingFailedError, NewerFormatError, SessionLostError
 from graph_agent.base.sqlite_connection import DatabaseLockedError, DatabaseRemovedError
 
 Kind = Literal[
@@ -192,6 +192,8 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "The server lost its database, which may have stored this input. Read the session's events before you send "
             "the input again, or send it with its Idempotency-Key.",
         )
+    if isinstance(error, EmbeddingFailedError):
+        return ProblemError("upstream", "The embedding model of the memory did not answer; try again later.")
     if isinstance(error, DatabaseLockedError):
         return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
     if isinstance(error, DatabaseRemovedError):

@@ -28,7 +28,7 @@ from graph_agent.interfaces.server.admission.gate import Caller
 from graph_agent.interfaces.server.chat.handler import Runs
 from graph_agent.interfaces.server.chat.run import RunEnded
 from graph_agent.interfaces.server.chat.run_spec import RunSpec, client_interrupts
-from graph_agent.interfaces.server.chat.schemas import SESSION_ID, clean_body
+from graph_agent.interfaces.server.chat.schemas import SESSION_ID, VISIBLE, clean_body
 from graph_agent.interfaces.server.feeds import EARLY, RESULTS, LivePart, call_end
 from graph_agent.interfaces.server.host import Host
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
@@ -422,7 +422,7 @@ class SessionBody(BaseModel):
 class SessionMessage(SessionBody):
     """A user message for a session."""
 
-    text: str = Field(min_length=1, pattern=r"\S")
+    text: str = Field(min_length=1, pattern=VISIBLE)
 
 
 class Answer(SessionBody):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from graph_agent.interfaces.server import response_models as models
 from graph_agent.interfaces.server.admission.body import BodyRoute
+from graph_agent.interfaces.server.chat.schemas import VISIBLE
 from graph_agent.interfaces.server.parameters import RequestServices, Sender
 from graph_agent.interfaces.server.sessions import CallerSessions, SessionBody, SessionId
 
@@ -18,7 +19,7 @@ router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
 class Title(SessionBody):
     """What a person names a session."""
 
-    title: str = Field(min_length=1, max_length=200, pattern=r"\S", description="The title.")
+    title: str = Field(min_length=1, max_length=200, pattern=VISIBLE, description="The title.")
 
 
 @router.post("/sessions/{session_id}/title", status_code=202)

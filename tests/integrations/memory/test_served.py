@@ -10,9 +10,24 @@ import httpx
 
 from tests.interfaces.server.process import refused, serving
 from tests.support.agents import asks
+from tests.support.chat_client import chat
 
 AGENT: dict[str, Any] = {"name": "butler", "model": "openai:gpt-4o-mini", "memory": True}
 KEYS = {name: f"{name}-0123456789abcdef" for name in ("alice", "alice2")}
+
+BREAKING = """
+from pathlib import Path
+
+
+def embed(texts):
+    if Path(__file__).with_name("broken").exists():
+        raise RuntimeError("no connection")
+    return [[1.0, float(len(text))] for text in texts]
+
+
+def make():
+    return embed
+"""
 
 
 def test_each_key_lists_edits_and_forgets_its_own_facts(tmp_path: Path) -> None:
@@ -74,3 +89,24 @@ def test_a_memory_on_a_server_without_keys_is_refused(tmp_path: Path) -> None:
 
     assert status != 0
     assert "memory: this server has no API keys" in message
+
+
+def test_a_failed_embedding_model_is_a_502_and_facts_stay_readable(tmp_path: Path) -> None:
+    (tmp_path / "my_embeddings.py").write_text(BREAKING)
+    agent = {**AGENT, "memory": {"embedding": "my_embeddings:make", "dims": 2}}
+    script = [asks(("c1", "manage_memory", {"content": "Has a cat."})), "Kept."]
+    environment = {"DEBUG_MOCK_RESPONSES": json.dumps(script), "GRAPH_AGENT_API_KEYS": f"alice:{KEYS['alice']}"}
+    with (
+        serving(tmp_path, agent=agent, environment=environment) as server,
+        server.http(headers={"x-api-key": KEYS["alice"]}) as http,
+    ):
+        chat(http, "s", "I have a cat.", model="butler")
+        [fact] = http.get("/memory/facts").json()["facts"]
+        (tmp_path / "broken").touch()
+        search = http.get("/memory/facts", params={"search": "cat"})
+        edit = http.patch(f"/memory/facts/{fact['id']}", json={"content": "Has a dog."})
+        listed = http.get("/memory/facts").json()["facts"]
+        forgotten = http.delete(f"/memory/facts/{fact['id']}").status_code
+
+    assert ([search.status_code, edit.status_code], listed, forgotten) == ([502] * 2, [fact], 204)
+    assert search.json()["error"] == "The embedding model of the memory did not answer; try again later."

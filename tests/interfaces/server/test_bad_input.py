@@ -228,6 +228,16 @@ def test_a_damaged_request_for_a_response_is_a_client_error(served: Served, body
     assert (response.status_code, error["type"], bool(error["message"])) == (400, "invalid_request_error", True)
 
 
+@pytest.mark.parametrize("text", [" ", "\u2003", "\x1c", "\x1f \x1d\x85"])
+def test_a_blank_text_is_a_400(served: Served, text: str) -> None:
+    with served.http() as http:
+        chat(http, "blank", "hi")
+        bodies = {"title": {"title": text}, "steer": {"text": text}, "follow_up": {"text": text}}
+        found = [http.post(f"/sessions/blank/{path}", json=body).status_code for path, body in bodies.items()]
+
+    assert found == [400] * 3
+
+
 @pytest.mark.parametrize(
     "text",
     ["\ud800 alone", "a\x00b", "\u202e\u0000\uffff", "🙂" * 1000, "data: [DONE]\n\n", "\r\n", "1\u20282\u20293\x854"],

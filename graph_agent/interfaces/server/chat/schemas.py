@@ -32,6 +32,8 @@ AgenticLoops = Annotated[
 ]
 """`max_agentic_loops` for one request, an extension of the chat APIs."""
 
+VISIBLE = r"[^\s\x1c-\x1f]"
+"""Pattern of a text that is not blank. Python counts four control characters as white space, and pydantic does not."""
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema; checking some hundred thousand takes about a second."""
 NO_CREDENTIALS = (
