@@ -405,6 +405,6 @@ async def _request_plan(update: PlanUpdate) -> Planned:
     if request.mode != "wave":
         return planned
     # After the plan cache, whose plans keep the references.
-    calls = fill_in_earlier(planned.calls, request.earlier.results)
+    calls = fill_in_earlier(planned.calls, request.earlier.results, keep_templates=update.settings.origins)
     taken = request.earlier.ids_with(update.history)
     return with_free_ids(replace(planned, calls=calls), taken, structured=True)

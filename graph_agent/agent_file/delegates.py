@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -43,6 +43,8 @@ class DelegateSpec(BaseModel):
     """`module:factory` of a compiled graph."""
     background: bool = False
     """Whether the model may delegate tasks in the background."""
+    source: Literal["trusted", "untrusted"] = "untrusted"
+    """Whether outsiders can write the answers; for the setting `origins`."""
     url: str | None = None
     """URL of a remote A2A agent or of its card; `${NAME}` or `${NAME:-default}` is read from the environment."""
     auth: dict[str, str] | None = None
@@ -92,7 +94,7 @@ class DelegateSpec(BaseModel):
 
         if opened is not None:
             name, description = self.name or opened.name, self.description or opened.description
-            return GraphDelegate(name, description, opened.graph, self.background)
+            return GraphDelegate(name, description, opened.graph, self.background, self.source)
         return self._graph(self.graph, folder) if self.graph is not None else self._remote()
 
     def _graph(self, name: str, folder: Path) -> Delegate:
@@ -111,7 +113,7 @@ class DelegateSpec(BaseModel):
             raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
         from graph_agent.integrations.delegates.graph_delegate import GraphDelegate
 
-        return GraphDelegate(self.name, self.description, graph, self.background)
+        return GraphDelegate(self.name, self.description, graph, self.background, self.source)
 
     def _remote(self) -> Delegate:
         with needs_extra(f"delegate {self.name!r}", "server"):
@@ -120,7 +122,7 @@ class DelegateSpec(BaseModel):
         assert self.url is not None
         given: dict[str, Any] = {
             name: value
-            for name in ("timeout_s", "max_response_bytes", "allowed_origins")
+            for name in ("timeout_s", "max_response_bytes", "allowed_origins", "source")
             if (value := getattr(self, name))
         }
         try:

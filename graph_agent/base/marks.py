@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.tools import BaseTool
@@ -25,6 +25,10 @@ MARKS: dict[str, str] = {
     "max_output_chars": "characters of one output shown to the model",
     "max_output_lines": "lines of one output shown to the model",
     "truncate": '`"head_tail"` or `"tail"`: which part of a long output is shown',
+    "source": '`"untrusted"` for a tool whose results outsiders can write, or a list of the fields that they write; '
+    '`"trusted"`, the default, for others. Tools of MCP servers are untrusted by default. For the setting `origins`',
+    "sinks": "names of the arguments that decide where a call goes, such as a recipient or an amount. For the setting "
+    "`origins`",
     "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which default limits its outputs get',
 }
 """Key of tool metadata → its meaning."""
@@ -42,6 +46,8 @@ class Marks(TypedDict, total=False):
     max_output_chars: int
     max_output_lines: int
     truncate: Literal["head_tail", "tail"]
+    source: Literal["trusted", "untrusted"] | Collection[str]
+    sinks: Collection[str]
     kind: Literal["file_read", "shell", "search", "listing"]
 
 

@@ -1,4 +1,4 @@
-"""Defines base types without dependencies: statuses, calls, usage."""
+"""Defines base types: statuses, calls, usage."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any, Concatenate, Literal, NotRequired, ParamSpec
 
 from typing_extensions import TypedDict, TypeVar
+
+from graph_agent.base.origins import TracedCall as TracedCall
 
 ResponseT = TypeVar("ResponseT", covariant=True, default=Any)
 """Type of the answer according to the agent's `response_format`; None for an agent without one."""
@@ -104,7 +106,7 @@ class Usage(TypedDict):
 NO_USAGE: Usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "model_calls": 0}
 
 
-class Call(TypedDict):
+class Call(TracedCall):
     """One tool call, or one delegation to another agent if the name is `delegate_to_<name>`."""
 
     id: str
@@ -120,6 +122,8 @@ class Call(TypedDict):
     """
     needs: NotRequired[list[str]]
     """`plan_id` of each call of the same parallel batch (wave) whose result this call needs; absent if none."""
+    template: NotRequired[dict[str, Any]]
+    """The arguments before references to earlier batches were replaced; absent unless origins are traced."""
     fault: NotRequired[str]
     """Why the call cannot be run. The text becomes the call's result, with the status `invalid`."""
     skipped: NotRequired[Literal[True]]

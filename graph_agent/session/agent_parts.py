@@ -95,9 +95,17 @@ def _may_be_of_provider(tool: object) -> bool:
 def with_approvals(config: LoopConfig, toolbox: Toolbox, provided: Sequence[ProviderTool] = ()) -> LoopConfig:
     """Return the configuration with `approve` set if any call may need a person's approval; the same object if not.
 
-    `approve` becomes an empty tuple if only marks of tools ask for approval. Raises `ConfigError` for an invalid mark
-    `approve`, or a name in `approve` that no tool or delegate has, or that of a tool that the provider runs.
+    `approve` becomes an empty tuple if only marks of tools ask for approval, or if origins are traced. Raises
+    `ConfigError` for an invalid mark `approve`, `source` or `sinks`, or a name in `approve` that no tool or delegate
+    has, or that of a tool that the provider runs.
     """
+    if config.origins:
+        # Imported here: most agents trace no origins.
+        from graph_agent.core.tools.source_marks import check_marks
+
+        check_marks(toolbox)
+        # Calls are traced where approvals select them.
+        config = config.with_values({"approve": config.approval_rules})
     marks = {name: toolbox.marks(name).get("approve") for name in toolbox.tools}
     by_mark = [name for name, mark in marks.items() if read_review(mark, f"The mark approve of the tool {name!r}")]
     if config.approve is None:

@@ -250,7 +250,8 @@ class AutoApproval:
             decisions: list[Any] = []
             for call in calls_of_request(request):
                 by = self._always.get(_key(request, call))
-                if by is not None and "approve" in call["allowed_decisions"]:
+                # The approval was given for the tool, and not for what untrusted text makes of it.
+                if by is not None and "approve" in call["allowed_decisions"] and "tainted" not in call:
                     decisions.append(standing_approval(by))
                 elif decide is None:
                     return None

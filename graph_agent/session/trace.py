@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.svg import svg_document, text
 from graph_agent.base._internal.text import printable, text_of
+from graph_agent.base.origins import ArgumentOrigin
 from graph_agent.base.types import needed_ids
 from graph_agent.core.state.events import NOT_RUN, ModelCallRecord
 
@@ -86,6 +87,8 @@ class Span:
     """Seconds that a call had run before `start`, because it began while its plan was streamed."""
     waited_s: float = 0.0
     """Seconds that a call waited for a person's answer to its own question."""
+    origins: Mapping[str, ArgumentOrigin] = field(default_factory=dict[str, ArgumentOrigin])
+    """Path of an argument of the call → where it comes from; empty unless origins are traced."""
     first_token_s: float | None = None
     """Seconds to the first token of a model call; None if it was not streamed."""
     input_tokens: int = 0
@@ -117,7 +120,17 @@ class Span:
         8601.
         """
         found: dict[str, Any] = {"kind": self.kind, "name": self.name, "start": self.start.isoformat()}
-        for name in ("duration_s", "status", "step", "id", "queued_s", "early_s", "waited_s", "first_token_s"):
+        for name in (
+            "duration_s",
+            "status",
+            "step",
+            "id",
+            "queued_s",
+            "early_s",
+            "waited_s",
+            "first_token_s",
+            "origins",
+        ):
             if value := getattr(self, name):
                 found[name] = value
         found["seq"] = self.seq
@@ -237,6 +250,7 @@ class _Input:
                 queued_s=entry.get("queued_s", 0.0),
                 early_s=entry.get("early_s", 0.0),
                 waited_s=entry.get("waited_s", 0.0),
+                origins=begun.get("origins", {}),
             )
         )
 
@@ -282,7 +296,14 @@ class _Input:
         self._end_wait(ended=self.ended)
         for seq, begun in self.open_calls.values():
             self.spans.append(
-                _call(begun, seq, start=_at(begun), status="running", needs=self.needs.get(begun["id"], ()))
+                _call(
+                    begun,
+                    seq,
+                    start=_at(begun),
+                    status="running",
+                    needs=self.needs.get(begun["id"], ()),
+                    origins=begun.get("origins", {}),
+                )
             )
         # In the order of their begin, because a call ends before calls that began earlier.
         self.spans.sort(key=lambda span: span.start)

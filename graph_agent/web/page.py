@@ -32,6 +32,7 @@ _MODULES = (
     "facts.js",
     "cases.js",
     "axis.js",
+    "origins.js",
     "detail.js",
     "attachments.js",
     "turn.js",

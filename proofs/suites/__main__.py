@@ -20,7 +20,7 @@ from scripts.environments import make_environment
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BFCL = "bfcl-eval==2026.3.23"
-SUITES = ("agent_dojo", "bfcl")
+SUITES = ("agent_dojo", "origins", "bfcl")
 
 
 def python() -> Path:

@@ -26,9 +26,9 @@ ROOMS = (
     *("models", "nodes", "session", "storage", "web"),
 )
 CEILINGS = {
-    "rooms": 30,
+    "rooms": 31,
     "floors": 14,
-    "arrows": 152,
+    "arrows": 157,
     "private names across rooms": 0,
     "names with several meanings": 0,
     "loggers below a definition": 0,

@@ -30,6 +30,7 @@ from graph_agent.base.types import Call
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 StructuredOutput = Literal["auto", "schema", "prompt"]
+OnTainted = Literal["ask", "deny", "allow"]
 OnLimit = Literal["answer", "message"]
 OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -239,6 +240,17 @@ class LoopConfig(CheckedModel):
     empty list, only tools with the mark and patterns of a run's context select calls. A run's context can only add
     patterns.
     """
+    origins: bool = False
+    """Whether events and approval requests have the origin of each argument of a call: where the model has it from.
+
+    A run's context cannot set it.
+    """
+    on_tainted: OnTainted = "ask"
+    """For a call whose argument is one of its tool's `sinks` and comes from untrusted text, if `origins` is set.
+
+    `ask` a reviewer, or refuse the call if there is no checkpointer; `deny` it, so that the model gets an error;
+    `allow` it, and only record it. A run's context cannot set it.
+    """
 
     @field_validator("fallback_models")
     @classmethod
@@ -416,6 +428,10 @@ class AgentContext(CheckedModel):
     )
 
 
+_IN_CONTEXT = tuple(name for name in LoopConfig.model_fields if name in AgentContext.model_fields)
+"""Fields of `LoopConfig` that a context may set: a caller must not switch off what guards the agent."""
+
+
 class RunContext(AgentContext):
     """The context of a run of an agent with a user's own context class: settings, and an object of that class.
 
@@ -567,4 +583,4 @@ def effective_config(
 
 def set_fields(context: AgentContext) -> dict[str, Any]:
     """Return the fields of `LoopConfig` that a context sets: name → value."""
-    return {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}
+    return {name: value for name in _IN_CONTEXT if (value := getattr(context, name)) is not None}

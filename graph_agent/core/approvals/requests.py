@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from graph_agent.base.origins import ArgumentOrigin, TracedCall
+
 if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
@@ -16,7 +18,7 @@ DecisionType = Literal["approve", "edit", "reject", "respond"]
 DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
 
 
-class HeldCall(TypedDict):
+class HeldCall(TracedCall):
     """A call that waits for a person's decision, as events and the state store it."""
 
     id: str
@@ -52,9 +54,9 @@ class ReviewConfig(TypedDict):
 
 
 class ApprovalRequest(TypedDict):
-    """The value of an approval's interrupt: LangChain's `HITLRequest` with two more keys.
+    """The value of an approval's interrupt: LangChain's `HITLRequest` with more keys.
 
-    The three lists have one entry for each call that waits, in the same order.
+    The lists have one entry for each call that waits, in the same order.
     """
 
     action_requests: list[ActionRequest]
@@ -63,6 +65,10 @@ class ApprovalRequest(TypedDict):
     """The decisions allowed for each call."""
     call_ids: list[str]
     """The ids of the calls, by which single calls can be decided."""
+    origins: NotRequired[list[dict[str, ArgumentOrigin]]]
+    """Where the arguments of each call come from; absent unless origins are traced."""
+    tainted: NotRequired[list[list[str]]]
+    """Paths of each call's arguments that are sinks and come from untrusted text; absent unless origins are traced."""
     error: NotRequired[str]
     """Why the previous answer was not accepted; absent for the first request."""
 
@@ -81,6 +87,9 @@ def request_for(calls: Sequence[HeldCall], error: str | None = None) -> Approval
         ],
         "call_ids": [call["id"] for call in calls],
     }
+    if any("origins" in call for call in calls):
+        request["origins"] = [call.get("origins", {}) for call in calls]
+        request["tainted"] = [call.get("tainted", []) for call in calls]
     return request if error is None else {**request, "error": error}
 
 
@@ -174,6 +183,10 @@ def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
             "arguments": action["args"],
             "allowed_decisions": config.get("allowed_decisions", [*DECISIONS]),
         }
+        if at < len(request.get("origins", ())):
+            call["origins"] = request["origins"][at]
+            if tainted := request["tainted"][at]:
+                call["tainted"] = tainted
         calls.append({**call, "description": action["description"]} if "description" in action else call)
     return calls
 

@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from graph_agent.base._compat import count_resume_values, newest_resume_value
 from graph_agent.base.calls import delegate_name, reviewed_together
 from graph_agent.base.errors import DecisionError
+from graph_agent.base.origins import origins_text
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.types import Call
 from graph_agent.core.approvals.decisions import read_decisions
@@ -30,6 +31,9 @@ from graph_agent.core.state.channels import RemoteTask
 from graph_agent.core.state.events import StoredEvent, is_own
 from graph_agent.core.tools.delegation import DelegationResult
 from graph_agent.core.tools.read_result import READ_RESULT
+
+_TAINTED = "Untrusted text decides where this call goes. {}."
+"""Description for the reviewer; takes the origins of the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ async def held_calls(
         if "fault" in call or not _may_run(call["name"], deps):
             continue
         review = await review_of(call, deps.toolbox.marks(call["name"]).get("approve"), settings.approval_rules)
+        if "tainted" in call and settings.on_tainted == "ask":
+            review = _review_of_tainted(call, review)
         grant, before = grants.get(call["id"]), requested.get(call["id"])
         # Otherwise a change of the policy would run a call that a person is still looking at.
         if review is None and before is not None and grant is None and _equal(call, _call_of(before)):
@@ -82,6 +88,14 @@ async def held_calls(
         elif review is not None and not (grant is not None and grant.covers(call, review)):
             held.append(_held(call, review))
     return held
+
+
+def _review_of_tainted(call: Call, review: Review | None) -> Review:
+    """Return the review of a call with an argument from untrusted text, whose description names the origin."""
+    found = [_TAINTED.format("; ".join(origins_text(call, tainted=True)))]
+    if review is None:
+        return Review(description=found[0])
+    return Review(review.allowed, " ".join([*found, *filter(None, [review.description])]))
 
 
 async def replacement_fault(task: Task, planned: Call, replacement: Call) -> str | None:
@@ -156,6 +170,10 @@ def _held(call: Call, review: Review) -> HeldCall:
         "arguments": call["arguments"],
         "allowed_decisions": list(review.allowed),
     }
+    if "origins" in call:
+        held["origins"] = call["origins"]
+        if "tainted" in call:
+            held["tainted"] = call["tainted"]
     return held if review.description is None else {**held, "description": review.description}
 
 

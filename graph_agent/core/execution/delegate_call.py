@@ -284,6 +284,7 @@ async def run_delegate(
         prices=settings.prices,
         context_id=remote["contexts"].get(delegate.name, "") if remote else "",
         report_progress=progress,
+        untrusted=tuple(call["origins"]["task"].get("parts", ())) if "origins" in call else (),
         background=call["arguments"].get("background") is True
         and getattr(delegate, "background", False)
         and not handle.in_foreground,

@@ -205,7 +205,11 @@ def may_begin_early(call: Call, toolbox: Toolbox, settings: LoopConfig) -> bool:
     name, rules = call["name"], settings.approval_rules
     if "fault" in call or name not in toolbox.tools or toolbox.writes(name) or toolbox.refused(call) is not None:
         return False
-    if toolbox.marks(name).get("approve") or any(not isinstance(one, str) or fnmatchcase(name, one) for one in rules):
+    marks = toolbox.marks(name)
+    # Whether untrusted text decides on a sink is known once the plan is accepted.
+    if marks.get("approve") or (settings.origins and marks.get("sinks")):
+        return False
+    if any(not isinstance(one, str) or fnmatchcase(name, one) for one in rules):
         return False
     return toolbox.takes_only_arguments(name) and toolbox.arguments_fault(name, call["arguments"]) is None
 

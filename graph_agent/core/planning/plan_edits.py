@@ -60,6 +60,11 @@ async def start_calls(
         chosen = Selection(checked, chosen.skipped, chosen.waiting)
     held: list[HeldCall] = []
     if update.settings.approve is not None:
+        if update.settings.origins:
+            # Imported here: most agents trace no origins.
+            from graph_agent.core.planning.traced_calls import trace_calls
+
+            chosen = replace(chosen, ready=await trace_calls(update, calls, chosen.ready))
         policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)
         try:
             held = await update.run.stop.stoppable(policy, "An approval policy")

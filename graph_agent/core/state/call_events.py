@@ -137,8 +137,13 @@ def answer_event(call: Call, message: ToolMessage, step: int, decided_by: str = 
 def call_event(call: Call, step: int) -> StoredEvent:
     """Return the `tool_call` or `delegation_request` event of a call; `refused` holds the status of a call that cannot
     run."""
-    refused = {"refused": fault_result(call).status} if "fault" in call else {}
-    ids = {name: call[name] for name in ("id", "plan_id") if name in call}
+    refused: dict[str, Any] = {"refused": fault_result(call).status} if "fault" in call else {}
+    ids: dict[str, Any] = {"id": call["id"]}
+    if "plan_id" in call:
+        ids["plan_id"] = call["plan_id"]
+    if "origins" in call:
+        # Few agents trace origins.
+        refused = {**refused, **{name: call[name] for name in ("origins", "tainted") if name in call}}
     if is_delegation(call["name"]):
         target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
         return event("delegation_request", step, **ids, target=target, task=task, **refused)

@@ -340,6 +340,8 @@ class BackgroundTask(TypedDict):
     """Limits for the task: the fields of `RemainingBudget.as_json`."""
     depth_left: int
     """Number of further levels of delegation that the task may use."""
+    untrusted: NotRequired[list[str]]
+    """Parts of the task that come from untrusted text; absent if there are none."""
     asked: NotRequired[list[str]]
     """Ids of the questions that the delegating session has reported; absent if there are none."""
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired, TypeAlias, cast
 from typing_extensions import TypedDict
 
 from graph_agent.base._internal import telemetry
-from graph_agent.base.types import Citation, Usage
+from graph_agent.base.types import Citation, TracedCall, Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
 from graph_agent.core.state.plan_parts import EarlyCallCounts, PlanCandidate, VersionsOfPlan
 from graph_agent.core.state.plan_parts import PlannedCall as PlannedCall  # its public module takes it from here
@@ -126,7 +126,7 @@ class PlanEvent(_Event):
     """The prompts and tools that the model planned with; in the first plan of an input, and when they have changed."""
 
 
-class _Start(_Event):
+class _Start(TracedCall, _Event):
     id: str
     """Id of the call, unique in the session."""
     plan_id: NotRequired[str]

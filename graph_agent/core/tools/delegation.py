@@ -22,6 +22,10 @@ DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: number of further levels of delegation that the run may use."""
 
 
+HANDED_PARTS = "__graph_agent_untrusted_parts"
+"""Key in a delegated run's `configurable`: the parts of its task that come from untrusted text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delegation:
     """One task for a delegate, with what the delegate needs to answer it."""
@@ -42,6 +46,8 @@ class Delegation:
     """Prices of models by name, to compute costs; empty if they are unknown."""
     context_id: str = ""
     """Id of the session's existing conversation with the delegate; empty before the first delegation."""
+    untrusted: tuple[str, ...] = ()
+    """Parts of the task that the delegating agent has from untrusted text, if it traces `origins`; empty if not."""
     background: bool = False
     """Whether the model asked for the task to run in the background; only for a `BackgroundDelegate`."""
     # Functions do not take part in comparisons: two equal tasks have different ones.
@@ -96,6 +102,8 @@ def started_in_background(
         # A later run, perhaps in another process, starts the task again from these fields alone.
         "depth_left": delegation.depth_left,
     }
+    if delegation.untrusted:
+        task["untrusted"] = [*delegation.untrusted]
     return DelegationResult(_STARTED.format(id=delegation.id), background=task)
 
 

@@ -33,6 +33,17 @@ def referenced_ids(arguments: Any) -> Iterator[str]:
                 yield _parse(found[1])[0]
 
 
+def references_in(text: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the call id and the path of each reference in a text, and whether the text is nothing else.
+
+    The path is empty for the whole result. Malformed references are left out.
+    """
+    for found in _REFERENCE.finditer(text):
+        parsed = _PATH.fullmatch((found[1] or "").strip())
+        if parsed is not None:
+            yield parsed[1], parsed[2].lstrip("."), found[0] == text
+
+
 def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     """Return plain JSON with each reference in its texts replaced by a result; dict keys are not read.
 

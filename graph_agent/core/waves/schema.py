@@ -180,7 +180,9 @@ def check_wave(
     return wave
 
 
-def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]]) -> list[Call]:
+def fill_in_earlier(
+    calls: Sequence[Call], earlier_results: Callable[[], Mapping[str, Any]], *, keep_templates: bool = False
+) -> list[Call]:
     """Return the calls of a wave with results of earlier waves filled in, so that needs remain within the wave only.
 
     A call that needs an earlier call without a result, or has a reference that leads to nothing, gets a fault and no
@@ -189,6 +191,7 @@ def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping
     Args:
         calls: The calls as `check_wave` returned them.
         earlier_results: Returns the results of the input's earlier waves by plan id; called only if one is needed.
+        keep_templates: Whether a changed call has its arguments with their references as `template`.
     """
     ids = {plan_id_of(call) for call in calls}
     # Reading earlier results is costly in a long session.
@@ -204,6 +207,8 @@ def fill_in_earlier(calls: Sequence[Call], earlier_results: Callable[[], Mapping
         made: Call = {**call, "needs": [need for need in call.get("needs", ()) if need in ids]}
         if not made["needs"]:
             del made["needs"]
+        if keep_templates:
+            made["template"] = call["arguments"]
         fault = ""
         if missing := [need for need in earlier if need not in results]:
             fault = _FAILED_NEED.format(", ".join(map(repr, missing)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graph_agent.base._internal.extras import needs_extra
 
@@ -30,6 +30,7 @@ class A2ADelegate:
         max_response_bytes: Maximum bytes of one response; a larger one is refused.
         allowed_origins: Additional addresses that the card may name, e.g. behind a proxy.
         background: Whether the model may delegate tasks in the background, with `background=true`.
+        source: Whether outsiders can write the answers; for the setting `origins` of the delegating agent.
 
     Raises:
         ConfigError: An address is invalid.
@@ -47,6 +48,7 @@ class A2ADelegate:
         max_response_bytes: int = 10_000_000,
         allowed_origins: Sequence[str] = (),
         background: bool = False,
+        source: Literal["trusted", "untrusted"] = "untrusted",
     ) -> None:
         with needs_extra("A2ADelegate", "server"):
             # Imported here: see the module docstring.
@@ -54,6 +56,7 @@ class A2ADelegate:
         self.name = name
         self.url = url
         self.background = background
+        self.source = source
         self._agent = RemoteAgent(name, url, description, timeout_s, auth, max_response_bytes, allowed_origins)
 
     @property

@@ -50,7 +50,13 @@ from graph_agent.core.approvals.text import question_text
 from graph_agent.core.state.call_events import as_value
 from graph_agent.core.state.channels import BackgroundTask, RemoteTask
 from graph_agent.core.state.events import StoredEvent, is_approval
-from graph_agent.core.tools.delegation import DEPTH_LEFT, Delegation, DelegationResult, started_in_background
+from graph_agent.core.tools.delegation import (
+    DEPTH_LEFT,
+    HANDED_PARTS,
+    Delegation,
+    DelegationResult,
+    started_in_background,
+)
 from graph_agent.models.finish import answer_cut_off, cause_of
 from graph_agent.session.compiled import CompiledAgentGraph
 from graph_agent.session.results import DelegatePart, RunPart, open_interrupts, since_last_input
@@ -223,6 +229,8 @@ class DelegatedGraph:
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
         output = _RunOutput(delegation, self.name, is_agent=is_agent)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: budget.as_json()}
+        if delegation.untrusted:
+            configurable[HANDED_PARTS] = [*delegation.untrusted]
         if not self.resumes:
             configurable |= NO_PERSISTENCE
         if task is not None:
@@ -501,9 +509,10 @@ class BackgroundRuns:
         """
         session_id = task["session_id"]
         context = delegated_context(get_runtime().context)
-        session: Session[Any, Any] = Session(
-            self._stored(), session_id, configurable={DEPTH_LEFT: task["depth_left"], BUDGET_LEFT: task["budget"]}
-        )
+        given_on: dict[str, Any] = {DEPTH_LEFT: task["depth_left"], BUDGET_LEFT: task["budget"]}
+        if untrusted := task.get("untrusted"):
+            given_on[HANDED_PARTS] = untrusted
+        session: Session[Any, Any] = Session(self._stored(), session_id, configurable=given_on)
         given = [*task["context"], HumanMessage(task["task"])]
 
         observer, trace = telemetry.observer, dict[str, Any]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.graph.state import CompiledStateGraph
 
@@ -33,6 +33,8 @@ class GraphDelegate:
     """The compiled graph."""
     background: bool = False
     """Whether the model may run tasks in the background, with `background=true`; for agents of this package only."""
+    source: Literal["trusted", "untrusted"] = "untrusted"
+    """Whether outsiders can write the answers; for the setting `origins` of the delegating agent."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.graph, "ainvoke"):

@@ -89,6 +89,10 @@ class ServerConfig(BaseModel):
     """Whether to offer the server's prompts as tools that list them and return their text."""
     roots: Roots = None
     """Folders that are announced to the server, relative to the agent file."""
+    source: Literal["trusted", "untrusted"] | tuple[str, ...] = "untrusted"
+    """Whether outsiders can write the results, or the fields that they can write; for the setting `origins`."""
+    sinks: Mapping[str, tuple[str, ...]] = {}
+    """Tool → its arguments that decide where a call goes, such as a recipient; for the setting `origins`."""
     answer_timeout_s: Seconds = 3_600.0
     """Seconds that a call stays open for the answer to its question."""
     stray_output: Literal["error", "ignore"] = "error"

@@ -44,6 +44,7 @@ def listing_tools(server: McpServer, bridge: LoopBridge, source: Any) -> list[Mc
     """
     config, capabilities = server.config, server.capabilities
     prefix = config.tool_prefix or f"{config.name}_"
+    declared = {} if config.source == "untrusted" else {"source": config.source}
 
     def tool(name: str, description: str, schema: dict[str, Any], work: _Work) -> McpTool:
         """Return a tool that only reads, whose calls perform `work` with a session of the server."""
@@ -62,7 +63,7 @@ def listing_tools(server: McpServer, bridge: LoopBridge, source: Any) -> list[Mc
             args_schema=schema,
             func=call_blocking,
             coroutine=call,
-            metadata={"effect": "read", "idempotent": True, "mcp_server": config.name},
+            metadata={"effect": "read", "idempotent": True, "mcp_server": config.name, **declared},
             source=source,
         )
 

@@ -17,6 +17,7 @@ from pydantic import AnyUrl, Field
 
 from graph_agent.base._internal import telemetry
 from graph_agent.base.calls import key_of_current_call
+from graph_agent.integrations.mcp.connections import ServerConfig
 from graph_agent.integrations.mcp.elicitation import call_and_ask
 from graph_agent.integrations.mcp.loop_bridge import LoopBridge
 from graph_agent.integrations.mcp.server import McpServer
@@ -109,7 +110,7 @@ def to_langchain_tool(server: McpServer, tool: types.Tool, bridge: LoopBridge, s
         func=call_blocking,
         coroutine=call,
         response_format="content_and_artifact",
-        metadata=_metadata(server.config.name, tool),
+        metadata=_metadata(server.config, tool),
         source=source,
     )
 
@@ -123,24 +124,29 @@ def _meta() -> dict[str, Any] | None:
     return meta or None
 
 
-def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
+def _metadata(config: ServerConfig, tool: types.Tool) -> dict[str, Any]:
     """Return the metadata of the LangChain tool for a tool of an MCP server.
 
-    They are the server's annotations, such as `readOnlyHint`, without a key `approve`; `_meta` if the server gave it;
-    and the marks that this package reads: `effect` (`"read"` for a tool marked as read-only, else `"write"`),
-    `idempotent` and `mcp_server`, the server's name.
+    They are the server's annotations, such as `readOnlyHint`, without the marks of the agent; `_meta` if the server
+    gave it; and the marks that this package reads: `effect` (`"read"` for a tool marked as read-only, else `"write"`),
+    `idempotent`, `source` and `sinks` of the connection, and `mcp_server`, the server's name.
     """
     annotations = tool.annotations or types.ToolAnnotations()
     metadata = annotations.model_dump(exclude_none=True)
-    # The mark is the agent's: a server may not restrict the decisions on its own calls.
-    metadata.pop("approve", None)
+    # These marks are the agent's: a server may not decide on its own calls, nor call itself trusted.
+    for name in ("approve", "source", "sinks"):
+        metadata.pop(name, None)
+    if config.source != "untrusted":
+        metadata["source"] = config.source
+    if sinks := config.sinks.get(tool.name):
+        metadata["sinks"] = sinks
     if tool.meta is not None:
         metadata["_meta"] = tool.meta
     return {
         **metadata,
         "effect": "read" if annotations.readOnlyHint else "write",
         "idempotent": bool(annotations.idempotentHint),
-        "mcp_server": server,
+        "mcp_server": config.name,
     }
 
 

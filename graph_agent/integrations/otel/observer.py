@@ -20,6 +20,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from graph_agent.base._internal.secrets import mask_secrets
 from graph_agent.base._internal.text import text_of
 from graph_agent.base.calls import delegate_name, is_delegation
+from graph_agent.base.origins import origins_text
 from graph_agent.base.types import SessionStatus, plan_id_of
 from graph_agent.base.usage import TimedRequest
 from graph_agent.core.state.events import NOT_RUN, SUCCESSES
@@ -268,6 +269,11 @@ class OtelObserver:
         if span is None:
             return _CallSpan(None, call["name"], None)
         span.set_attributes(_conversation(run))
+        if "origins" in call:
+            # Without the parts of values, which are content.
+            shown = {path: {**origin, "part": ""} for path, origin in call["origins"].items()}
+            span.set_attribute(names.CALL_ORIGINS, origins_text({"origins": shown}))
+            span.set_attribute(names.CALL_TAINTED, call.get("tainted", []))
         if self._content:
             span.set_attribute(names.TOOL_ARGUMENTS, _masked(call["arguments"]))
         if run is not None:

@@ -20,6 +20,7 @@ from graph_agent.base._internal.text import printable, visible, visible_json
 from graph_agent.base._internal.yaml_files import load_yaml
 from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import InputError
+from graph_agent.base.origins import origins_text
 from graph_agent.core.approvals.decisions import DEFAULT_DECIDER, standing_approval
 from graph_agent.core.approvals.elicitation import elicitation_text, is_elicitation, read_elicitation_answer
 from graph_agent.core.approvals.requests import DECISIONS, calls_of_request, is_single_call, request_of
@@ -72,6 +73,8 @@ class ReviewedCall:
     """The allowed decisions, among `DECISIONS`."""
     delegate: str = ""
     """The delegate whose call it is; empty for a call of the agent itself."""
+    origins: tuple[str, ...] = ()
+    """A line for each argument whose origin is known: its path, and the origin in words."""
 
     @property
     def title(self) -> str:
@@ -136,7 +139,9 @@ def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
 def describe_question(question: Question) -> list[str]:
     """Return a question as printable lines, one for each call, e.g. `book {"city": "Rome"}`, or one with the value."""
     if question.actions:
-        return [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
+        lines = [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
+        origins = [visible("; ".join(action.origins)) for action in question.actions]
+        return [f"{line} ({origin})" if origin else line for line, origin in zip(lines, origins, strict=True)]
     value = question.value
     return [visible(value) if isinstance(value, str) else visible_json(value)]
 
@@ -203,6 +208,7 @@ def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
             call.get("description", ""),
             tuple(kind for kind in DECISIONS if kind in call["allowed_decisions"]),
             delegate,
+            tuple(origins_text(call)),
         )
         for call in calls_of_request(request)
     )
@@ -254,6 +260,7 @@ class Dialog:
         number = f" ({len(self._decisions) + 1} of {total})" if total > 1 else ""
         lines = [f"Approve this call?{number}", f"  {visible(action.title)}"]
         lines += [f"    {visible(line)}" for line in _as_yaml(action.args).split("\n")]
+        lines += [f"  {visible(line)}" for line in action.origins]
         return "\n".join([*lines, *(f"  {visible(line)}" for line in _news(action).splitlines())])
 
     @property

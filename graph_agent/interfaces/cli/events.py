@@ -11,6 +11,7 @@ import typer
 
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.origins import origins_text
 from graph_agent.interfaces.cli import run_async
 from graph_agent.interfaces.cli.options import (
     AGENT_FILE,
@@ -170,7 +171,7 @@ def _content(event: Mapping[str, Any]) -> str:
         case "plan":
             return short_json(event["action"])
         case "tool_call":
-            return f"{event['name']} {short_json(event['arguments'])}{_refused(event)}"
+            return f"{event['name']} {short_json(event['arguments'])}{_refused(event)}{_tainted(event)}"
         case "tool_result":
             return f"{event['name']} {event['status']}: {short_json(text_of(event['content']))}"
         case "delegation_request":
@@ -214,6 +215,12 @@ def _content(event: Mapping[str, Any]) -> str:
 def _refused(event: Mapping[str, Any]) -> str:
     """Return ` (not run: REASON)` if a planned call was refused, else an empty text."""
     return f" (not run: {event['refused']})" if "refused" in event else ""
+
+
+def _tainted(event: Mapping[str, Any]) -> str:
+    """Return the origins of the arguments of a call that untrusted text decides on; empty if there are none."""
+    found = origins_text(event, tainted=True)
+    return f" (untrusted: {'; '.join(found)})" if found else ""
 
 
 def _source(event: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import text_of
+from graph_agent.base.origins import origins_text
 from graph_agent.interfaces.cli.screen import PlainScreen, Wave
 from graph_agent.session import results
 
@@ -169,6 +170,8 @@ class TextReport(RunReport):
         A wave whose calls have all ended is printed.
         """
         self._wave.add(event)
+        if event["type"] == "tool_call" and (found := origins_text(event, tainted=True)):
+            self._screen.out.print(f"  untrusted: {event['name']}: {'; '.join(found)}", style="yellow")
         if self._wave.is_finished:
             self._end_wave()
         elif self._wave.calls:

@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from graph_agent.base._internal.secrets import mask_named_secrets
 from graph_agent.base._internal.text import printable
+from graph_agent.base.origins import origin_text
 from graph_agent.interfaces.cli import run_async
 from graph_agent.interfaces.cli.options import (
     AGENT_FILE,
@@ -92,7 +93,7 @@ def draw(root: Span, number: int) -> list[str]:
 
 
 def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: bool) -> list[str]:
-    """Return a row for each span and, indented below it, the spans in it, as a tree.
+    """Return a row for each span and, indented below it, the origins of its arguments and the spans in it, as a tree.
 
     Args:
         spans: The spans of one level, in order.
@@ -104,6 +105,10 @@ def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: 
     for span in spans:
         last = span is spans[-1]
         lines.append(_row(span, indent + ("└ " if last else "├ "), axis, has_cost=has_cost))
+        stem = indent + ("    " if last else "│   ")
+        lines += [
+            _cut(f"{stem}{path}: {one_line(origin_text(origin))}", WIDTH) for path, origin in span.origins.items()
+        ]
         # A plan is as long as its model call, if there is only one that did not fail.
         inner = () if len(span.children) == 1 and span.children[0].kind == "model" else span.children
         lines += _span_rows(inner, indent + ("  " if last else "│ "), axis, has_cost=has_cost)

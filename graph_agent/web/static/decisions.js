@@ -1,6 +1,7 @@
 // Shows the questions that a session asks a person: decisions on calls, an MCP server's form, and questions in words.
 import { Component, html, pretty, visible } from "./html.js";
 import { givenNumber, parseJson } from "./json.js";
+import { Origins } from "./origins.js";
 
 const WORDS = { always: "approve all of this kind" };
 const allowedOf = (request, n) => request.review_configs[n]?.allowed_decisions || ["approve", "reject"];
@@ -37,6 +38,7 @@ export class Approval extends Component {
           <legend><code>${visible(call.name)}</code></legend>
           ${call.description && html`<p>${visible(call.description)}</p>`}
           <pre>${visible(pretty(call.args))}</pre>
+          <${Origins} origins=${request.origins?.[n]} />
           <div class="choices" role="radiogroup" aria-label=${`Decision on ${call.name}`}>
             ${[...allowedOf(request, n), ...always].map((one) => html`<label><input type="radio" name=${`decision${n}`} value=${one} checked=${decision === one}
               onChange=${() => this.set(n, { type: one, text: one === "edit" ? pretty(call.args) : "" })} /> ${WORDS[one] || one}</label>`)}
@@ -124,6 +126,7 @@ export function joined(requests) {
   return {
     action_requests: asked.flatMap((one) => one.action_requests),
     review_configs: asked.flatMap((one) => one.review_configs),
+    origins: asked.flatMap((one) => one.origins || one.action_requests.map(() => ({}))),
     error: asked.map((one) => one.error).filter(Boolean).join(" "),
   };
 }

@@ -1,6 +1,7 @@
 // Shows what a person has chosen on the time axis: a call, a plan, or an answer.
 import { rebuiltRequest, requestAt } from "./events.js";
 import { asText, counted, duration, html, pretty, signOf, visible, wordOf } from "./html.js";
+import { Origins } from "./origins.js";
 
 const SHOWN = 20_000;
 
@@ -23,6 +24,7 @@ function CallDetail({ call, copy }) {
       ${call.needs.length ? html` · needs ${call.needs.map((id) => html`<code>${visible(id)}</code> `)}` : ""}</p>
     ${result?.decided_by && html`<p class="facts">Decided by ${visible(result.decided_by)}.</p>`}
     ${decision && html`<p class="facts">${decision.decided_by} decided: ${decision.decision}${decision.always ? ", and all of this kind in this session" : ""}${decision.message ? html` – ${visible(decision.message)}` : ""}</p>`}
+    ${call.origins && html`<${Origins} origins=${call.origins} />`}
     ${call.arguments && html`<${Block} title="Arguments" text=${pretty(call.arguments)} copy=${copy} />`}
     ${call.progress.length > 0 && html`<${Block} title="Progress" text=${call.progress.join("\n")} copy=${copy} />`}
     ${result && html`<${Block} title=${result.truncated ? "Whole output (the model saw a part)" : "Whole output"} text=${pretty(result.content)} copy=${copy} />`}`;

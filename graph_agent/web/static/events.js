@@ -152,6 +152,7 @@ const REDUCERS = {
     endWait(call, time);
     call.start = time;
     call.arguments = event.arguments ?? { task: event.task };
+    call.origins = event.origins;
     if (call.state === "planned" || call.state === "waiting") call.state = event.refused || "running";
   },
   tool_result(log, event, input, time) {

@@ -1,0 +1,258 @@
+"""Indexes texts by their tokens, and finds a value in them in time that does not depend on how much they hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from graph_agent.core.origins.tokens import leaf_values, match_tokens
+
+MOST_INDEXED_TOKENS = 400_000
+"""Maximum tokens of all texts of an index, about two million characters; later texts are not searched."""
+MOST_PLACES = 2_000
+"""Maximum places in each group of texts that are compared with a whole value."""
+MOST_COMPARED = 5_000
+"""Maximum tokens in each group of texts that are compared with the parts of a value."""
+_WHOLE_TOKENS = 64
+"""Maximum tokens of a field that is found as a whole by one look-up."""
+_END = ""
+"""Separates the fields in the list of all tokens; no token is empty."""
+
+
+class Author(IntEnum):
+    """The author of a text. If equally long parts of a value are in several texts, the first group is the origin."""
+
+    HANDED = 0
+    """Parts of a delegate's task that the delegating agent has from untrusted text."""
+    USER = 1
+    """The user, or a reviewer."""
+    SYSTEM = 2
+    """The author of the agent."""
+    MEMORY = 3
+    """The memory of earlier sessions."""
+    TRUSTED = 4
+    """A tool or delegate whose results are not declared untrusted."""
+    UNTRUSTED = 5
+    """A tool or delegate whose results outsiders can write."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """One text or result that is searched."""
+
+    group: Author
+    """Who wrote it."""
+    kind: str
+    """The `kind` of the origins that it gives."""
+    call: str = ""
+    """Id of the call whose result it is; empty for other texts."""
+    name: str = ""
+    """Name of the call; empty for other texts."""
+    named: bool = False
+    """Whether it is a field that is declared to be written by outsiders, so that also the whole field is theirs."""
+
+
+UNSEARCHED = ReadText(Author.UNTRUSTED, "unknown")
+"""The source of a value that was not found while not everything could be searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value, or a part of it, was found."""
+
+    source: ReadText
+    path: str
+    """Path of the field in the source; empty for a source that is one text."""
+    whole: bool
+    """Whether it is the whole field, and not a part of its text."""
+    part: tuple[int, int] | None = None
+    """First token of the part that was found, and the token after it; None for the whole value."""
+
+
+@dataclass(slots=True)
+class _Field:
+    start: int
+    end: int
+    source: ReadText
+    path: str
+
+
+class TextIndex:
+    """Finds values in texts that are added one after the other.
+
+    A value is looked up by its rarest token, and compared with a limited number of places of each group, so that a
+    search takes no longer in a long session than in a short one.
+    """
+
+    def __init__(self) -> None:
+        self.complete = True
+        """Whether all texts were added; False once there were more than `MOST_INDEXED_TOKENS`."""
+        self.steps = 0
+        """Tokens read and compared so far."""
+        self._tokens: list[str] = []
+        self._fields: list[_Field] = []
+        self._starts: list[int] = []
+        self._postings: dict[Author, dict[str, list[int]]] = {group: {} for group in Author}
+        self._whole: dict[Author, dict[tuple[str, ...], int]] = {group: {} for group in Author}
+
+    def add(self, source: ReadText, value: Any, source_of: Callable[[str], ReadText] | None = None) -> None:
+        """Add a text, or a result as plain JSON, whose fields are searched each by itself.
+
+        Args:
+            source: The source of the value.
+            value: Plain JSON.
+            source_of: Returns the source of the field at a path; None if all fields have the same.
+        """
+        for path, leaf in leaf_values(value, names=True):
+            tokens = match_tokens(leaf)
+            if not tokens:
+                continue
+            if len(self._tokens) + len(tokens) > MOST_INDEXED_TOKENS:
+                self.complete = False
+                return
+            self._add_field(source if source_of is None else source_of(path), path, tokens)
+
+    def _add_field(self, source: ReadText, path: str, tokens: list[str]) -> None:
+        """Add one field."""
+        start = len(self._tokens)
+        self.steps += len(tokens)
+        self._fields.append(_Field(start, start + len(tokens), source, path))
+        self._starts.append(start)
+        self._tokens += tokens
+        self._tokens.append(_END)
+        # A number or a date has no parts: the day of a date is no mention of a file of this number.
+        if not path or source.named or any(token.isalpha() for token in tokens):
+            postings = self._postings[source.group]
+            for at, token in enumerate(tokens, start):
+                postings.setdefault(token, []).append(at)
+        if len(tokens) <= _WHOLE_TOKENS and path and not source.named:
+            self._whole[source.group][tuple(tokens)] = len(self._fields) - 1
+
+    def find(self, tokens: Sequence[str]) -> Place | None:
+        """Return where a value is; of several places that of the first group, and there a whole field first.
+
+        Of untrusted places, one in prose comes first: that a record has the value, too, is no reason to trust it. A
+        number that is a whole field is that of the record, because numbers are in texts by chance.
+
+        Without a place that has the whole value, the longest part of the value counts, if it has more than half of the
+        characters. A value without letters, such as a date, is only found as a whole. Returns None if nothing has such
+        a part, and the source `UNSEARCHED` if a part of the texts could not be searched.
+        """
+        if not tokens:
+            return None
+        is_cut, has_letters = not self.complete, any(char.isalpha() for token in tokens for char in token)
+        for group in Author:
+            at = self._whole[group].get(tuple(tokens))
+            whole = None if at is None else Place(self._fields[at].source, self._fields[at].path, True)
+            if whole is not None and (group is not Author.UNTRUSTED or not has_letters):
+                return whole
+            place, has_more = self._full(group, tokens)
+            if place is not None or whole is not None:
+                return place or whole
+            is_cut |= has_more
+        found = self._longest_part(tokens) if has_letters and len(tokens) > 1 else None
+        return Place(UNSEARCHED, "", False) if found is None and is_cut else found
+
+    def parts(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the parts of a text that are in untrusted texts, and in texts of the user only in shorter pieces.
+
+        Each part is its first token and the token after its last one.
+        """
+        untrusted = self._covered((Author.HANDED, Author.UNTRUSTED), tokens)
+        own = self._covered((Author.USER, Author.SYSTEM), tokens)
+        found: list[tuple[int, int]] = []
+        for at, (theirs, ours) in enumerate(zip(untrusted, own, strict=True)):
+            if theirs <= ours:
+                continue
+            if found and found[-1][1] == at:
+                found[-1] = (found[-1][0], at + 1)
+            else:
+                found.append((at, at + 1))
+        return found
+
+    def _covered(self, groups: Sequence[Author], tokens: Sequence[str]) -> list[int]:
+        """Return for each token the length of the longest run of tokens around it that the groups have."""
+        longest = [0] * len(tokens)
+        for group in groups:
+            for first, last, _ in self._runs(group, tokens):
+                for at in range(first, last):
+                    longest[at] = max(longest[at], last - first)
+        return longest
+
+    def _full(self, group: Author, tokens: Sequence[str]) -> tuple[Place | None, bool]:
+        """Return the newest place in a group that has all tokens in order, None if there is none, and whether there
+        were more places than are compared.
+
+        A whole field counts only if it is declared to be untrusted.
+        """
+        postings = self._postings[group]
+        found = [postings.get(token, ()) for token in tokens]
+        self.steps += len(tokens)
+        rarest = min(range(len(tokens)), key=lambda at: len(found[at]))
+        wanted = list(tokens)
+        # The newest places first: the model has most likely read the value there.
+        for at in found[rarest][: -MOST_PLACES - 1 : -1]:
+            start = at - rarest
+            self.steps += 1
+            if start < 0 or self._tokens[start : start + len(wanted)] != wanted:
+                continue
+            self.steps += len(wanted)
+            place = self._place(start, len(wanted))
+            if not place.whole or place.source.named:
+                return place, False
+        return None, len(found[rarest]) > MOST_PLACES
+
+    def _runs(self, group: Author, tokens: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+        """Yield the longest runs of tokens that a group has, rare tokens first.
+
+        Each is the run's first token, the token after its last one, and the position of the first in the index.
+        """
+        postings = self._postings[group]
+        found = [postings.get(token, ()) for token in tokens]
+        compared: set[tuple[int, int]] = set()
+        left = MOST_COMPARED
+        for seed in sorted(range(len(tokens)), key=lambda at: len(found[at])):
+            for at in reversed(found[seed]):
+                if left <= 0:
+                    return
+                left -= 1
+                self.steps += 1
+                shift = at - seed
+                if (shift, seed) in compared:
+                    continue
+                first, last = seed, seed + 1
+                while first > 0 and self._at(shift + first - 1) == tokens[first - 1]:
+                    first -= 1
+                while last < len(tokens) and self._at(shift + last) == tokens[last]:
+                    last += 1
+                self.steps += last - first
+                left -= last - first
+                compared.update((shift, index) for index in range(first, last))
+                yield first, last, shift + first
+
+    def _at(self, position: int) -> str:
+        """Return the token at a position; that of no text outside of the index."""
+        return self._tokens[position] if 0 <= position < len(self._tokens) else _END
+
+    def _longest_part(self, tokens: Sequence[str]) -> Place | None:
+        """Return where the longest part of a value is, if it has more than half of the value's characters."""
+        best, found = sum(map(len, tokens)) / 2, None
+        for group in Author:
+            for first, last, start in self._runs(group, tokens):
+                chars = sum(map(len, tokens[first:last]))
+                # Of equally long parts that of the first group is kept.
+                if chars > best:
+                    best, found = chars, (first, last, start)
+        if found is None:
+            return None
+        first, last, start = found
+        return self._place(start, last - first, (first, last))
+
+    def _place(self, start: int, count: int, part: tuple[int, int] | None = None) -> Place:
+        """Return the place of `count` tokens from a position on."""
+        field = self._fields[bisect_right(self._starts, start) - 1]
+        is_whole = bool(field.path) and field.start == start and field.end == start + count
+        return Place(field.source, field.path, is_whole, part)

@@ -1,0 +1,140 @@
+"""Traces the arguments of a call to where they come from, and decides whether the call is tainted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from graph_agent.base.calls import is_delegation
+from graph_agent.base.origins import ArgumentOrigin, OriginKind, origins_text
+from graph_agent.base.types import Call
+from graph_agent.core.origins.index import Author, Place
+from graph_agent.core.origins.sources import Sources, is_named
+from graph_agent.core.origins.tokens import leaf_values, match_tokens
+from graph_agent.core.waves.references import references_in
+
+MOST_ARGUMENTS = 200
+"""Maximum values in the arguments of one call that are traced."""
+MOST_VALUE_TOKENS = 600
+"""Maximum tokens of one argument that are searched."""
+MOST_UNTRUSTED_PARTS = 50
+"""Maximum untrusted parts of a task that a delegate gets."""
+_MOST_CHARS = 200
+"""Maximum characters of a path or a part in an event."""
+_DENIED = (
+    "Not run: an argument that decides where this call goes comes from text that outsiders can write ({}). Ask the "
+    "user to give this value."
+)
+_KINDS: dict[Author, OriginKind] = {Author.HANDED: "task", Author.USER: "user", Author.SYSTEM: "system"}
+_TOP = re.compile(r"[.\[]")
+
+
+def traced(sources: Sources, call: Call, template: Mapping[str, Any], sinks: frozenset[str]) -> Call:
+    """Return a call with the origin of each argument, and the paths of its tainted sinks.
+
+    Args:
+        sources: What the run has read.
+        call: The call; one with a fault is returned unchanged.
+        template: The arguments with their references; empty if they cannot have any.
+        sinks: Names of the arguments that are sinks.
+    """
+    if "fault" in call:
+        return call
+    references = [(path, text) for path, text in leaf_values(dict(template)) if isinstance(text, str) and "${" in text]
+    origins: dict[str, ArgumentOrigin] = {}
+    for count, (path, value) in enumerate(leaf_values(call["arguments"])):
+        if count < MOST_ARGUMENTS:
+            origins[path] = _origin(sources, value, [text for at, text in references if _is_within(path, at)])
+        elif _TOP.split(path, maxsplit=1)[0] in sinks:
+            # Not searched, so it may come from anywhere.
+            origins[path] = {"kind": "unknown", "untrusted": True}
+            break
+    task = call["arguments"].get("task") if is_delegation(call["name"]) else None
+    if isinstance(task, str) and "task" in origins and (parts := untrusted_parts(sources, task)):
+        origins["task"] = {**origins["task"], "parts": parts}
+    tainted = [
+        path for path, each in origins.items() if "untrusted" in each and _TOP.split(path, maxsplit=1)[0] in sinks
+    ]
+    made: Call = {**call, "origins": origins}
+    return {**made, "tainted": tainted} if tainted else made
+
+
+def _is_within(path: str, outer: str) -> bool:
+    """Whether a path is another path, or leads into the value there."""
+    return path == outer or (path.startswith(outer) and path[len(outer)] in ".[")
+
+
+def _origin(sources: Sources, value: Any, references: Sequence[str]) -> ArgumentOrigin:
+    """Return the origin of one value; by reference if the plan has one for the whole value, else by the value itself.
+
+    A value that has a reference and other text is untrusted if the referenced result is.
+    """
+    tokens = match_tokens(value)[:MOST_VALUE_TOKENS]
+    found = sources.index.find(tokens)
+    # A value that the user wrote, too, is the user's.
+    is_own = found is not None and found.part is None and found.source.group is Author.USER
+    by_value = _of_place(found, tokens)
+    if "untrusted" not in by_value and not is_own and (earlier := sources.untrusted.get(tuple(tokens))) is not None:
+        by_value = earlier
+    for text in references:
+        for origin, is_whole in _referenced(sources, text):
+            if "untrusted" in origin and is_own:
+                del origin["untrusted"]
+            if is_whole or "untrusted" in origin:
+                return origin
+    return by_value
+
+
+def _referenced(sources: Sources, text: str) -> Iterator[tuple[ArgumentOrigin, bool]]:
+    """Yield the origin of each reference in a text, and whether the text is nothing else."""
+    for id_, path, is_whole in references_in(text):
+        # A call of another plan, whose events this run has not read.
+        known = sources.calls.get(id_)
+        if known is None:
+            continue
+        source, fields = sources.source_of(*known)
+        kind = cast("OriginKind", source.kind)
+        origin: ArgumentOrigin = {"kind": kind, "how": "reference", "call": known[0], "name": known[1]}
+        if path:
+            origin["field"] = path[:_MOST_CHARS]
+        if source.group is Author.UNTRUSTED and (is_named(path, fields) if fields else not path):
+            origin["untrusted"] = True
+        yield origin, is_whole
+
+
+def _of_place(place: Place | None, tokens: Sequence[str]) -> ArgumentOrigin:
+    """Return the origin of a value that was found at a place; None if nothing that was read has it."""
+    if place is None:
+        return {"kind": "model"}
+    source = place.source
+    origin: ArgumentOrigin = {"kind": _KINDS.get(source.group) or cast("OriginKind", source.kind)}
+    if source.kind != "unknown":
+        origin["how"] = "field" if place.whole else "prose"
+    if source.call:
+        origin["call"], origin["name"] = source.call, source.name
+    if place.path:
+        origin["field"] = place.path[:_MOST_CHARS]
+    if place.part is not None:
+        origin["part"] = " ".join(tokens[slice(*place.part)])[:_MOST_CHARS]
+    theirs = source.group is Author.UNTRUSTED and (source.named or not place.whole)
+    if theirs or source.group is Author.HANDED:
+        origin["untrusted"] = True
+    return origin
+
+
+def untrusted_parts(sources: Sources, task: str) -> list[str]:
+    """Return the parts of a delegation's task that come from untrusted text, the longest first.
+
+    There are at most `MOST_UNTRUSTED_PARTS`.
+    """
+    tokens = match_tokens(task)[:MOST_VALUE_TOKENS]
+    parts = [" ".join(tokens[first:last]) for first, last in sources.index.parts(tokens)]
+    return sorted(dict.fromkeys(parts), key=len, reverse=True)[:MOST_UNTRUSTED_PARTS]
+
+
+def refused(call: Call) -> Call:
+    """Return a call, with a fault if it is tainted."""
+    if "tainted" not in call:
+        return call
+    return {**call, "fault": _DENIED.format("; ".join(origins_text(call, tainted=True))), "denied_by": "origins"}

@@ -1,0 +1,69 @@
+"""Traces the calls of a plan that are about to run, and refuses tainted ones that nobody can approve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from graph_agent.base._compat import checkpointer_of
+from graph_agent.base._internal.text import text_of
+from graph_agent.base.types import Call
+from graph_agent.core.origins.sources import Sources
+from graph_agent.core.origins.trace import refused, traced
+from graph_agent.core.tools.delegation import HANDED_PARTS
+from graph_agent.core.tools.source_marks import sinks_of
+
+if TYPE_CHECKING:
+    from graph_agent.core.planning.update import PlanUpdate
+
+_sources: WeakKeyDictionary[object, tuple[Sources, list[str]]] = WeakKeyDictionary()
+"""Run → what it has read, and the ids of the facts that were added. So each event is read once in a run."""
+
+
+async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequence[Call]) -> list[Call]:
+    """Return the calls with their `origins`; a tainted call that nobody can approve has a `fault`.
+
+    Args:
+        update: The pass through `plan`.
+        planned: The calls that `ready` was selected from, references not resolved.
+        ready: The calls that can run.
+    """
+    task, settings = update.task, update.settings
+    sources = await _sources_of(update)
+    # Elsewhere "${" is plain text.
+    has_references = task.deps.mode(settings) == "wave"
+    templates = {call["id"]: call.get("template", call["arguments"]) for call in planned if has_references}
+
+    def work() -> list[Call]:
+        sources.follow(update.state.get("events", ()), update.events)
+        return [
+            traced(sources, call, templates.get(call["id"], {}), sinks_of(task.deps.toolbox, call["name"]))
+            for call in ready
+        ]
+
+    # In a thread: a long history takes a second to read.
+    made = await asyncio.to_thread(work)
+    has_no_reviewer = settings.on_tainted == "ask" and checkpointer_of(task.config) is None
+    return [refused(call) for call in made] if has_no_reviewer or settings.on_tainted == "deny" else made
+
+
+async def _sources_of(update: PlanUpdate) -> Sources:
+    """Return what the run has read, as far as it is not in events."""
+    task, deps = update.task, update.deps
+    if update.run not in _sources:
+        made = Sources(deps.toolbox, [tool.name for tool in deps.memory.tools] if deps.memory else [])
+        handed = task.config["configurable"].get(HANDED_PARTS, ())
+        made.add_conversation(update.history, text_of(deps.prompt("")), handed)
+        _sources[update.run] = made, []
+    sources, known = _sources[update.run]
+    recalled = update.loop.get("recalled")
+    if deps.memory is not None and recalled is not None and (ids := [*recalled["facts"]]) != known:
+        known[:] = ids
+        # A memory that is down has failed for the request, too, so that the model has none of its facts.
+        with suppress(Exception):
+            for fact in (await deps.memory.get(deps.memory.caller_of(task.runtime), ids)).values():
+                sources.add_facts(fact.content)
+    return sources
