@@ -64,7 +64,7 @@ async def start_calls(
             # Imported here: most agents trace no origins.
             from graph_agent.core.planning.traced_calls import trace_calls
 
-            chosen = replace(chosen, ready=await trace_calls(update, calls, chosen.ready))
+            chosen = Selection(await trace_calls(update, calls, chosen.ready), chosen.skipped, chosen.waiting)
         policy = held_calls(chosen.ready, wave or (), update.deps, update.settings)
         try:
             held = await update.run.stop.stoppable(policy, "An approval policy")

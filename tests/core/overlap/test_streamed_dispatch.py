@@ -146,6 +146,17 @@ async def test_no_call_begins_early_that_a_rule_for_approvals_may_select(approve
     assert not any("early" in event for event in await session.events())
 
 
+@pytest.mark.parametrize(("origins", "is_early"), [(False, True), (True, False)])
+async def test_no_call_with_a_sink_begins_early_if_origins_are_traced(*, origins: bool, is_early: bool) -> None:
+    model = ScriptedChatModel([calls("look"), "Done."], streaming=True)
+    look = read("look", found)
+    look.metadata = {"effect": "read", "sinks": ["text"]}
+    session = agent_of(model, [look], origins=origins).session("s1")
+    await session.run("Look a up.")
+
+    assert any("early" in event for event in await session.events()) == is_early
+
+
 async def test_no_call_begins_early_if_a_hook_sees_the_plan() -> None:
     class Sees(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
