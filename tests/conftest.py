@@ -35,7 +35,7 @@ settings.load_profile("fixed")
 
 
 _MOST_CASES = 2
-_OTHER_TARGETS = {"attack", "cluster", "phoenix", "providers", "real", "restate", "thorough"}
+_OTHER_TARGETS = {"attack", "cluster", "phoenix", "providers", "real", "recipes", "restate", "thorough"}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -201,6 +201,7 @@ def test_possessive_quantifiers_repeat_one_character(file: str) -> None:
     assert {place: found for place, found in groups.items() if found} == {}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("pattern", "use"),
     [

@@ -114,6 +114,7 @@ def test_a_private_key_is_masked() -> None:
     assert masked == "read -----BEGIN RSA PRIVATE KEY-----***, then - it failed"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["", *NAMES, 'token": "api_key='])
 def test_a_masked_text_is_not_changed_again(name: str) -> None:
     masked = [

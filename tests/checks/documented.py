@@ -109,8 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     verbose = "-v" in arguments
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # processes may still write their data
         folder = Path(name)
-        if status := run_tests(folder, [each for each in arguments if each != "-v"]):
-            return status
+        status = run_tests(folder, [each for each in arguments if each != "-v"])
         data = lines_run(folder)
     folders, functions = defaultdict[str, list[bool]](list), []
     for path in sorted([*ROOT.glob("graph_agent/**/*.py"), *ROOT.glob("nodes/**/*.py")]):
@@ -129,7 +128,8 @@ def main(arguments: Sequence[str]) -> int:
     every = [each for ran in folders.values() for each in ran]
     share = 100 * every.count(False) / len(every)
     print(f"{share:.1f}% of {len(every)} statements are run by no documentation test; at most {CEILING}% are accepted.")
-    return int(share > CEILING)
+    # Failed tests ran less than they would, but the share is worth reading.
+    return status or int(share > CEILING)
 
 
 if __name__ == "__main__":

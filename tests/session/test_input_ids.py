@@ -316,6 +316,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("variant", "odd"),
     [

@@ -101,6 +101,7 @@ def gaps(file: Path) -> list[str]:
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step", COMMIT_STEPS)
 @pytest.mark.parametrize("variant", COMMITS)
 def test_a_session_killed_at_any_commit_holds_the_first_steps_of_its_run(

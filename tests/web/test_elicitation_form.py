@@ -47,6 +47,7 @@ def test_the_fields_of_a_schema_are_filled_in_and_accepted(page: Page, asks: Ser
     assert width == 390
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("action", ["Decline", "Cancel"])
 def test_a_question_with_an_address_is_not_accepted(page: Page, asks: Served, action: str) -> None:
     form = asked(page, asks, "!call pay {}")

@@ -140,6 +140,7 @@ def test_an_answer_is_drawn_as_elements_while_it_streams(page: Page, travel: Ser
     assert stored.evaluate("node => node.querySelector('strong').kept")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("block", "ends"),
     [("Some *words* of a paragraph.\n\n", True), ("- an `item` of a list\n", False), ("a line of code\n", False)],

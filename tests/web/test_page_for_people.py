@@ -60,6 +60,7 @@ def call(*calls: tuple[str, dict[str, Any]]) -> str:
     return f"!call {json.dumps(calls)}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("width", "theme"),
     [
@@ -131,6 +132,7 @@ def test_the_keyboard_reaches_everything(page: Page, travel: Served) -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("key", ["Enter", ""], ids=["chosen", "focused"])
 def test_the_bar_of_a_working_model_keeps_the_focus_when_it_is_recorded(
     page: Page, travel: Served, tmp_path: Path, key: str
@@ -217,6 +219,7 @@ def working(page: Page, asked: list[str], answers: list[str]) -> None:
     expect(page.get_by_role("button", name="working")).to_be_visible()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("repeats", [False, True], ids=["new text", "same text"])
 def test_a_message_in_a_session_is_shown_while_its_first_model_call_runs(
     page: Page, travel: Served, tmp_path: Path, repeats: bool

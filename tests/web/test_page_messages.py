@@ -146,6 +146,7 @@ def test_files_are_attached_by_choice_paste_and_drop(page: Page, travel: Served)
         page.reload()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("file", "problem"),
     [

@@ -97,6 +97,7 @@ def test_a_program_ends_though_blocking_code_hangs_beyond_its_time_limits(start:
     assert (status, [line for line in rest.splitlines() if line != "hanging"]) == (0, [*AGENTS])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["function", "delegate", "model"])
 def test_one_ctrl_c_ends_a_program_whose_blocking_code_hangs(kind: str, start: Callable[..., Hung]) -> None:
     program = start("600", kind)
@@ -106,6 +107,7 @@ def test_one_ctrl_c_ends_a_program_whose_blocking_code_hangs(kind: str, start: C
     assert (status, rest, stderr.splitlines()[-1]) == (-signal.SIGINT, "", "KeyboardInterrupt")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kind", "concurrency"), [("invoke", 1), ("invoke", 3), ("invoke-delegate", 3)])
 def test_one_ctrl_c_ends_a_blocking_run_with_several_calls_that_hang(
     kind: str, concurrency: int, start: Callable[..., Hung]

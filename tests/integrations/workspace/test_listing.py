@@ -115,6 +115,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pattern", HOSTILE)
 def test_a_pattern_takes_linear_steps_on_every_path(pattern: str) -> None:
     rules = [parse_rule(pattern), parse_rule(pattern, below=True)]

@@ -70,6 +70,7 @@ GIT_PATHS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", GIT_PATHS)
 def test_no_file_of_git_is_written_at_any_depth(repositories: Path, path: str) -> None:
     def content() -> dict[str, bytes]:

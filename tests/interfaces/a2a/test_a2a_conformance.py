@@ -232,6 +232,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", REFUSED)
 def test_unsupported_operations_return_their_a2a_error(case: str, binding: Binding) -> None:
     method, params, reason = REFUSED[case]

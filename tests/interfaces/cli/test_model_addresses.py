@@ -23,6 +23,7 @@ def named(stub: OpenAIStub) -> list[tuple[str, str]]:
     return [(each.body["model"], each.headers["authorization"]) for each in stub.requests]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["short", "mapping", "name"])
 def test_a_replay_asks_a_model_at_another_address(tmp_path: Path, openai_stub: StubFactory, form: str) -> None:
     stub, other = openai_stub("Hi."), openai_stub("Hello.")

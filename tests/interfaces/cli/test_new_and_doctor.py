@@ -42,6 +42,7 @@ def check_results(folder: Path, *options: str, **environment: str) -> tuple[int,
     return done.returncode, found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("template", [None, *Template])
 def test_the_tests_of_a_new_agent_pass(tmp_path: Path, template: Template | None) -> None:
     created = run_cli(tmp_path, "new", "my-agent", *(["--template", template] if template else []))
@@ -87,6 +88,7 @@ def test_a_new_agent_is_code_that_checkers_accept(tmp_path: Path, template: Temp
     assert left == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("template", [None, *Template])
 def test_a_server_of_a_new_agent_answers(tmp_path: Path, template: Template | None) -> None:
     folder = create("mine", tmp_path, template)

@@ -50,6 +50,7 @@ def test_approve_all_runs_without_a_question(folder: Path) -> None:
     assert (done.returncode, done.stderr, results(folder)) == (0, "", ["decided: {'type': 'approve'}"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "decided"),
     [

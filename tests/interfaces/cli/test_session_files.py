@@ -21,6 +21,8 @@ from tests.support.commits import commits, committed
 from tests.support.postgres_server import on_postgres
 from tests.support.pruning import agent, read_all, take_step
 
+pytestmark = pytest.mark.sampled(2)  # one kind of database for each test, in turn
+
 KINDS = ["sqlite", pytest.param("postgres", marks=on_postgres)]
 LINES = ["No more actions.", "The end."]
 

@@ -34,7 +34,7 @@ finally:
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "command",
     [
@@ -149,6 +149,7 @@ def test_keys_typed_during_the_imports_are_shown_by_the_input_line_only(tmp_path
     assert "early" not in before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "at_input_line"),
     [
@@ -178,6 +179,7 @@ def test_a_signal_that_ends_a_conversation_restores_the_terminal(
         assert is_restored(shell)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("at_input_line", [False, True], ids=["importing", "at the input line"])
 def test_a_suspended_conversation_returns_the_terminal_and_takes_it_again(tmp_path: Path, at_input_line: bool) -> None:
     with slow_start(tmp_path, "chat") as shell:

@@ -44,6 +44,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[bool]:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

@@ -71,6 +71,7 @@ def _task(url: str, **headers: str) -> str:
         return http.post(f"{url}/a2a/rest/message:send", json={"message": sent}).text
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("send", [completed, streamed, message, task], ids=lambda send: send.__name__)
 def test_a_header_brings_a_credential_for_its_own_request(vault: Served, send: Callable[..., str]) -> None:
     found = [send(vault, **MINE), send(vault), send(vault, **{"X-User-Token": ""})]

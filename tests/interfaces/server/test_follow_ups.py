@@ -66,6 +66,7 @@ def dialogue(http: httpx.Client, session: str) -> list[tuple[str, str]]:
     return [(event["type"], event["content"]) for event in found]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("send", WAYS, ids=lambda send: send.__name__)
 def test_the_first_request_receives_its_own_answer(
     workers: Served, tmp_path: Path, send: Callable[[Served, str, str], str]

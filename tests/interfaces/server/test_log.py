@@ -11,6 +11,7 @@ from tests.interfaces.server.process import PARROT, eventually, serving
 from tests.support.chat_client import chat
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [["-v"], ["--log-level", "INFO"], ["-v", "--workers", "2"]], ids=" ".join)
 def test_run_steps_are_logged_if_configured(tmp_path: Path, options: list[str]) -> None:
     with serving(tmp_path, *options) as server, server.http() as http:

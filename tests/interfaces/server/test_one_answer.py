@@ -118,6 +118,7 @@ WAITING: dict[str, tuple[str, str, list[str]]] = {
 """What a run waits for → the called tool, the question to the person, and the items of the calls that wait."""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("structured", [False, True], ids=["text", "structured"])
 @pytest.mark.parametrize("waits_for", WAITING)
 def test_text_of_a_plan_whose_call_waits_is_commentary(waits_for: str, structured: bool) -> None:

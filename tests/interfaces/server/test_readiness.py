@@ -97,6 +97,7 @@ def test_a_web_page_is_no_list_of_models(
     assert (answers, asked) == ([expected] * 3, ["GET /v1/models", "POST /v1/chat/completions"])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("status", "completions", "expected"),
     [

@@ -44,6 +44,7 @@ def ask(server: Served, folder: Path, **fields: Any) -> tuple[str, str | None]:
     return "".join(answered["choices"][0]["message"]["content"].split()), answered.get("run_status")
 
 
+@pytest.mark.sampled(2)
 def test_another_worker_continues_a_failed_run(servers: tuple[Served, Served], tmp_path: Path) -> None:
     (tmp_path / "fail").touch()
     failed = ask(servers[0], tmp_path)
@@ -54,6 +55,7 @@ def test_another_worker_continues_a_failed_run(servers: tuple[Served, Served], t
     assert bookings(tmp_path) == 2
 
 
+@pytest.mark.sampled(2)
 def test_equal_requests_to_two_workers_run_one_at_a_time(servers: tuple[Served, Served], tmp_path: Path) -> None:
     (tmp_path / "fail-once").touch()
     with ThreadPoolExecutor(6) as pool:
@@ -63,6 +65,7 @@ def test_equal_requests_to_two_workers_run_one_at_a_time(servers: tuple[Served, 
     assert bookings(tmp_path) == 5
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("place", "known"), [("wait", "Ibookit.booked"), ("hold", "repeatingit.")])
 def test_a_request_whose_server_is_killed_after_a_write_is_continued(
     servers: tuple[Served, Served], tmp_path: Path, place: str, known: str
@@ -81,6 +84,7 @@ def test_a_request_whose_server_is_killed_after_a_write_is_continued(
     assert (status, bookings(tmp_path)) == (None, 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_request_whose_client_leaves_after_a_write_is_continued(
     servers: tuple[Served, Served], tmp_path: Path, stream: bool
@@ -99,6 +103,7 @@ def test_a_request_whose_client_leaves_after_a_write_is_continued(
     assert (waiting.result(), bookings(tmp_path)) == (("Ibookit.booked", None), 1)
 
 
+@pytest.mark.sampled(2)
 def test_a_request_over_a_web_socket_is_continued_over_another_and_over_http(
     servers: tuple[Served, Served], tmp_path: Path
 ) -> None:

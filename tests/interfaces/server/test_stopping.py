@@ -52,6 +52,7 @@ def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
     assert answer(went_on).startswith("You said: ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
     with (

@@ -204,6 +204,7 @@ def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path: Pat
         assert http.get("/ready").status_code == 200
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_serve_records_requests_in_each_process(tmp_path: Path, workers: str) -> None:
     with serving(tmp_path, "--record", "--workers", workers) as server, server.http() as http:

@@ -63,6 +63,7 @@ DEEP = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", list(DEEP.values()), ids=list(DEEP))
 def test_interpreter_limits_do_not_raise(text: str) -> None:
     names = {call["name"] for call in parse_tool_calls(text, ["a"])}

@@ -171,6 +171,7 @@ def test_a_growing_reply_shows_no_character_that_is_dropped_later(text: str) -> 
     assert all(not text[whole:at].strip() for at in shown)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.timeout(60)  # a quadratic search takes many minutes
 @pytest.mark.parametrize(
     "unit",
