@@ -198,6 +198,8 @@ class RequestChanges(TypedDict):
     truncations: NotRequired[dict[str, int]]
     """Id of a tool result's message → number of its characters in requests; absent if no result is truncated
     further."""
+    caller: NotRequired[str]
+    """The authenticated caller who began the newest input; only for an agent with a memory."""
     recalled: NotRequired[RecalledFacts]
     """Facts that the memory holds for this input; absent if there are none."""
 

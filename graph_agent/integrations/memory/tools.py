@@ -7,11 +7,13 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore, Item, SearchItem
 
 from graph_agent.base._internal.extras import needs_extra
+from graph_agent.core.tools.memory import caller_of_input
 
 if TYPE_CHECKING:
     from graph_agent.integrations.memory.facts import Memory
@@ -31,7 +33,7 @@ class CallerFacts:
 
     @property
     def _caller(self) -> str:
-        return self._memory.caller_of(get_runtime())
+        return caller_of_input(self._memory, get_config(), get_runtime())
 
     async def aput(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
         """Store `value["content"]` as the fact `key`; raise `InputError` if it is empty or too long."""

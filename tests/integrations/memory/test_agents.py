@@ -11,7 +11,16 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import AgentContext, GraphDelegate, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import (
+    AgentContext,
+    GraphDelegate,
+    LoopConfig,
+    LoopHook,
+    LoopPlan,
+    ScriptedChatModel,
+    Session,
+    create_graph_agent,
+)
 from graph_agent.errors import ConfigError
 from graph_agent.memory import Memory, open_memory
 from tests.support.cli import run_cli
@@ -244,3 +253,15 @@ def test_a_session_with_a_memory_is_replayed(tmp_path: Path) -> None:
     replayed = run_cli(tmp_path, "replay", "s1", OPENAI_API_KEY="sk-none")
 
     assert (replayed.returncode, "Equal" in replayed.stdout) == (0, True), replayed.stdout + replayed.stderr
+
+
+@pytest.mark.parametrize("context", [None, BOB], ids=["without a caller", "by a colleague"])
+async def test_a_resumed_input_keeps_the_facts_of_the_user_who_began_it(context: Any) -> None:
+    async with open_memory("memory:") as memory:
+        agent = agent_of(memory, keeps("Eats no meat."), "Kept.", config=LoopConfig(approve="manage_memory"))
+        session = agent.session("s1")
+        await session.run("I eat no meat.", context=ALICE)
+        result = await session.resume("approve", context=context)
+        kept = {user: [fact.content for fact in await memory.facts(user)] for user in ("alice", "bob")}
+
+    assert (result.answer, kept) == ("Kept.", {"alice": ["Eats no meat."], "bob": []})
