@@ -34,6 +34,14 @@ MARKS: dict[str, str] = {
 """Key of tool metadata → its meaning."""
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "effect": ("read", "write"),
+    "truncate": ("head_tail", "tail"),
+    "kind": ("file_read", "shell", "search", "listing"),
+}
+"""Mark → the values that it may have."""
+
+
 class Marks(TypedDict, total=False):
     """Keys of tool metadata with their types; `MARKS` explains them."""
 
@@ -59,10 +67,14 @@ def marked(given: BaseTool | Callable[..., Any], **marks: Unpack[Marks]) -> Base
         **marks: Keys of `MARKS` with their values; they override those of the tool.
 
     Raises:
-        ConfigError: A key is not in `MARKS`.
+        ConfigError: A key is not in `MARKS`, or a value is none that the mark may have.
     """
-    for name in marks:
+    for name, value in marks.items():
         if name not in MARKS:
             raise ConfigError(f"Unknown mark {name!r} on a tool; {did_you_mean(name, MARKS)}")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ConfigError(f"The mark {name}={value!r} on a tool: use {' or '.join(map(repr, _CHOICES[name]))}.")
+        if name == "timeout_s" and not (value is None or (isinstance(value, int | float) and value > 0)):
+            raise ConfigError(f"The mark timeout_s={value!r} on a tool: use a positive number of seconds, or None.")
     tool = given if isinstance(given, BaseTool) else as_tool(given)
     return tool.model_copy(update={"metadata": {**(tool.metadata or {}), **marks}})

@@ -101,7 +101,8 @@ def _openai(endpoint: ModelEndpoint, provider: str, name: str) -> BaseChatModel:
     if key is None and not os.environ.get("OPENAI_API_KEY", "").strip():
         raise ConfigError(
             f"The model {endpoint.model!r} needs a key: set the environment variable OPENAI_API_KEY "
-            "(to any text for a local server that is named by OPENAI_BASE_URL and asks for none)."
+            "(to any text for a local server that is named by OPENAI_BASE_URL and asks for none). To try the agent "
+            """without a model, set DEBUG_MOCK_RESPONSES='["Hello."]'."""
         )
     if base_url is None and (base_url := os.environ.get("OPENAI_BASE_URL")) is not None:
         # Passed explicitly, because the client uses a blank variable as an address.

@@ -32,7 +32,7 @@ NOT_RUN = {
     "a configuration of Neovim": 1,
     "a patch of LangGraph": 1,
     "a picture": 2,
-    "has the form of a shell's variables": 1,
+    "has the form of a shell's variables": 2,
     "it ends when the page is no longer needed": 1,
     "it is the configuration of another program": 2,
     "it serves the page of another program": 1,

@@ -262,6 +262,8 @@ class LoopConfig(CheckedModel):
     @field_validator("approve", mode="before")
     @classmethod
     def _approval_rules(cls, given: Any) -> Any:
+        if isinstance(given, bool):
+            raise ValueError("it takes names or patterns of tools; '*' selects all of them")
         rules = [given] if isinstance(given, str) or callable(given) else given
         for rule in rules if isinstance(rules, list | tuple) else ():
             if not (callable(rule) or (isinstance(rule, str) and rule)):

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from graph_agent.base._internal.text import excerpt, to_json_safe, visible_json
 from graph_agent.base.errors import ConfigError
-from graph_agent.core.state.events import Event
+from graph_agent.core.state.events import NOT_RUN, Event
 from graph_agent.devtools.testing.input_differences import pair_calls
 from graph_agent.devtools.testing.json_values import ABSENT, ValueDifference, value_differences
 from graph_agent.devtools.testing.recording import recording_of
@@ -22,6 +22,8 @@ from graph_agent.session.results import RunResult, planned_calls, since_last_inp
 CallOrder = Literal["exact", "waves", "any", "subset"]
 """`waves`: in this order, but free within a wave of the run; `exact`: in the order planned; `any`: all of them, in any
 order; `subset`: at least these, in any order."""
+RAN = "ran"
+"""Stands in an expected call for the status of any call that ran, successfully or not."""
 NO_CALL = "no call"
 """Stands for a call in a difference where one side has none."""
 _SHOWN_CHARS = 160
@@ -245,13 +247,16 @@ def _compare_call(expected: CallExpectation, actual: CallInWave) -> ValueDiffere
         partial = expected.match == "partial"
         given = expected.arguments, actual.arguments, "$.arguments"
         found = next(value_differences(*given, matches=True, partial=partial), None)
-    if found is None and expected.status not in (None, actual.status):
+    if found is None and expected.status == RAN and (actual.status is None or actual.status in NOT_RUN):
+        return ValueDifference("$.status", "a call that ran", actual.status or "unfinished")
+    if found is None and expected.status not in (None, RAN, actual.status):
         return ValueDifference("$.status", expected.status, actual.status)
     return found
 
 
 Expected: TypeAlias = str | tuple[str, Mapping[str, Any]] | Mapping[str, Any]
-"""A call: its name, its name and arguments, or `{"name", "arguments", "status"}` with the name at least."""
+"""A call: its name, its name and arguments, or `{"name", "arguments", "status"}` with the name at least. Without a
+status, the call must have run; the status None fits every call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +266,7 @@ class _Call:
     name: str
     arguments: Mapping[str, Any] | None
     match: Literal["exact", "partial"]
-    status: str | None = None
+    status: str | None = RAN
 
 
 def assert_calls(
@@ -275,8 +280,9 @@ def assert_calls(
 
     Args:
         run: A result, or several in their order; or events, such as `await session.events()`, for all inputs.
-        expected: The calls. An argument may be `ANY`, or what `contains` returns. A list within the list is one whole
-            wave (the calls of one plan); then each call outside of one is a wave, too.
+        expected: The calls, which must have run if they name no status. An argument may be `ANY`, or what `contains`
+            returns. A list within the list is one whole wave (the calls of one plan); then each call outside of one is
+            a wave, too.
         order: `waves`: the calls in this order, but free within a wave of the run; `exact`: in the order planned;
             `any`: all of them, in any order; `subset`: at least these, in any order.
         partial: Whether calls may have further arguments. Default: False.
@@ -315,7 +321,7 @@ def _call(given: Any, match: Literal["exact", "partial"]) -> _Call:
         case (str() as name, Mapping() as arguments):
             return _Call(name, arguments, match)
         case {"name": str() as name} if given.keys() <= {"name", "arguments", "status"}:
-            return _Call(name, given.get("arguments"), match, given.get("status"))
+            return _Call(name, given.get("arguments"), match, given.get("status", RAN))
     raise ConfigError(
         f'{given!r} is no expected call; write "weather", ("weather", {{"city": "Bergen"}}), or a dict with the keys '
         "name, arguments and status."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from graph_agent.errors import ConfigError
@@ -30,3 +33,16 @@ def test_a_misspelt_mark_is_refused_and_the_tool_is_as_it_was() -> None:
         marked(echo, efect="read")  # type: ignore[call-arg]  # the error is under test
 
     assert echo.metadata is None
+
+
+@pytest.mark.parametrize(
+    ("marks", "message"),
+    [
+        ({"effect": "writes"}, "The mark effect='writes' on a tool: use 'read' or 'write'."),
+        ({"truncate": "head"}, "The mark truncate='head' on a tool: use 'head_tail' or 'tail'."),
+        ({"timeout_s": "soon"}, "The mark timeout_s='soon' on a tool: use a positive number of seconds, or None."),
+    ],
+)
+def test_a_value_that_a_mark_cannot_have_is_refused(marks: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        marked(echo, **marks)

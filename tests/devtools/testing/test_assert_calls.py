@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import Session, create_graph_agent
+from graph_agent import LoopConfig, Session, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.testing import ANY, ScriptedChatModel, assert_calls, contains
 from tests.support.agents import add, asks, echo
@@ -86,3 +86,20 @@ async def test_results_are_compared_one_or_several() -> None:
 def test_other_forms_are_refused(run: Any, expected: list[Any]) -> None:
     with pytest.raises(ConfigError, match=r"assert_calls\(\) takes a RunResult|is no expected call; write"):
         assert_calls(run, expected)
+
+
+@pytest.mark.parametrize("decision", ["reject", None], ids=["denied", "waiting"])
+async def test_a_call_that_did_not_run_fits_only_an_expectation_with_its_status(decision: str | None) -> None:
+    async def refund(order: str) -> str:
+        """Refund an order."""
+        return "refunded"
+
+    model = ScriptedChatModel([{"name": "refund", "arguments": {"order": "17"}}, "Done."])
+    agent = create_graph_agent(model, [refund], config=LoopConfig(approve="refund"), checkpointer=InMemorySaver())
+    result = await agent.session("s1").run("Refund 17.")
+    if decision is not None:
+        result = await agent.session("s1").resume(decision)
+
+    with pytest.raises(AssertionError, match=r"refund \$\.status: expected \"a call that ran\", got"):
+        assert_calls(result, ["refund"])
+    assert_calls(result, [{"name": "refund", "status": "denied" if decision else None}])
