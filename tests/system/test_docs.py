@@ -202,14 +202,12 @@ def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> Non
 
 
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
-LONGER_GUIDES = {"page"}
-"""Guides that are still longer than 1,200 words; each is to be shortened or split."""
 
 
 def test_a_guide_has_at_most_1200_words() -> None:
     words = {page.stem: len(page.read_text(encoding="utf-8").split()) for page in GUIDES}
 
-    assert {name: count for name, count in words.items() if count > 1_200 and name not in LONGER_GUIDES} == {}
+    assert {name: count for name, count in words.items() if count > 1_200} == {}
 
 
 def test_the_readme_is_at_most_120_lines_long() -> None:
