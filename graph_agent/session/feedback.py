@@ -63,11 +63,11 @@ async def give_feedback(
         raise InputError(f"rating={rating!r}: a rating is 'up' or 'down'.")
     if not isinstance(note, str) or len(note) > NOTE_CHARS:
         raise InputError(f"note: the note of a rating is a text of at most {NOTE_CHARS:,} characters.")
+    person = person_of(by)
     newest = await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}})
     history = await read_history(saver, session_id, newest) if newest is not None else {}
     rated = await _find(saver, session_id, newest, history, answer)
-    person = by or DEFAULT_DECIDER
-    fields: dict[str, Any] = {**rated, "rating": rating, "by": clean(person)}
+    fields: dict[str, Any] = {**rated, "rating": rating, "by": person}
     if note.strip():
         fields["note"] = clean(note.strip())
     if evaluate:
@@ -82,6 +82,13 @@ async def give_feedback(
     return entry
 
 
+def person_of(by: str | None) -> str:
+    """Return the name of a person for an event; `user` for None. Raises `InputError` if it is no text."""
+    if not isinstance(by, str | None):
+        raise InputError(f"by={by!r}: the name of a person is a text.")
+    return clean(by or DEFAULT_DECIDER)
+
+
 async def give_title(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, title: str, by: str | None
 ) -> StoredEvent:
@@ -92,7 +99,7 @@ async def give_title(
         raise InputError(f"title={title!r}: a title is a text of 1 to {TITLE_CHARS} characters.")
     if await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}) is None:
         raise InputError(f"There is no session {session_id!r} to rename; its first input begins it.")
-    made = new_note("rename", {"title": clean(" ".join(title.split())), "by": clean(by or DEFAULT_DECIDER)})
+    made = new_note("rename", {"title": clean(" ".join(title.split())), "by": person_of(by)})
     await store_note(saver, store, session_id, made)
     entry = noted_event(made)
     assert entry is not None, "the note was made here, in the form of an event"
@@ -140,7 +147,8 @@ async def _find(
         return {"answer": answers[-1]}
     if isinstance(answer, int) and not isinstance(answer, bool) and answer in answers:
         return {"answer": answer}
-    if isinstance(answer, str) and newest is not None:
+    # No id has a character that no database can store.
+    if isinstance(answer, str) and clean(answer) == answer and newest is not None:
         if (at := _by_message(events, answers, history["messages"], answer)) is not None:
             return {"answer": at, "message_id": answer}
         if (at := await _by_input(saver, session_id, newest, events, answer)) is not None:
@@ -159,17 +167,14 @@ def _by_message(
     """Return the index of the answer whose message has an id; None if there is none.
 
     Messages have no link to events: of several answers with the same content, the events are in the messages' order.
+    None also if the history has lost some of them, so that their order is unknown.
     """
-    at = next((n for n, each in enumerate(messages) if isinstance(each, AIMessage) and each.id == message_id), None)
-    if at is None:
-        return None
-    content = to_json_safe(messages[at].content)
+    named = [each for each in messages if isinstance(each, AIMessage) and not each.tool_calls]
+    contents = {each.id: to_json_safe(each.content) for each in named}
+    content = contents.get(message_id)
     equal = [index for index in answers if events[index]["content"] == content]
-    before = sum(
-        isinstance(each, AIMessage) and not each.tool_calls and to_json_safe(each.content) == content
-        for each in messages[:at]
-    )
-    return equal[before] if before < len(equal) else None
+    same = [id_ for id_, each in contents.items() if each == content]
+    return equal[same.index(message_id)] if message_id in contents and len(same) == len(equal) else None
 
 
 async def _by_input(

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from graph_agent.base._internal.text import clean, visible
+from graph_agent.base._internal.text import visible
 from graph_agent.base.errors import InputError
 from graph_agent.base.inbox import new_note
-from graph_agent.core.approvals.decisions import DEFAULT_DECIDER
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -38,7 +37,7 @@ async def revoke_standing_approval(
     saver: BaseCheckpointSaver[Any], store: BaseStore | None, session_id: str, kind: ApprovalKey, by: str | None
 ) -> None:
     """Store the revocation of an approval. `Session.revoke_approval` has the arguments and errors."""
-    from graph_agent.session.feedback import store_note
+    from graph_agent.session.feedback import person_of, store_note
     from graph_agent.session.importing import read_history
     from graph_agent.session.pending_feedback import feedback_after
 
@@ -55,5 +54,5 @@ async def revoke_standing_approval(
             f"Session {session_id!r} has no standing approval of {'/'.join(filter(None, kind))!r}; it has: "
             f"{known or 'none'}."
         )
-    fields = {"name": name, "by": clean(by or DEFAULT_DECIDER), **({"delegate": delegate} if delegate else {})}
+    fields = {"name": name, "by": person_of(by), **({"delegate": delegate} if delegate else {})}
     await store_note(saver, store, session_id, new_note("revocation", fields))

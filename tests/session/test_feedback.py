@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
@@ -278,3 +279,41 @@ async def test_a_note_of_another_form_is_no_feedback() -> None:
     await session.run("first")
 
     assert shown(await session.events()) == ONE_INPUT
+
+
+async def test_an_answer_is_named_by_its_message_after_other_messages_were_removed() -> None:
+    session = in_memory("Same.", "Other.", "Same.")
+    config: Any = {"configurable": {"thread_id": "s1"}}
+    for number in range(3):
+        await session.run(f"question {number}")
+    state = await session.graph.aget_state(config)
+    first, other, last = [message.id for message in state.values["messages"] if message.type == "ai"]
+    await session.graph.aupdate_state(config, {"messages": [RemoveMessage(id=first)]})
+
+    given = await session.feedback("up", answer=other)
+
+    # Which of two equal answers is left is not known.
+    assert (given.get("answer"), "has no answer" in await _refused(session, answer=last)) == (6, True)
+
+
+@pytest.mark.parametrize("way", ["feedback", "rename"])
+async def test_a_person_without_a_name_of_text_is_refused(way: str) -> None:
+    session = in_memory("One.")
+    await session.run("first")
+    by: Any = 5
+
+    with pytest.raises(InputError, match="by=5: the name of a person is a text"):
+        await (session.feedback("up", by=by) if way == "feedback" else session.rename("Trip", by=by))
+
+
+@pytest.mark.parametrize("answer", ["\ud800", "a\x00"])
+async def test_an_answer_with_a_character_that_no_database_stores_is_unknown(
+    opened: tuple[str, Opened], answer: str
+) -> None:
+    _, open_database = opened
+    async with open_database() as session:
+        await session("One.").run("first")
+
+        refused = await _refused(session(), answer=answer)
+
+    assert "has no answer" in refused

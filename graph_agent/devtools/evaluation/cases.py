@@ -450,7 +450,7 @@ async def check_run(
             try:
                 score = await ask(answer.judge, last)
             except Exception as error:  # noqa: BLE001 - a provider may raise anything; the other trials run on
-                found.append(FailedCheck("answer.judge", f"the judge gave no score: {failure_text(error)}"))
+                found.append(FailedCheck("answer.judge", f"the judge gave no score: {masked_error(error)}"))
             else:
                 if score.score < answer.judge.threshold:
                     message = f"score {score.score:g} is below {answer.judge.threshold:g}: {score.reason}"
@@ -458,7 +458,7 @@ async def check_run(
     return found
 
 
-def failure_text(error: Exception) -> str:
+def masked_error(error: Exception) -> str:
     """Return the text of an exception of a run for a report, without secrets."""
     return mask_named_secrets(str(error) if isinstance(error, GraphAgentError) else exception_text(error))
 

@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graph_agent.base.errors import ConfigError
 from graph_agent.base.model_error_text import public_value
 from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
 from graph_agent.devtools.testing.export import case_content
@@ -54,12 +55,24 @@ async def case_for_client(saver: BaseCheckpointSaver[Any], thread: str, answer: 
     return dump_cases(CaseFile(cases=[Case.model_validate({**fields, "name": name})]))
 
 
-def add_case(path: Path, case: Case) -> None:
-    """Add a case to a file of cases, or replace the one with its name; a missing file is created.
+def cases_in(path: Path) -> CaseFile | None:
+    """Return what a file of cases holds; None for a missing file, which `add_case` creates.
 
-    Comments in the file are lost. Raises `ConfigError` if the file is invalid, and `OSError` if it cannot be written.
+    Raises:
+        ConfigError: The file is invalid, or its folder does not exist.
+        OSError: The file cannot be read.
     """
-    file = load_cases(path) if path.exists() else None
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: the folder does not exist; create it first.")
+    return load_cases(path) if path.exists() else None
+
+
+def add_case(path: Path, file: CaseFile | None, case: Case) -> None:
+    """Add a case to a file of cases, or replace the one with its name.
+
+    Comments in the file are lost. `file` is what the file holds, from `cases_in`. Raises `OSError` if it cannot be
+    written.
+    """
     others = [each for each in file.cases if each.name != case.name] if file is not None else []
     made = CaseFile(agent=file.agent if file is not None else None, cases=[*others, case])
     path.write_text(dump_cases(made), encoding="utf-8")

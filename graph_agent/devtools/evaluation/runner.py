@@ -39,7 +39,7 @@ from graph_agent.devtools.evaluation.cases import (
     Measures,
     Score,
     check_run,
-    failure_text,
+    masked_error,
 )
 from graph_agent.devtools.testing.calls import CallInWave, wave_calls
 from graph_agent.devtools.testing.recording import reported_usage
@@ -278,7 +278,7 @@ class Runner:
                 if results[-1].interrupts:
                     break
         except Exception as error:  # noqa: BLE001 - whatever a trial raises is its outcome; the others run on
-            failures.append(FailedCheck("run", failure_text(error)))
+            failures.append(FailedCheck("run", masked_error(error)))
         calls, measures = wave_calls(results), _measures(results)
         if not failures:
             failures = await check_run(case, results, calls, measures, self._judge_of(trial), self.plan.folder)

@@ -21,7 +21,7 @@ from graph_agent.interfaces.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from graph_agent.core.state.events import Rating
-    from graph_agent.devtools.evaluation.cases import Case
+    from graph_agent.devtools.evaluation.cases import Case, CaseFile
 
 
 def _check_rating(value: str) -> str:
@@ -58,13 +58,19 @@ def feedback(
     address = shared_database(database_url_of(config, db))
     # A number is that of an event, as `graph-agent events` prints it.
     named: str | int | None = int(answer) if answer is not None and answer.isdecimal() else answer
+    file: CaseFile | None = None
+    if case is not None:
+        from graph_agent.devtools.evaluation.from_feedback import cases_in
+
+        # First: a file that cannot be read must leave no feedback behind.
+        file = cases_in(case)
     options = {"note": note, "answer": named, "by": by, "evaluate": case is not None}
     answer_seq, made = run_async(_give(address, session, cast("Rating", rating), options))
     Terminal().line(f"Rated answer {answer_seq} of session {session}: {rating}")
     if case is not None and made is not None:
         from graph_agent.devtools.evaluation.from_feedback import add_case
 
-        add_case(case, made)
+        add_case(case, file, made)
         Terminal(stderr=True).print(f"{case} has the case {made.name}.", style="dim")
 
 

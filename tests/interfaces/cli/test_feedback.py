@@ -66,6 +66,16 @@ def test_a_rated_answer_is_added_to_a_file_of_cases(tmp_path: Path) -> None:
     }
 
 
+def test_feedback_for_an_unusable_file_of_cases_is_not_stored(tmp_path: Path) -> None:
+    folder = rated_folder(tmp_path)
+    (folder / "bad.yaml").write_text("[")
+
+    refused = [run_cli(folder, "feedback", "s1", "up", "--case", name) for name in ("bad.yaml", "no/cases.yaml", ".")]
+
+    listed = run_cli(folder, "sessions")
+    assert ([each.returncode for each in refused], listed.stdout.rstrip("\n").split("\t")[-1]) == ([2] * 3, "")
+
+
 def test_an_evaluation_runs_the_rated_answers(tmp_path: Path) -> None:
     folder = rated_folder(tmp_path)
     none = run_cli(folder, "eval", "--from-feedback")
