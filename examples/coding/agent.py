@@ -6,10 +6,9 @@ from pathlib import Path
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, create_graph_agent
+from graph_agent import GraphAgent, LoopConfig, create_graph_agent
 from graph_agent.approvals import approve, reject
 from graph_agent.calls import Call
-from graph_agent.compiled import GraphAgent
 from graph_agent.workspace import Shell, workspace_tools
 
 PROMPT = """\

@@ -11,9 +11,8 @@ from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse
 
-from graph_agent import LoopConfig, Session, create_graph_agent
+from graph_agent import GraphAgent, LoopConfig, Session, create_graph_agent
 from graph_agent.approvals import approve, reject
-from graph_agent.compiled import GraphAgent
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.persistence import open_saver
 from graph_agent.session.results import CallState, Done, Part, Token

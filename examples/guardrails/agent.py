@@ -9,8 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.runtime import Runtime
 
-from graph_agent import LoopHook, LoopPlan, RequestPatch, create_graph_agent
-from graph_agent.compiled import GraphAgent
+from graph_agent import GraphAgent, LoopHook, LoopPlan, RequestPatch, create_graph_agent
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.marks import marked
 

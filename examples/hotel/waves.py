@@ -15,7 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from graph_agent.compiled import GraphAgent
+from graph_agent import GraphAgent
 from graph_agent.session.results import Done, EventAdded, Token
 from graph_agent.spec import load_spec, open_agent
 

@@ -6,8 +6,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, Field
 
-from graph_agent import GraphDelegate, LoopConfig, create_graph_agent
-from graph_agent.compiled import GraphAgent
+from graph_agent import GraphAgent, GraphDelegate, LoopConfig, create_graph_agent
 from graph_agent.marks import marked
 from graph_agent.persistence import open_saver
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import create_graph_agent
-from graph_agent.compiled import GraphAgent
+from graph_agent import GraphAgent, create_graph_agent
 from graph_agent.marks import marked
 
 PROMPT = """\

@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from graph_agent import create_graph_agent
-from graph_agent.compiled import GraphAgent
+from graph_agent import GraphAgent, create_graph_agent
 from graph_agent.errors import InputConflictError
 from graph_agent.persistence import open_saver
 

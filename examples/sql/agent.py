@@ -8,8 +8,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph_agent import LoopConfig, create_graph_agent
-from graph_agent.compiled import GraphAgent
+from graph_agent import GraphAgent, LoopConfig, create_graph_agent
 from graph_agent.marks import marked
 
 PROMPT = """\

