@@ -286,6 +286,7 @@ def test_an_approval_of_all_calls_of_a_kind_is_revoked(page: Page, travel: Serve
     notice = page.locator(".notice.revocation")
     expect(notice).to_have_text("revocation user revoked the approval of all calls of book", timeout=DONE_MS)
     expect(page.get_by_label("Approved in this session")).to_have_count(0)
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.reload()
     expect(notice).to_have_count(1, timeout=DONE_MS)
     expect(page.get_by_label("Approved in this session")).to_have_count(0)

@@ -77,6 +77,9 @@ def test_a_person_edits_and_forgets_what_the_agent_remembers(page: Page, served:
     expect(facts).to_have_count(1)
     page.get_by_role("button", name="Forget: Drinks <b>tea</b> only.").click()
     expect(facts).to_have_count(0)
+    expect(page.get_by_label("Search facts")).to_be_focused()
+    # In a search field, the first Escape would clear the text.
+    page.get_by_label("Search facts").fill("")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(opener).to_be_focused()

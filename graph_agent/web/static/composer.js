@@ -85,7 +85,7 @@ export class Composer extends Component {
   render({ running, exists, stopped, act, queue, standing, revoke }, { blocks, isOver }) {
     const drag = (event) => this.drag(event);
     return html`<form class=${`composer${isOver ? " over" : ""}`} onSubmit=${(event) => this.submit(event)} onDragOver=${drag} onDragLeave=${drag} onDrop=${drag}>
-      <${Standing} standing=${standing} revoke=${revoke} />
+      <${Standing} standing=${standing} revoke=${(one) => revoke(one).then(() => this.box.focus())} />
       <${Queue} queue=${queue} withdraw=${this.withdraw} />
       <${Attachments} blocks=${blocks} drop=${(n) => this.setState({ blocks: blocks.filter((one, at) => at !== n) })} />
       <textarea ref=${(box) => (this.box = box)} rows="2" aria-label="Message" onPaste=${(event) => this.paste(event)}

@@ -77,13 +77,15 @@ export class Facts extends Component {
     this.attempt(async () => {
       await remove(factPath(id));
       this.replace(id, []);
+      // The button that had the focus is gone.
+      this.field.focus();
     });
   }
 
   render({ close }, { facts, search, hasMore, error }) {
     return html`<${Dialog} title="What the agent remembers about you" close=${close}>
       <p class="hint">It may use these facts in every session of yours. What you wrote in a session stays in that session.</p>
-      <input type="search" placeholder="Search" aria-label="Search facts" value=${search} onInput=${({ target }) => this.search(target.value)} />
+      <input type="search" placeholder="Search" aria-label="Search facts" ref=${(field) => (this.field = field)} value=${search} onInput=${({ target }) => this.search(target.value)} />
       ${error && html`<p class="notice error" role="alert">${error}</p>`}
       <ul class="facts" aria-label="Facts">${(facts || []).map((fact) => html`<${Fact} key=${fact.id} fact=${fact}
         edit=${(content) => this.edit(fact.id, content)} forget=${() => this.forget(fact)} />`)}</ul>
