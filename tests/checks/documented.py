@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from coverage import Coverage, CoverageData
+from coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
 CEILING = 35.0
@@ -78,12 +78,14 @@ def run_tests(folder: Path, arguments: Sequence[str]) -> int:
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
-def lines_run(folder: Path) -> CoverageData:
-    """Return the lines that the processes ran."""
+def lines_run(folder: Path) -> dict[Path, set[int]]:
+    """Return the lines that the processes ran, by file."""
     # `combine` reads the files whose names begin with that of its own.
     found = Coverage(data_file=str(folder / "coverage"), config_file=str(folder / "settings"))
     found.combine([str(folder / "data")])
-    return found.get_data()
+    # The data are in a file of the folder, too.
+    data = found.get_data()
+    return {Path(file): set(data.lines(file) or ()) for file in data.measured_files()}
 
 
 def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[range]:
@@ -110,10 +112,10 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # processes may still write their data
         folder = Path(name)
         status = run_tests(folder, [each for each in arguments if each != "-v"])
-        data = lines_run(folder)
+        ran_in = lines_run(folder)
     folders, functions = defaultdict[str, list[bool]](list), []
     for path in sorted([*ROOT.glob("graph_agent/**/*.py"), *ROOT.glob("nodes/**/*.py")]):
-        lines = set(data.lines(str(path)) or ())
+        lines = ran_in.get(path, set())
         shown = path.relative_to(ROOT)
         for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
