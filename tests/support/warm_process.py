@@ -230,6 +230,8 @@ _COMMANDS = {"python": [], "graph-agent": ["-m", "graph_agent.cli"], "pytest": [
 def warm_commands() -> Path:
     """Make commands `python`, `graph-agent` and `pytest` that start warm processes; return their folder.
 
+    Returns when the first process has started, which waits for the imports.
+
     A command has the arguments, variables, streams and exit status of its process. It passes SIGINT and SIGTERM on, and
     the process is killed if the command is. An interpreter's options other than `-m` and `-c` start a new interpreter.
     """
@@ -238,6 +240,12 @@ def warm_commands() -> Path:
         file = address.with_name(name)
         file.write_text(_CLIENT.format(python=sys.executable, address=str(address), program=program))
         file.chmod(0o755)
+    # The imports take longer than a client waits for its server, on a busy machine.
+    first = _context.Process(target=os.getpid)
+    with _starting:
+        first.start()
+        _processes._children.discard(first)  # type: ignore[attr-defined]  # not in the stubs
+    first.join()
     return address.parent
 
 
