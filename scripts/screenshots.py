@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, FilePayload, Page, sync_playwright
 from tests.interfaces.server.process import serving
 from tests.support.chat_client import chat
 from tests.web.conftest import TRAVEL
+from tests.web.office_agent import OFFICE
 from tests.web.tea_agent import KEYS, TEA
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -24,7 +25,7 @@ SKY = "<body style='margin:0;height:220px;background:linear-gradient(#16305c,#e8
 
 
 def main() -> None:
-    """Open the pages of two agents without a provider, and photograph them."""
+    """Open the pages of three agents without a provider, and photograph them."""
     program = shutil.which("chromium")
     if program is None:
         sys.exit("There is no Chromium. Install it, e.g. with: apt-get install chromium")
@@ -32,6 +33,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         _travel(browser, Path(folder))
         _tea(browser, Path(folder))
+        _office(browser, Path(folder))
         browser.close()
 
 
@@ -112,6 +114,18 @@ def _tea(browser: Browser, folder: Path) -> None:
         page.get_by_role("button", name="Forget: Lives in Bergen.").wait_for(timeout=WITHIN_MS)
         page.mouse.move(0, 0)
         _write(page, "page-memory")
+
+
+def _office(browser: Browser, folder: Path) -> None:
+    """Write the picture of a question with the origins of arguments."""
+    (folder / "office").mkdir()
+    with serving(folder / "office", agent=OFFICE) as served:
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        page.goto(served.url)
+        page.get_by_label("Message", exact=True).fill("What does mail 7 want?")
+        page.keyboard.press("Enter")
+        page.locator(".origins").first.wait_for(timeout=WITHIN_MS)
+        _write(page, "page-origins")
 
 
 def _write(page: Page, name: str) -> None:
