@@ -341,3 +341,24 @@ def test_a_run_cannot_switch_the_guard_off() -> None:
         AgentContext(on_tainted="allow")  # type: ignore[call-arg]  # the error is under test
 
     assert str(caught.value).startswith("context (AgentContext): unknown field 'on_tainted'")
+
+
+async def test_a_value_of_a_result_that_was_summarized_stays_untrusted() -> None:
+    long_mail = {**MAIL, "footer": "Regards. " * 2_000}
+    office = Office(
+        READ,
+        "It asks for money.",
+        "Go on.",
+        "SUMMARY: eve.black@mail.example wants money.",
+        pays("eve.black@mail.example", 5),
+        "Done.",
+        mail=long_mail,
+        config={"context_window": 4_000, "summarize_at": 0.2},
+    )
+    await office.session.run("Read mail 7.")
+    await office.session.run("Thanks.")
+
+    result = await office.session.run("Pay them 5.")
+
+    types = [entry["type"] for entry in await office.session.events()]
+    assert ("summary" in types, [each.value["tainted"] for each in result.interrupts]) == (True, [[["to"]]])

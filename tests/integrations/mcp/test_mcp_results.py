@@ -305,3 +305,14 @@ async def test_a_call_sends_its_idempotency_key(tools: McpTools) -> None:
 
     key = text_of(result.results["c1"])
     assert (re.fullmatch("[0-9a-f]{64}", key) is not None, await text(tools, "key")) == (True, "None")
+
+
+async def test_a_connection_declares_whose_text_the_results_have(folder: Path) -> None:
+    connection = {**stdio(folder), "source": ["body"], "sinks": {"dotted.echo": ["text"]}}
+    async with open_mcp_tools({"demo": connection}) as tools:
+        metadata = {tool.name: tool.metadata or {} for tool in tools}
+
+    assert [(metadata[name]["source"], metadata[name].get("sinks")) for name in ("dotted.echo", "room")] == [
+        (("body",), ("text",)),
+        (("body",), None),
+    ]
