@@ -45,7 +45,7 @@ NOT_RUN = {
     "needs a cluster": 3,
     "needs a container engine": 4,
     "needs a model server": 5,
-    "needs a PostgreSQL server": 1,
+    "needs the servers": 1,
     "needs Python 3.12, PostgreSQL and Redis": 1,
     "needs a Restate server": 1,
     "needs LangGraph's server": 1,
