@@ -14,7 +14,7 @@ from tests.interfaces.server.process import PARROT, Served, serving
 from tests.support.cli import run_cli
 from tests.support.mcp_servers.running import asking
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = pytest.mark.xdist_group("page, second half")
 NUMBERS = (2**53 + 1, -(2**63), 2**64 - 1)
 """Integers that a database holds; it stores larger ones as texts. Each test has them in another order, and `make test`
 runs one number of each."""

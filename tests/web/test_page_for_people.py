@@ -18,7 +18,7 @@ from tests.support.ports import reserved_port
 from tests.web.conftest import TRAVEL
 from tests.web.travel_agent import HOSTILE
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = pytest.mark.xdist_group("page, second half")
 DONE_MS = 60_000
 KEY = "a-key-for-the-page-tests"
 HELD = """

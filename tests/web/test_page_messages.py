@@ -13,7 +13,7 @@ from playwright.sync_api import FilePayload, Page, Route, expect
 from tests.interfaces.server.process import Served, serving
 from tests.web.conftest import TRAVEL
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = pytest.mark.xdist_group("page, second half")
 DONE_MS = 60_000
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
