@@ -212,7 +212,7 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
     # In a thread: reading and importing the file's references must not block a server's event loop.
     memory = None
-    if spec.memory_settings is not None:
+    if spec.memory is not None:
         opening = open_memory_of(spec, shared.memory_db or spec.db, asks_embeddings=shared.asks_embeddings)
         memory = await stack.enter_async_context(opening)
     graph = await call_in_thread(_build, spec, shared.today, mocked, tools, agents, saver, store, cache, memory)

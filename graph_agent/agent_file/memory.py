@@ -29,7 +29,7 @@ async def open_memory_of(spec: AgentSpec, db: str, *, asks_embeddings: bool = Tr
     Raises:
         ConfigError: The file has no memory, or its memory cannot be opened.
     """
-    if (settings := spec.memory_settings) is None:
+    if (settings := spec.memory) is None:
         raise ConfigError(f"Agent file {spec.path}: this agent has no memory; write 'memory: true' in the file.")
     # In a thread: the import reads files, which must not block a server's event loop.
     await call_in_thread(import_module, "graph_agent.integrations.memory.open")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from graph_agent.agent_file.credentials import CredentialSource, check_sources, keys_from, loop_fields_from
@@ -76,6 +76,11 @@ class MemorySpec(BaseModel):
     """Whether the agent's model extracts facts from each message after its answer, by a further request."""
 
 
+def _memory_settings(given: Any) -> Any:
+    """Return the settings of a memory as a mapping: none for `true`, and no memory for `false`."""
+    return ({} if given else None) if isinstance(given, bool) else given
+
+
 class AgentSpec(BaseModel):
     """The validated content of an agent file. Unknown keys are errors."""
 
@@ -98,7 +103,9 @@ class AgentSpec(BaseModel):
     tool that the model's provider runs, in the form of its API, e.g. `{type: web_search}`."""
     workspace: WorkspaceSpec | None = None
     """Folder for the tools of `graph_agent.workspace`; none by default. Its commands need the extra `workspace`."""
-    memory: MemorySpec | bool | None = None
+    memory: Annotated[
+        MemorySpec | None, BeforeValidator(_memory_settings, json_schema_input_type=MemorySpec | bool | None)
+    ] = None
     """Facts of users across sessions, with the tools `manage_memory` and `search_memory`; `true` for the defaults, none
     by default. It needs the extra `memory`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
@@ -189,11 +196,6 @@ class AgentSpec(BaseModel):
                 except ValueError as error:
                     raise ValueError(f"fallback_models.{at}: {error}") from None
         return config
-
-    @property
-    def memory_settings(self) -> MemorySpec | None:
-        """The settings of the memory; None without one."""
-        return MemorySpec() if self.memory is True else self.memory or None
 
     @property
     def folder(self) -> Path:

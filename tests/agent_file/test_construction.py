@@ -623,3 +623,18 @@ def test_a_reducer_of_any_two_values_is_used() -> None:
     agent.invoke({**says("a"), "n": 2}, thread())
 
     assert agent.get_state(thread()).values["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [("{recall: -1}", "memory.recall=-1: "), ("{recal: 1}", "unknown field 'memory.recal'; known: ")],
+)
+def test_a_fault_in_the_memory_of_an_agent_file_is_one_line(tmp_path: Path, memory: str, message: str) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"name: a\nmodel: x:y\nmemory: {memory}\n", encoding="utf-8")
+
+    with pytest.raises(ConfigError) as caught:
+        load_spec(file)
+
+    [line] = str(caught.value).splitlines()
+    assert line.startswith(f"Agent file {file}: {message}")

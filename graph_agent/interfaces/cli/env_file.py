@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ def read_env_file(agent_file: Path) -> EnvFile | None:
         The file; None if there is none, or no agent file.
 
     Raises:
-        ConfigError: When the file cannot be read, or a value is none that an environment may have.
+        ConfigError: When the file cannot be read, a line is not NAME=VALUE, or a value is none that an environment may
+            have.
     """
     agent_file = agent_file.resolve()
     path = agent_file.with_name(".env")
@@ -49,15 +51,27 @@ def read_env_file(agent_file: Path) -> EnvFile | None:
         return None
     # Imported here: most folders have no such file.
     from dotenv import dotenv_values
+    from dotenv.parser import parse_stream
 
     used, overridden = list[str](), list[str]()
     try:
-        for name, value in dotenv_values(path, encoding="utf-8").items():
+        text = path.read_text(encoding="utf-8")
+        # `dotenv_values` leaves such lines out, and the command would run without their variables.
+        if wrong := [each.original for each in parse_stream(StringIO(text)) if each.error]:
+            # A statement begins with the blank lines before it.
+            blank = wrong[0].string.removesuffix(wrong[0].string.lstrip()).count("\n")
+            raise ConfigError(
+                f"Environment file {path}, line {wrong[0].line + blank}: it is not NAME=VALUE, or a quotation mark is "
+                f"missing. Correct it, or leave the file out with {NO_ENV}."
+            )
+        for name, value in dotenv_values(stream=StringIO(text)).items():
             if name in os.environ:
                 overridden.append(name)
             elif value is not None:
                 os.environ[name] = value
                 used.append(name)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         # The text of a decoding error has bytes of the file.
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text with lines NAME=VALUE"

@@ -68,7 +68,7 @@ def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None
     read_credentials(spec.credentials)
     spec = spec if db is None else spec.model_copy(update={"db": db})
     source = _source(spec, lambda: open_agent(spec, today=today_from_env(), db="", caller=caller))
-    return replace(source, needs_callers=spec.memory_settings is not None and caller is None)
+    return replace(source, needs_callers=spec.memory is not None and caller is None)
 
 
 def of_served(agent: ServedAgent) -> AgentSource:

@@ -96,3 +96,16 @@ def test_run_without_an_agent_file_names_new(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "run", "hi")
 
     assert (done.returncode, "or make an agent with `graph-agent new NAME`" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("line", ["MY_SECRET hunter2", 'MY_SECRET="hunter2', "=hunter2"])
+def test_a_line_that_cannot_be_read_is_named_without_its_text(folder: Path, line: str) -> None:
+    (folder / ".env").write_text(f'DEBUG_MOCK_RESPONSES=["Hello."]\n\n{line}\n')
+
+    done = run_cli(folder, "run", "hi")
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error: Environment file {(folder / '.env').resolve()}, line 3: it is not NAME=VALUE, or a quotation mark is "
+        "missing. Correct it, or leave the file out with --no-env.\n",
+    )
