@@ -184,11 +184,11 @@ async def test_an_answer_at_a_limit_is_not_requested_again_once_the_provider_may
         async def _astream(self, *args: Any, **kwargs: Any) -> Any:
             async for chunk in super()._astream(*args, **kwargs):
                 if self.requests[1:]:
-                    yield ChatGenerationChunk(message=AIMessageChunk(piece))
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
                     raise ConnectionError("connection lost")
                 yield chunk
 
-    model = Breaking([*ONE_STEP, "Never asked for."])
+    model = Breaking(responses=[*ONE_STEP, "Never asked for."])
     agent = create_graph_agent(model, [SEARCH, echo], config=LoopConfig(max_steps=1))
 
     parts = [part async for part in agent.run_stream("Where does tea grow?")]

@@ -22,9 +22,10 @@ from graph_agent.core.planning.compaction import newest_input
 from graph_agent.core.planning.exchange import Exchange
 from graph_agent.core.planning.next_request import NextRequest
 from graph_agent.core.planning.summary import by_fallback
+from graph_agent.core.runs.caller import caller_of_input
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.events import event
-from graph_agent.core.tools.memory import AgentMemory, caller_of_input
+from graph_agent.core.tools.memory import AgentMemory
 from graph_agent.core.tools.truncation import truncate
 from graph_agent.models.stream_watch import StreamWatch
 
@@ -67,7 +68,7 @@ async def extract_facts(answer: AnswerUpdate, memory: AgentMemory) -> None:
     words = "\n\n".join(_short(message.text) for message in newest_input(answer.state["messages"]))
     if answer.answer is None or not words.strip():
         return
-    caller = caller_of_input(memory, answer.task.config, answer.task.runtime)
+    caller = caller_of_input(memory.caller_of, answer.task.config, answer.task.runtime)
     stop, left_s = answer.active_run.stop, answer_left_s(answer.active_run, answer.loop, answer.settings)
     conversation = f"User: {words}\n\nAssistant: {_short(answer.answer.text)}"
     try:

@@ -16,10 +16,11 @@ from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base.errors import UserError
 from graph_agent.base.input_messages import RECALL_MARK
 from graph_agent.base.types import HIDDEN_ID_PREFIX
+from graph_agent.core.runs.caller import begin_for_caller, caller_of_input
 from graph_agent.core.runs.run import WorkStoppedError
 from graph_agent.core.state.events import event
 from graph_agent.core.state.schema import LoopState, RequestOnlyMessages
-from graph_agent.core.tools.memory import AgentMemory, RecalledFact, begin_for_caller, caller_of_input
+from graph_agent.core.tools.memory import AgentMemory, RecalledFact
 
 if TYPE_CHECKING:
     from graph_agent.core.execution.deps import Task
@@ -47,7 +48,7 @@ async def recall_facts(update: PlanUpdate, memory: AgentMemory, texts: Sequence[
     Raises:
         ConfigError: The run has no authenticated caller.
     """
-    caller = update.loop["caller"] = begin_for_caller(memory, update.task.config, update.task.runtime)
+    caller = update.loop["caller"] = begin_for_caller(memory.caller_of, update.task.config, update.task.runtime)
     found: Sequence[RecalledFact] = ()
     try:
         with suppress(WorkStoppedError):
@@ -74,7 +75,7 @@ async def recalled_messages(task: Task, loop: LoopState) -> list[RequestOnlyMess
     if memory is None or recalled is None:
         return []
     try:
-        facts = await memory.get(caller_of_input(memory, task.config, task.runtime), recalled["facts"])
+        facts = await memory.get(caller_of_input(memory.caller_of, task.config, task.runtime), recalled["facts"])
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - as above; the request is sent without facts

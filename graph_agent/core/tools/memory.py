@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
-
-from graph_agent.base._compat import read_state
-from graph_agent.core.runs.run import run_of
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -59,35 +55,3 @@ class AgentMemory(Protocol):
     async def erase(self, caller: str) -> None:
         """Delete all facts of a caller, and what is left of forgotten ones."""
         ...
-
-
-_KEY = "caller of the memory"
-
-
-def begin_for_caller(memory: AgentMemory, config: RunnableConfig, runtime: Runtime[Any]) -> str:
-    """Return the caller of a run that begins an input, and keep it for all of this run; raise `ConfigError` without
-    one."""
-    caller = memory.caller_of(runtime)
-    return run_of(config).shared(_KEY, lambda: caller)
-
-
-def caller_of_input(memory: AgentMemory, config: RunnableConfig, runtime: Runtime[Any]) -> str:
-    """Return the caller who began the input, to whom its facts belong.
-
-    A resume is the same input, whoever answers its question: the colleague who approves a call has no part in the
-    user's memory.
-
-    Args:
-        memory: The agent's memory.
-        config: The config of a node or a tool of the agent.
-        runtime: The runtime of the run.
-
-    Raises:
-        ConfigError: An older version began the input, and the run has no caller.
-    """
-
-    def stored() -> str:
-        known: str | None = read_state(config, ["loop"]).get("loop", {}).get("caller")
-        return known or memory.caller_of(runtime)
-
-    return run_of(config).shared(_KEY, stored)

@@ -13,7 +13,7 @@ from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore, Item, SearchItem
 
 from graph_agent.base._internal.extras import needs_extra
-from graph_agent.core.tools.memory import caller_of_input
+from graph_agent.core.runs.caller import caller_of_input
 
 if TYPE_CHECKING:
     from graph_agent.integrations.memory.facts import Memory
@@ -33,7 +33,7 @@ class CallerFacts:
 
     @property
     def _caller(self) -> str:
-        return caller_of_input(self._memory, get_config(), get_runtime())
+        return caller_of_input(self._memory.caller_of, get_config(), get_runtime())
 
     async def aput(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
         """Store `value["content"]` as the fact `key`; raise `InputError` if it is empty or too long."""
