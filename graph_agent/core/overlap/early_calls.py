@@ -162,7 +162,7 @@ class EarlyCall:
                     self._ended = time.monotonic()
 
         self.task = asyncio.get_running_loop().create_task(run(), context=context)
-        # Read here, because the failure of a dropped call concerns nobody.
+        # Read here, because no caller needs the failure of a dropped call.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property

@@ -1,4 +1,4 @@
-"""Traces the calls of a plan that are about to run, and refuses tainted ones that nobody can approve."""
+"""Traces the calls of a plan that are about to run, and refuses tainted ones that cannot be approved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _sources: WeakKeyDictionary[object, tuple[Sources, list[str]]] = WeakKeyDictiona
 
 
 async def trace_calls(update: PlanUpdate, planned: Sequence[Call], ready: Sequence[Call]) -> list[Call]:
-    """Return the calls with their `origins`; a tainted call that nobody can approve has a `fault`.
+    """Return the calls with their `origins`; a tainted call that cannot be approved has a `fault`.
 
     Args:
         update: The pass through `plan`.

@@ -154,7 +154,7 @@ class ServerSettings(CheckedModel):
         Raises:
             ConfigError: Other machines can reach the address, and there are no keys.
         """
-        # Whoever reaches the port could run the agent's tools.
+        # Any client that reaches the port could run the agent's tools.
         if not self.keys and not is_loopback(host):
             raise ConfigError(
                 f"host={host!r} can be reached from other machines, and no API keys are set. Set {KEYS_VARIABLE} "
