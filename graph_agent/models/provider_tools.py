@@ -104,7 +104,8 @@ def split_tools(given: object) -> tuple[object, tuple[ProviderTool, ...]]:
     items = given if isinstance(given, Sequence) else list(given)
     for at, each in enumerate(items):
         tools = read_provider_tools(each, f"tools[{at}]")
-        found += tools
+        # A provider refuses the same tool twice.
+        found += [tool for tool in tools if tool not in found]
         if not tools:
             others.append(each)
     return (others, tuple(found)) if found else (items, ())

@@ -155,7 +155,10 @@ def cited(text: str) -> AIMessage:
     return AIMessage([*RAN[:2], {"type": "text", "text": text, "annotations": [source]}])
 
 
-ONE_STEP = [AIMessage("", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": "e1"}]), cited("It is Assam.")]
+ONE_STEP: list[Any] = [
+    AIMessage("", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": "e1"}]),
+    cited("It is Assam."),
+]
 
 
 @pytest.mark.parametrize(
@@ -195,3 +198,12 @@ async def test_an_answer_at_a_limit_is_not_requested_again_once_the_provider_may
 
     assert isinstance(done := parts[-1], Done)
     assert (len(model.requests), done.result.error_kind) == (2, "transient")
+
+
+async def test_a_tool_that_is_given_twice_is_offered_once() -> None:
+    model = ScriptedChatModel(["Assam."])
+    agent = create_graph_agent(model, [SEARCH, {**SEARCH}], config=LoopConfig(tool_calling="native"))
+
+    await agent.run("tea?")
+
+    assert model.requests[0].tools == [SEARCH]
