@@ -70,6 +70,9 @@ class UnreadMemory:
         """Keep nothing, and return an empty id."""
         return ""
 
+    async def erase(self, caller: str) -> None:
+        """Do nothing: no facts are kept."""
+
 
 class RecordedModel(MockChatModel):
     """A chat model that returns the replies of a playback; asynchronous requests only."""
