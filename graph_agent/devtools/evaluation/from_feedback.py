@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graph_agent.base.errors import ConfigError
+from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.model_error_text import public_value
 from graph_agent.devtools.evaluation.cases import Case, CaseFile, dump_cases, load_cases
 from graph_agent.devtools.testing.export import case_content
@@ -37,6 +37,21 @@ async def rated_cases(saver: BaseCheckpointSaver[Any]) -> list[Case]:
 async def rated_case(saver: BaseCheckpointSaver[Any], session_id: str, answer: int) -> Case:
     """Return the case of one rated answer of a session, by the `seq` of its event, which must have feedback."""
     return next(each for each in await _of(saver, session_id) if each.metadata["answer"] == answer)
+
+
+async def case_of_rated(saver: BaseCheckpointSaver[Any], session_id: str, answer: str | int | None) -> Case:
+    """Return the case of a rated answer, by the `seq` of its event; None for the newest one.
+
+    Raises:
+        InputError: The session has no such answer with feedback.
+    """
+    cases = await _of(saver, session_id)
+    found = [each for each in cases if answer in (None, each.metadata["answer"])]
+    if not found:
+        rated = ", ".join(str(each.metadata["answer"]) for each in cases) or "none"
+        which = "answer" if answer is None else f"answer {answer!r}"
+        raise InputError(f"Session {session_id!r} has no {which} with feedback; rated answers: {rated}.")
+    return found[-1]
 
 
 async def case_for_client(saver: BaseCheckpointSaver[Any], thread: str, answer: int, name: str) -> str | None:

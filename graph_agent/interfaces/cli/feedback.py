@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from graph_agent.devtools.evaluation.cases import Case, CaseFile
 
 
-def _check_rating(value: str) -> str:
-    """Return a rating unchanged; raise `typer.BadParameter` for any but `up` and `down`."""
-    if value not in ("up", "down"):
+def _check_rating(value: str | None) -> str | None:
+    """Return a rating unchanged, or None; raise `typer.BadParameter` for any but `up` and `down`."""
+    if value not in ("up", "down", None):
         raise typer.BadParameter(f"{value!r} is no rating; give up or down.")
     return value
 
 
 def feedback(
     session: SessionArgument,
-    rating: Annotated[str, typer.Argument(callback=_check_rating, help="up or down.")],
+    rating: Annotated[
+        str | None, typer.Argument(callback=_check_rating, help="up or down; none for a --case of a rated answer.")
+    ] = None,
     answer: Annotated[
         str | None,
         typer.Option(
@@ -58,15 +60,22 @@ def feedback(
     address = shared_database(database_url_of(config, db))
     # A number is that of an event, as `graph-agent events` prints it.
     named: str | int | None = int(answer) if answer is not None and answer.isdecimal() else answer
+    if rating is None and case is None:
+        raise typer.BadParameter("give up or down, or --case FILE to collect an answer that is rated already.")
+    if rating is None and (note or by):
+        raise typer.BadParameter("--note and --by belong to a rating; give up or down, too.")
     file: CaseFile | None = None
     if case is not None:
         from graph_agent.devtools.evaluation.from_feedback import cases_in
 
         # First: a file that cannot be read must leave no feedback behind.
         file = cases_in(case)
-    options = {"note": note, "answer": named, "by": by, "evaluate": case is not None}
-    answer_seq, made = run_async(_give(address, session, cast("Rating", rating), options))
-    Terminal().line(f"Rated answer {answer_seq} of session {session}: {rating}")
+    if rating is None:
+        made = run_async(_collect(address, session, named))
+    else:
+        options = {"note": note, "answer": named, "by": by, "evaluate": case is not None}
+        answer_seq, made = run_async(_give(address, session, cast("Rating", rating), options))
+        Terminal().line(f"Rated answer {answer_seq} of session {session}: {rating}")
     if case is not None and made is not None:
         from graph_agent.devtools.evaluation.from_feedback import add_case
 
@@ -91,3 +100,18 @@ async def _give(address: str, session_id: str, rating: Rating, options: dict[str
         from graph_agent.devtools.evaluation.from_feedback import rated_case
 
         return answer, await rated_case(saver, session_id, answer)
+
+
+async def _collect(address: str, session_id: str, answer: str | int | None) -> Case:
+    """Return the case of an answer that is rated already, with its ratings and notes.
+
+    Raises:
+        InputError: There is no such session, or the answer has no feedback.
+    """
+    from graph_agent.devtools.evaluation.from_feedback import case_of_rated
+    from graph_agent.storage.checkpoints.open import open_saver
+
+    async with open_saver(address) as saver:
+        if await saver.aget_tuple({"configurable": {"thread_id": session_id, "checkpoint_ns": ""}}) is None:
+            raise no_session(session_id, address)
+        return await case_of_rated(saver, session_id, answer)

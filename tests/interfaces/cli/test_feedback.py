@@ -88,3 +88,16 @@ def test_an_evaluation_runs_the_rated_answers(tmp_path: Path) -> None:
     assert (none.returncode, none.stderr[: len(start)]) == (2, start)
     assert (passed.returncode, passed.stdout.splitlines()[0][:10]) == (0, "pass  s1-2")
     assert (failed.returncode, failed.stdout.splitlines()[0][:10]) == (1, "FAIL  s1-2")
+
+
+def test_a_rated_answer_is_collected_with_its_note_and_an_unrated_one_is_refused(tmp_path: Path) -> None:
+    folder = rated_folder(tmp_path)
+    run_cli(folder, "feedback", "s1", "down", "--note", "It is Rome.")
+    collected = run_cli(folder, "feedback", "s1", "--case", "cases.yaml")
+    refused = run_cli(folder, "feedback", "s1", "--case", "cases.yaml", "--answer", "99")
+    without = run_cli(folder, "feedback", "s1")
+
+    (case,) = yaml.safe_load((folder / "cases.yaml").read_text())["cases"]
+    assert (collected.returncode, "It is Rome." in str(case)) == (0, True)
+    assert (refused.returncode, "has no answer 99 with feedback; rated answers: " in refused.stderr) == (2, True)
+    assert (without.returncode, "or --case FILE to collect" in without.stderr) == (2, True)
