@@ -14,6 +14,7 @@ from langgraph.store.base import BaseStore, Item, SearchItem
 
 from graph_agent.base._internal.extras import needs_extra
 from graph_agent.core.runs.caller import caller_of_input
+from graph_agent.integrations.memory.facts import UnknownFactError
 
 if TYPE_CHECKING:
     from graph_agent.integrations.memory.facts import Memory
@@ -79,9 +80,12 @@ def memory_tools(memory: Memory) -> list[BaseTool]:
     ) -> str:
         """Create, replace or forget a fact; a repeated call of the same id has the same effect."""
         if action != "create":
-            if id is not None and action == "update" and await facts.aget(str(id)) is None:
-                raise ValueError(f"There is no memory {id}; search for it, or create one without an id.")
-            return str(await write(content=content, action=action, id=id))
+            try:
+                if id is not None and action == "update" and await facts.aget(str(id)) is None:
+                    raise UnknownFactError
+                return str(await write(content=content, action=action, id=id))
+            except UnknownFactError:
+                raise ValueError(f"There is no memory {id}; search for it, or create one without an id.") from None
         if id is not None:
             return str(await write(content=content, id=id))  # which refuses it
         thread = runtime.config["configurable"].get("thread_id")

@@ -100,6 +100,16 @@ async def test_the_model_cannot_name_another_user_or_a_fact_of_one() -> None:
     assert facts == (["Has a cat."], [])
 
 
+@pytest.mark.parametrize("action", ["update", "delete"])
+async def test_an_unknown_fact_is_explained_to_the_model(action: str) -> None:
+    id_ = "12345678-1234-1234-1234-123456789abc"
+    async with open_memory("memory:") as memory:
+        agent = agent_of(memory, keeps("Has a dog.", action=action, id=id_), "Sorry.")
+        result = await agent.session("s1").run("No cat.", context={"caller": "alice"})
+
+    assert f"There is no memory {id_}; search for it, or create one without an id." in str(result.calls[0])
+
+
 async def test_a_fact_forgotten_during_an_input_is_not_in_its_next_request() -> None:
     async with open_memory("memory:") as memory:
         id_ = await memory.keep("alice", "Has a cat.")
