@@ -70,6 +70,7 @@ def feedback(
 
         # First: a file that cannot be read must leave no feedback behind.
         file = cases_in(case)
+    made: Case | None
     if rating is None:
         made = run_async(_collect(address, session, named))
     else:
