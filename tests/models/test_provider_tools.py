@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -184,7 +185,7 @@ async def test_citations_have_their_places_in_the_answer(replies: list[Any], too
 @pytest.mark.parametrize("piece", [[RAN[0]], ""], ids=["after a call", "while a call may run unseen"])
 async def test_an_answer_at_a_limit_is_not_requested_again_once_the_provider_may_have_run_a_tool(piece: Any) -> None:
     class Breaking(ScriptedChatModel):
-        async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
             async for chunk in super()._astream(*args, **kwargs):
                 if self.requests[1:]:
                     yield ChatGenerationChunk(message=AIMessageChunk(content=piece))

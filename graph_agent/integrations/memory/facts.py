@@ -19,6 +19,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchItem
 from graph_agent.base._internal.text import as_text, clean
 from graph_agent.base.errors import ConfigError, InputError
 from graph_agent.base.settings.config import AgentContext, coerce_context
+from graph_agent.core.tools.memory import UnknownFactError as UnknownFactError  # programs catch it
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -54,10 +55,6 @@ class Fact:
     """When it was last changed or forgotten: ISO 8601, UTC."""
     forgotten: bool = False
     """Whether it was forgotten, so that only this tombstone is left."""
-
-
-class UnknownFactError(InputError):
-    """The caller has no fact with this id."""
 
 
 def namespace_of(caller: str) -> tuple[str, str]:
