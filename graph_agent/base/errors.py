@@ -44,6 +44,10 @@ class InputSupersededError(InputError):
     """A repeated input has no answer, because the session received a later input before it was finished."""
 
 
+class UnknownFactError(InputError):
+    """The caller has no fact with this id."""
+
+
 class SessionBusyError(UserError, RuntimeError):
     """A run was refused before it began, because another run of the session is active."""
 

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from langgraph.runtime import Runtime
 
-from graph_agent.base.errors import InputError
-
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
-
-
-class UnknownFactError(InputError):
-    """The caller has no fact with this id."""
 
 
 class RecalledFact(Protocol):

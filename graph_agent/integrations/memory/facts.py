@@ -18,8 +18,8 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchItem
 
 from graph_agent.base._internal.text import as_text, clean
 from graph_agent.base.errors import ConfigError, InputError
+from graph_agent.base.errors import UnknownFactError as UnknownFactError  # `graph_agent.memory` exports it
 from graph_agent.base.settings.config import AgentContext, coerce_context
-from graph_agent.core.tools.memory import UnknownFactError as UnknownFactError  # programs catch it
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool

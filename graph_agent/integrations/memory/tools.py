@@ -13,8 +13,8 @@ from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore, Item, SearchItem
 
 from graph_agent.base._internal.extras import needs_extra
+from graph_agent.base.errors import UnknownFactError
 from graph_agent.core.runs.caller import caller_of_input
-from graph_agent.core.tools.memory import UnknownFactError
 
 if TYPE_CHECKING:
     from graph_agent.integrations.memory.facts import Memory
