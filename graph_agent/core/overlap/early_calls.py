@@ -53,10 +53,9 @@ class EarlyCalls:
 
     def __init__(self, run: Run) -> None:
         self._session_id = run.identity.session_id
+        self._run_task = run.stop.task
         self._held: dict[str, list[EarlyCall]] = {}
         """Tool and arguments → the early calls of them that no call has taken."""
-        if run.stop.task is not None:
-            run.stop.task.add_done_callback(lambda _: self.drop())
 
     async def during(
         self,
@@ -82,7 +81,7 @@ class EarlyCalls:
             The plan, and the numbers of early calls. Those that the plan does not have are cancelled.
 
         Raises:
-            BaseException: What the request raises. After a cancellation, no early call is left.
+            BaseException: What the request raises; no early call is left then.
         """
         self.drop()
         slots, started = asyncio.Semaphore(settings.max_parallel_calls), 0
@@ -97,12 +96,13 @@ class EarlyCalls:
         token = chunk_listener.set(StreamedCalls(start, is_structured=is_structured))
         try:
             plan = await request
-        except asyncio.CancelledError:
+        except BaseException:
             self.drop()
             raise
         finally:
             chunk_listener.reset(token)
         dropped_s, dropped = self._keep(plan.calls)
+        self._follow_run()
         counts: EarlyCallCounts = {"started": started, "kept": started - dropped, "dropped": dropped}
         if dropped:
             counts["dropped_s"] = round(dropped_s, 6)
@@ -111,8 +111,11 @@ class EarlyCalls:
 
     def take(self, call: Call) -> EarlyCall | None:
         """Return an early call of the same tool and arguments, for one call only; None if there is none."""
-        found = self._held.get(_key(call))
-        return found.pop(0) if found else None
+        if not (found := self._held.get(_key(call))):
+            return None
+        taken = found.pop(0)
+        self._follow_run()
+        return taken
 
     def drop(self) -> None:
         """Cancel all early calls that no call has taken."""
@@ -120,6 +123,17 @@ class EarlyCalls:
             for each in early:
                 each.task.cancel()
         self._held.clear()
+        self._follow_run()
+
+    def _follow_run(self) -> None:
+        """Have the end of the run cancel what is left, and nothing if nothing is: its task may serve many runs."""
+        if self._run_task is not None:
+            self._run_task.remove_done_callback(self._end)
+            if any(self._held.values()):
+                self._run_task.add_done_callback(self._end)
+
+    def _end(self, _: asyncio.Task[Any]) -> None:
+        self.drop()
 
     def _keep(self, calls: Sequence[Call]) -> tuple[float, int]:
         """Cancel the early calls that a plan does not have; return the seconds that they ran, and their number."""
