@@ -354,9 +354,11 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatMode
         if not isinstance(reply, str | dict | list):
             raise _refusal(f"must hold texts and calls, and item {number} is {_kind(reply)}", raw)
     try:
-        return MockChatModel(responses=replies)
+        model = MockChatModel(responses=replies)
     except ConfigError as error:
         raise _refusal(f"cannot be used: {error}", raw) from None
+    model._script.source = f" of {MOCK_VARIABLE}"
+    return model
 
 
 def _refusal(problem: str, raw: str) -> ConfigError:
@@ -420,6 +422,8 @@ class ModelScript:
         self._asked = 0
         self._lock = threading.Lock()
         self.requests: list[ScriptedRequest] = []
+        self.source = ""
+        """Where the script stands, for errors, such as ` of DEBUG_MOCK_RESPONSES`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelScript:
         """Return the same object, so that deep copies of a model share the position in the script."""
@@ -444,7 +448,7 @@ class ModelScript:
         size = len(self._steps)
         if index >= size and not self._cycle:
             raise ScriptError(
-                f"The script has {_count(size)} and was asked for a {_ordinal(index + 1)}. "
+                f"The script{self.source} has {_count(size)} and was asked for a {_ordinal(index + 1)}. "
                 f"Last request: {_show_request(request)} Add a reply to the script, or find out why the "
                 "model was asked once more."
             )

@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from typing_extensions import TypedDict, TypeVar, Unpack
 
+from graph_agent.base._internal.failure_log import get_logger
 from graph_agent.base._internal.garbage import paused_collection
 from graph_agent.base.errors import ConfigError, did_you_mean
 from graph_agent.base.settings.config import AgentContext, LoopConfig
@@ -43,6 +44,8 @@ SystemPrompt: TypeAlias = (
     str | SystemMessage | Callable[[], str | SystemMessage] | Callable[[dict[str, Any]], str | SystemMessage]
 )
 """Text or a message, or a function that returns one of them, of nothing or of the state."""
+logger = get_logger("graph_agent.session.agent")
+
 _MOVED = {
     "prompt": "system_prompt, with text, a SystemMessage, or a function of the state that returns one",
     "state_modifier": "system_prompt, with text, a SystemMessage, or a function of the state that returns one",
@@ -268,11 +271,15 @@ def create_graph_agent(
         )
     # Imported here: neither is needed before an agent is built.
     from graph_agent.models.resolve import resolve_model
-    from graph_agent.models.scripted import MockChatModel, mock_model_from_env
+    from graph_agent.models.scripted import MOCK_VARIABLE, MockChatModel, ScriptedChatModel, mock_model_from_env
 
     # One object for all names: its script is a single sequence of replies.
     mocked = model if isinstance(model, MockChatModel) else mock_model_from_env()
     find = (resolve or resolve_model) if mocked is None else lambda _: mocked
+    if mocked is not model and mocked is not None and isinstance(model, ScriptedChatModel):
+        # As in a test: its own script would be expected to answer.
+        kind = type(model).__name__
+        logger.warning("%s replaces the %s that the program passes; unset it to use that one.", MOCK_VARIABLE, kind)
     # A list that was spread, as in [*mcp_tools, own], is found by its tools.
     given = tools if isinstance(tools, Iterable) else ()  # `build_graph` refuses, or takes apart, anything else
     lists = {id(each): each for each in [tools, *(getattr(tool, "source", None) for tool in given)] if each is not None}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 
-from graph_agent import ScriptedChatModel
+from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.errors import ConfigError, ScriptError
 from tests.support.scripted_helpers import call, echo, streamed
 
@@ -180,3 +180,13 @@ def test_a_chunk_is_taken_as_the_message_it_stands_for() -> None:
     reply = ScriptedChatModel([chunk]).invoke("x")
 
     assert (type(reply), reply.text, reply.tool_calls[0]["args"]) == (AIMessage, "a", {"x": 1})
+
+
+def test_a_model_that_the_variable_replaces_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DEBUG_MOCK_RESPONSES", '["Of the variable."]')
+    result = create_graph_agent(ScriptedChatModel(["Of the program."])).run_sync("Who answers?")
+
+    message = "DEBUG_MOCK_RESPONSES replaces the ScriptedChatModel that the program passes; unset it to use that one."
+    assert (result.answer, [record.getMessage() for record in caplog.records]) == ("Of the variable.", [message])

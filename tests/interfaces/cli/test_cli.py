@@ -102,7 +102,7 @@ def test_user_errors_are_printed_without_a_traceback(folder: Path, arguments: li
 def test_an_exhausted_script_names_its_step(folder: Path) -> None:
     done = run_cli(folder, "run", "hi", script=["No more actions."])
 
-    message = "error: The script has 1 reply and was asked for a 2nd."
+    message = "error: The script of DEBUG_MOCK_RESPONSES has 1 reply and was asked for a 2nd."
     assert (done.returncode, done.stderr.startswith(message)) == (2, True)
 
 
