@@ -72,7 +72,7 @@ class Bot:
                 for number, message in enumerate(await self.run(name, id_, delivery)):
                     await post(f"{id_}/{number}", channel, thread, message)
                 await self.store.aput(ACCEPTED, id_, {**delivery, "done": True})
-        except Exception:
+        except Exception:  # of any kind: the delivery stays open, and the next start repeats it
             log.exception("The delivery %s failed.", id_)
 
     async def run(self, name: str, id_: str, delivery: dict[str, Any]) -> list[dict[str, Any]]:
