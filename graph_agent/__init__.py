@@ -12,6 +12,7 @@ from graph_agent.base._internal.lazy import lazy_names
 
 if TYPE_CHECKING:
     from graph_agent.base.calls import idempotency_key
+    from graph_agent.base.settings.candidates import Candidate, CandidatePlan, PlanJudge
     from graph_agent.base.settings.config import AgentContext, LoopConfig
     from graph_agent.base.settings.context_fields import ContextFields
     from graph_agent.base.types import SessionStatus
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
 __all__ = [
     "A2ADelegate",
     "AgentContext",
+    "Candidate",
+    "CandidatePlan",
     "ContextFields",
     "GraphAgent",
     "GraphDelegate",
     "LoopConfig",
     "LoopHook",
     "LoopPlan",
+    "PlanJudge",
     "RequestPatch",
     "RunResult",
     "ScriptedChatModel",
@@ -58,6 +62,7 @@ __getattr__, __dir__ = lazy_names(
         "graph_agent.session.history": "SessionMemory",
         "graph_agent.session.results": "RunResult",
         "graph_agent.session.session": "Session",
+        "graph_agent.base.settings.candidates": "Candidate CandidatePlan PlanJudge",
         "graph_agent.base.settings.config": "AgentContext LoopConfig",
         "graph_agent.base.settings.context_fields": "ContextFields",
         "graph_agent.base.types": "SessionStatus",

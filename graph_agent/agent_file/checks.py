@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from importlib import metadata
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from packaging.requirements import Requirement
@@ -21,6 +22,7 @@ from graph_agent.base._internal.extras import PACKAGE, pip_install, requirements
 from graph_agent.base._internal.failure_log import exception_text
 from graph_agent.base.database_urls import MEMORY, file_of, is_postgres, without_password
 from graph_agent.base.errors import ConfigError, McpServerError, OperatorError
+from graph_agent.base.settings.candidates import models_in
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -100,7 +102,9 @@ def check_keys(spec: AgentSpec) -> Iterator[CheckResult]:
                 variables[variable] = f"delegate {delegate.name}"
     # Of a list, the first model that can be built is used; each fallback model must be there when it is needed.
     needed_models = [] if isinstance(spec.model, list) else spec.models
-    for model in [*needed_models, *spec.fallback_models]:
+    config = spec.loop_config()
+    others = chain(*models_in(config.candidates, config.choose).values())
+    for model in [*needed_models, *spec.fallback_models, *others]:
         if (needed := _keys_of(model)) and not _is_scripted():
             given = [each for each in needed if os.environ.get(each, "").strip()]
             variables.setdefault((given or needed)[0], f"model {model}")

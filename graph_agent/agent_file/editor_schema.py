@@ -152,6 +152,7 @@ def _config(definitions: dict[str, Any]) -> dict[str, Any]:
     schema = _schema_of(LoopConfig, definitions)
     fields = schema["properties"]
     fields["fallback_models"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/ModelEndpoint"}]}
+    fields["choose"]["anyOf"].append({"type": "string", "pattern": r"^[^\s:]+:[^\s:]+$"})
     for alias, name in CONFIG_ALIASES.items():
         fields[alias] = {**fields[name], "description": f"Alias of `{name}`."}
     # A file must not set one field under both of its names.

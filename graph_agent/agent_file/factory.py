@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -45,6 +46,7 @@ from graph_agent.base._internal.yaml_files import parse_yaml
 from graph_agent.base.database_urls import MEMORY
 from graph_agent.base.errors import ConfigError, located
 from graph_agent.base.settings.approval_rule import signature_fault
+from graph_agent.base.settings.candidates import models_in
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.settings.response_format import ResponseSchema
 from graph_agent.core.hooks.loop_hooks import sort_hooks
@@ -336,6 +338,9 @@ def _workspace(given: WorkspaceSpec, folder: Path) -> list[BaseTool]:
 
 def _config(spec: AgentSpec) -> LoopConfig:
     config = spec.loop_config()
+    if (name := spec.choosing_function) is not None:
+        with located("config.choose"):
+            config = config.with_values({"choose": load_attribute(name, spec.folder)})
     if spec.approve is None:
         return config
     rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
@@ -383,7 +388,7 @@ def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
     untrusted.
     """
     config = spec.loop_config()
-    own = [config.model, *config.fallback_models]
+    own = [config.model, *config.fallback_models, *chain(*models_in(config.candidates, config.choose).values())]
     return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
 
 

@@ -221,11 +221,20 @@ class AgentSpec(BaseModel):
     def loop_config(self) -> LoopConfig:
         """Return the file's `config` as `LoopConfig`, with mappings of models as `ModelEndpoint`s.
 
-        Raises `ConfigError` if it is invalid.
+        A function in `choose` is left out; see `choosing_function`. Raises `ConfigError` if the config is invalid.
         """
-        if any(isinstance(each, dict) for each in self.config.get("fallback_models") or ()):
-            return LoopConfig(**{**self.config, "fallback_models": self.fallback_models})
-        return LoopConfig(**self.config)
+        config = self.config
+        if any(isinstance(each, dict) for each in config.get("fallback_models") or ()):
+            config = {**config, "fallback_models": self.fallback_models}
+        if self.choosing_function is not None:
+            config = {name: value for name, value in config.items() if name != "choose"}
+        return LoopConfig(**config)
+
+    @property
+    def choosing_function(self) -> str | None:
+        """The function in `config.choose`, as `module:function`; None if it names none."""
+        given = self.config.get("choose")
+        return given if isinstance(given, str) and ":" in given else None
 
 
 def _read_model(given: Any) -> str | ModelEndpoint | None:

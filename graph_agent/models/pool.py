@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.base.errors import ConfigError
+from graph_agent.base.settings.candidates import models_in
 from graph_agent.base.settings.config import LoopConfig
 from graph_agent.base.usage import name_of_model
 from graph_agent.models.capabilities import choose_tool_calling
@@ -115,7 +116,11 @@ class ModelPool:
         self._lock = threading.Lock()
         self._run_models: dict[object, BoundModel] = {}
         self._built: dict[object, BoundModel] = {}
-        for name, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
+        for name, wanted in (
+            ("model", [config.model or own]),
+            ("fallback_models", config.fallback_models),
+            *models_in(config.candidates, config.choose).items(),
+        ):
             for given in wanted:
                 self._built[_key(given, config)] = self._build(given, name, config)
         self.drops_tools: dict[str, bool] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from graph_agent.base.settings.candidates import models_in
 from graph_agent.models.capabilities import may_download_images
 from graph_agent.models.resolve import endpoint_state
 from graph_agent.models.sanitize import ToolAliases
@@ -28,7 +29,9 @@ def check_further_tools(graph: CompiledAgentGraph, names: Iterable[str]) -> None
 def downloads_images(graph: CompiledAgentGraph) -> bool:
     """Whether a client of one of the agent's models, and so this process, may download an image given by URL."""
     builder = graph.builder
-    return any(map(may_download_images, [builder.model, *builder.config.fallback_models]))
+    config = builder.config
+    others = models_in(config.candidates, config.choose)
+    return any(map(may_download_images, [builder.model, *config.fallback_models, *others["candidates"]]))
 
 
 async def model_state(graph: CompiledAgentGraph) -> tuple[str, str]:

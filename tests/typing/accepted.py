@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -16,11 +16,14 @@ from typing_extensions import TypedDict
 
 from graph_agent import (
     AgentContext,
+    Candidate,
+    CandidatePlan,
     ContextFields,
     GraphDelegate,
     LoopConfig,
     LoopHook,
     LoopPlan,
+    PlanJudge,
     RunResult,
     ScriptedChatModel,
     Session,
@@ -77,7 +80,20 @@ def is_large(call: Mapping[str, Any]) -> bool:
     return bool(call["arguments"].get("amount", 0) > 100)
 
 
+def fewest_calls(plans: Sequence[CandidatePlan]) -> int:
+    return min(range(len(plans)), key=lambda at: len(plans[at].calls))
+
+
+async def most_votes(plans: Sequence[CandidatePlan]) -> int:
+    return max(range(len(plans)), key=lambda at: plans[at].votes)
+
+
 MODEL = ScriptedChatModel(['{"total": 3}'], cycle=True)
+PLANNED = [
+    LoopConfig(candidates=[Candidate(model=MODEL), Candidate(prompt="Be brief.")], choose=fewest_calls),
+    LoopConfig(candidates=[Candidate(model="openai:gpt-4o-mini"), Candidate(temperature=0.8)], choose=most_votes),
+    LoopConfig(candidates=3, choose=PlanJudge(model=MODEL)),
+]
 CONFIG = LoopConfig(
     max_steps=8,
     tool_timeout_s=2.5,

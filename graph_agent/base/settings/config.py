@@ -26,6 +26,7 @@ from typing_extensions import is_typeddict
 from graph_agent.base._internal.validation_text import CheckedModel, describe_fields
 from graph_agent.base.errors import ConfigError
 from graph_agent.base.settings.approval_rule import ApprovalRule, signature_fault
+from graph_agent.base.settings.candidates import Candidates, Choose, NumberOfCandidates, PlanChooser
 from graph_agent.base.types import Call
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
@@ -37,7 +38,6 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 """Values of `reasoning_effort` in OpenAI's API; a model may support fewer."""
 Finalize = Literal["auto", "compose", "direct"]
 Dispatch = Literal["whole", "streamed"]
-Choose = Literal["agreed", "cheapest"]
 Planner = Literal["wave", "dag"]
 _RECORDED_CHARS = 100_000
 
@@ -121,11 +121,14 @@ class LoopConfig(CheckedModel):
     dispatch: Dispatch = "whole"
     """When the calls of a plan begin: `whole`, once the reply is complete; `streamed`, those that only read as soon as
     each is complete in the stream. Native calls and structured plans, for agents without hooks on replies."""
-    candidates: Annotated[int, Field(ge=1, le=16), Unit("requests")] = 1
-    """Requests for each plan that are sent at once; one of the plans is taken, and all are in its event."""
-    choose: Choose = "agreed"
+    candidates: Annotated[Candidates, Unit("requests")] = 1
+    """Requests for each plan that are sent at once: their number, or a list of `Candidate`, each with a model, a prompt
+    or a temperature of its own. One of the plans is taken, and all are in its event. A run's context can only set a
+    number."""
+    choose: PlanChooser = "agreed"
     """The plan that is taken of several candidates: `agreed`, the one that most of them have; `cheapest`, the one of
-    the fewest tokens."""
+    the fewest tokens; or what a `PlanJudge` (a model) or a function of the different plans chooses. A run's context can
+    only name one of the first two."""
     finalize: Finalize = "auto"
     """Which reply is the answer.
 
@@ -385,7 +388,7 @@ class AgentContext(CheckedModel):
     tool_calling: ToolCalling | None = None
     structured_output: StructuredOutput | None = None
     dispatch: Dispatch | None = None
-    candidates: Annotated[int, Field(ge=1, le=16)] | None = None
+    candidates: NumberOfCandidates | None = None
     choose: Choose | None = None
     finalize: Finalize | None = None
     stream_before_guards: bool | None = None

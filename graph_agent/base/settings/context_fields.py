@@ -9,9 +9,9 @@ from typing_extensions import TypedDict
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+    from graph_agent.base.settings.candidates import Choose
     from graph_agent.base.settings.config import (
         ApprovalPatterns,
-        Choose,
         Dispatch,
         FallbackModels,
         Finalize,

@@ -83,9 +83,8 @@ async def _send(exchange: Exchange, request: NextRequest, tail: Sequence[AnyMess
         # Imported here: few agents plan by several requests.
         from graph_agent.core.planning.candidates import ask_candidates
 
-        stream.is_quiet, settings = True, request.settings
-        once, add = partial(ask, request, quiet=True), partial(exchange.count, last=None)
-        return await ask_candidates(once, settings.candidates, settings.choose, add)
+        stream.is_quiet = True
+        return await ask_candidates(request, partial(ask, quiet=True), exchange)
 
     work = ask if request.settings.candidates == 1 else ask_several
     sent = exchange.send(request, work, purpose="plan", visibility=_visibility(request))
@@ -101,7 +100,7 @@ async def _with_early_calls(request: NextRequest, sent: Awaitable[Planned]) -> P
     if the plan is one of several candidates."""
     deps = request.deps
     is_seen = deps.hooks or deps.hook_set or deps.whole_replies
-    if is_seen or request.mode == "text" or request.settings.candidates > 1:
+    if is_seen or request.mode == "text" or request.settings.candidates != 1:
         return await sent
     # Imported here: few agents begin calls early.
     from graph_agent.core.overlap.early_calls import early_calls_of

@@ -1,78 +1,110 @@
 """Plans a step by several requests at once, and takes one of the plans: `candidates=3`.
 
-Each request is the same, so the plans differ as far as the model samples them. Plans are equal if they have the same
+Each request is the same, or has a model, a prompt or a temperature of its own. Plans are equal if they have the same
 calls, in any order and under any ids; all answers count as equal. By default the plan is taken that most candidates
 agree on, so that a single slip of the model is outvoted.
+
+Parts in other files:
+
+- `base/settings/candidates.py`: `Candidate`, `PlanJudge` and `CandidatePlan`, the values of the settings
+- `core/planning/plan_choice.py`: the choice of a plan, and which calls are certain before it
+- `core/planning/ask.py`: `_send`, which asks for a plan
+- `core/state/plan_parts.py`: `candidates` and `judge` of the `plan` event
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from graph_agent.base._internal.failure_log import get_logger, log_failure
 from graph_agent.base._internal.text import to_json_safe
-from graph_agent.base.calls import canonical_arguments
-from graph_agent.base.settings.config import Choose
-from graph_agent.base.types import NO_USAGE, Usage
+from graph_agent.base.settings.candidates import Candidate, candidates_of
+from graph_agent.base.types import NO_USAGE
+from graph_agent.core.planning.exchange import Exchange
+from graph_agent.core.planning.next_request import NextRequest
+from graph_agent.core.planning.plan_choice import ChosenPlan, choose_plan, is_certain
 from graph_agent.core.planning.reply import Planned
+from graph_agent.core.state.plan_parts import PlanCandidate
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.stream_watch import StreamWatch
 
 logger = get_logger("graph_agent.planning.candidates")
 
-AskOnce = Callable[[StreamWatch], Awaitable[Planned]]
+AskOnce = Callable[[NextRequest, StreamWatch], Awaitable[Planned]]
 """Sends one request for a plan; the watch is that of its reply."""
 
 
-async def ask_candidates(ask: AskOnce, count: int, choose: Choose, add: Callable[[Usage], None]) -> Planned:
-    """Send the request for a plan several times at once, and return the plan that is chosen.
+async def ask_candidates(request: NextRequest, ask: AskOnce, exchange: Exchange) -> Planned:
+    """Send the requests of all candidates at once, and return the plan that is chosen.
 
     Candidates that fail drop out. Requests that cannot change the choice any more are cancelled.
 
     Args:
+        request: The request, whose settings have the candidates.
         ask: Sends one request.
-        count: Number of requests.
-        choose: `agreed` for the plan that most candidates have, the first of them; `cheapest` for the one whose request
-            used the fewest tokens. The first candidate wins a tie.
-        add: Receives the usage of the candidates that are not returned.
+        exchange: Receives the usage of all that is not the usage of the returned plan.
 
     Raises:
         Exception: The error of the first candidate, if all fail.
+        HookError: A function that chooses the plan failed.
     """
-    tasks = [asyncio.ensure_future(ask(StreamWatch())) for _ in range(count)]
+    candidates, choose = candidates_of(request.settings.candidates), request.settings.choose
+    requests = [await _request_of(request, each) for each in candidates]
+    tasks = [asyncio.ensure_future(ask(each, StreamWatch())) for each in requests]
     try:
         pending: set[asyncio.Future[Planned]] = {*tasks}
         while pending:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if choose == "agreed" and _is_certain([*map(_plan_of, tasks)], len(pending)):
+            if choose == "agreed" and is_certain([*map(_plan_of, tasks)], len(pending)):
                 break
     finally:
         for task in tasks:
             task.cancel()
         # A cancelled request records what it has used.
         await asyncio.wait(tasks)
-    plans = [*map(_plan_of, tasks)]
-    valid = [at for at, plan in enumerate(plans) if plan is not None]
+    plans = {at: plan for at, plan in enumerate(map(_plan_of, tasks)) if plan is not None}
     failures = [error for task in tasks if (error := _failure_of(task)) is not None]
+    count = partial(exchange.count, last=None)
     for error in failures:
         log_failure(logger, "A candidate", error)
-        if valid or error is not failures[0]:
-            add(getattr(error, "usage", NO_USAGE))
-    if not valid:
+        if plans or error is not failures[0]:
+            count(getattr(error, "usage", NO_USAGE))
+    if not plans:
         raise failures[0]
-    chosen = _chosen([plans[at] for at in valid], valid, choose)
-    for at in valid:
-        if at != chosen and (plan := plans[at]) is not None:
-            add(plan.usage)
-    found = plans[chosen]
-    assert found is not None
-    return replace(
-        found, extra={**found.extra, "candidates": [_shown(task, at == chosen) for at, task in enumerate(tasks)]}
-    )
+    try:
+        choice = await choose_plan(plans, request, exchange)
+    except BaseException:
+        choice = ChosenPlan(-1)
+        raise
+    finally:
+        for at, plan in plans.items():
+            if at != choice.place:
+                count(plan.usage)
+    found = plans[choice.place]
+    shown = [
+        _shown(task, candidate, is_chosen=at == choice.place)
+        for at, (task, candidate) in enumerate(zip(tasks, zip(candidates, requests, strict=True), strict=True))
+    ]
+    judged = {} if choice.judgement is None else {"judge": choice.judgement}
+    return replace(found, extra={**found.extra, "candidates": shown, **judged})
+
+
+async def _request_of(request: NextRequest, candidate: Candidate) -> NextRequest:
+    """Return the request of a candidate."""
+    changes: dict[str, Any] = {}
+    if candidate.model is not None:
+        changes["chain"] = [await request.agent.models.ready(candidate.model, "candidates", request.settings)]
+    if candidate.temperature is not None:
+        changes["settings"] = request.settings.model_copy(update={"temperature": candidate.temperature})
+    if candidate.prompt is not None:
+        prompt = partial(request.agent.prompt, candidate.prompt)
+        is_fixed = not callable(request.agent.system_prompt)
+        changes["agent"] = replace(request.agent, system_prompt=prompt() if is_fixed else prompt)
+    return request.override(**changes) if changes else request
 
 
 def _plan_of(task: asyncio.Future[Planned]) -> Planned | None:
@@ -85,32 +117,21 @@ def _failure_of(task: asyncio.Future[Planned]) -> BaseException | None:
     return None if task.cancelled() else task.exception()
 
 
-def _key(plan: Planned) -> tuple[str, ...]:
-    """Return what is equal for equal plans: their calls, sorted; nothing for an answer."""
-    return tuple(sorted(f"{call['name']} {canonical_arguments(call['arguments'])}" for call in plan.calls))
-
-
-def _is_certain(plans: Sequence[Planned | None], pending: int) -> bool:
-    """Whether the pending candidates cannot change which plan most candidates have."""
-    counts = [count for _, count in Counter(_key(plan) for plan in plans if plan is not None).most_common(2)]
-    return bool(counts) and counts[0] > (counts[1] if len(counts) > 1 else 0) + pending
-
-
-def _chosen(plans: Sequence[Planned | None], places: Sequence[int], choose: Choose) -> int:
-    """Return the place of the plan to take."""
-    found = [(at, plan) for at, plan in zip(places, plans, strict=True) if plan is not None]
-    if choose == "cheapest":
-        return min(found, key=lambda pair: (pair[1].usage["total_tokens"], pair[0]))[0]
-    counts = Counter(_key(plan) for _, plan in found)
-    return min(found, key=lambda pair: (-counts[_key(pair[1])], pair[0]))[0]
-
-
-def _shown(task: asyncio.Future[Planned], is_chosen: bool) -> Mapping[str, Any]:
+def _shown(
+    task: asyncio.Future[Planned], candidate: tuple[Candidate, NextRequest], *, is_chosen: bool
+) -> PlanCandidate:
     """Return a candidate as the `plan` event has it."""
+    own, request = candidate
+    shown: PlanCandidate
     if task.cancelled():
-        return {"status": "cancelled"}
-    if (error := task.exception()) is not None:
-        return {"status": "failed", "error": classify_model_error(error) if isinstance(error, Exception) else "other"}
-    plan = task.result()
-    calls = [{"name": call["name"], "arguments": to_json_safe(call["arguments"])} for call in plan.calls]
-    return {"status": "chosen" if is_chosen else "dropped", "calls": calls, "usage": plan.usage}
+        shown = {"status": "cancelled"}
+    elif (error := task.exception()) is not None:
+        kind = classify_model_error(error) if isinstance(error, Exception) else "other"
+        shown = {"status": "failed", "error": kind}
+    else:
+        plan = task.result()
+        calls = [{"name": call["name"], "arguments": to_json_safe(call["arguments"])} for call in plan.calls]
+        shown = {"status": "chosen" if is_chosen else "dropped", "calls": calls, "usage": plan.usage}
+    if own.model is not None:
+        shown["model"] = request.model.name
+    return shown

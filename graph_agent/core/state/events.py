@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from graph_agent.base._internal import telemetry
 from graph_agent.base.types import Citation, TracedCall, Usage
 from graph_agent.core.approvals.requests import DecisionType, HeldCall
-from graph_agent.core.state.plan_parts import EarlyCallCounts, PlanCandidate, VersionsOfPlan
+from graph_agent.core.state.plan_parts import EarlyCallCounts, PlanCandidate, PlanJudgement, VersionsOfPlan
 from graph_agent.core.state.plan_parts import PlannedCall as PlannedCall  # its public module takes it from here
 
 ResultStatus = Literal["success", "error", "unknown", "invalid", "skipped", "denied", "answered"]
@@ -120,6 +120,8 @@ class PlanEvent(_Event):
     """The plan comes from the cache; absent if the model made it."""
     candidates: NotRequired[list[PlanCandidate]]
     """The requests of which this plan was chosen; absent for one request."""
+    judge: NotRequired[PlanJudgement]
+    """The request to a model that chose the plan; absent if none was asked."""
     early: NotRequired[EarlyCallCounts]
     """The calls that began while the reply streamed; absent if there were none."""
     versions: NotRequired[VersionsOfPlan]

@@ -57,3 +57,16 @@ class PlanCandidate(TypedDict):
     """Its usage; absent without a plan."""
     error: NotRequired[str]
     """Kind of the error; only if it failed."""
+    model: NotRequired[str]
+    """The model that was asked; absent if the candidate has none of its own."""
+
+
+class PlanJudgement(TypedDict):
+    """A request to a model to choose one of the different plans."""
+
+    model: str
+    """The model that was asked."""
+    index: NotRequired[int]
+    """Index of the chosen plan among those that differ, from 0; absent if the model named none."""
+    usage: NotRequired[Usage]
+    """Usage of the request; absent if it failed."""

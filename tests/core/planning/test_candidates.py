@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,16 @@ from langchain_core.outputs import ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
-from graph_agent import GraphAgent, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent import (
+    Candidate,
+    GraphAgent,
+    LoopConfig,
+    PlanJudge,
+    ScriptedChatModel,
+    create_graph_agent,
+)
+from graph_agent.errors import ConfigError
+from graph_agent.spec import load_spec, open_agent
 from graph_agent.testing import replay
 
 
@@ -128,3 +138,159 @@ async def test_a_replay_asks_once_for_the_plan_that_was_chosen() -> None:
     await session.run("Look it up.")
 
     assert list((await replay(session, agent)).differences) == []
+
+
+class Observed(ScriptedChatModel):
+    """Keeps the system prompt and the temperature of each request."""
+
+    _received: list[tuple[str, Any]] = PrivateAttr(default_factory=list)
+
+    async def _agenerate(self, messages: list[BaseMessage], *given: Any, **kwargs: Any) -> ChatResult:
+        self._received.append((messages[0].text if messages[0].type == "system" else "", kwargs.get("temperature")))
+        return await super()._agenerate(messages, *given, **kwargs)
+
+
+async def test_candidates_of_a_list_are_asked_with_their_own_model_prompt_and_temperature() -> None:
+    own, other = (
+        Observed(responses=[calls(("look", "a")), "Done.", "Done."]),
+        Observed(responses=[calls(("look", "a"))] * 2),
+    )
+    listed = [Candidate(temperature=0.9), Candidate(model=other), Candidate(model=other, prompt="Think twice.")]
+    config = LoopConfig(candidates=listed, temperature=0.1, finalize="direct")
+    agent = create_graph_agent(own, [look, skip], system_prompt="Be kind.", config=config, checkpointer=InMemorySaver())
+    other.responses += ["Done.", "Done."]
+    session = agent.session("s1")
+    result = await session.run("Look it up.", context={"max_steps": 2})
+    [planned, *_] = [event for event in await session.events() if event["type"] == "plan"]
+
+    assert [*result.results.values()] == ["found a"]
+    assert own._received[0][1] == 0.9
+    assert [(("Think twice." in text), temperature) for text, temperature in other._received[:2]] == [
+        (False, 0.1),
+        (True, 0.1),
+    ]
+    assert all("Be kind." in text for text, _ in other._received)
+    assert ["model" in each for each in planned["candidates"]] == [False, True, True]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_chooses_among_the_plans_that_differ(*, is_async: bool) -> None:
+    offered: list[tuple[int, list[str]]] = []
+
+    def pick(plans: Any) -> int:
+        offered.extend((plan.votes, [call["arguments"]["text"] for call in plan.calls]) for plan in plans)
+        return 1
+
+    async def pick_later(plans: Any) -> int:
+        return pick(plans)
+
+    script = [calls(("look", "a")), calls(("look", "b")), calls(("look", "a"))]
+    choose = pick_later if is_async else pick
+    session = agent_of(ScriptedChatModel([*script, *["Done."] * 3]), choose=choose).session("s1")
+    result = await session.run("Look it up.")
+    [first, *_] = [event for event in await session.events() if event["type"] == "plan"]
+
+    assert (offered, [*result.results.values()]) == ([(2, ["a"]), (1, ["b"])], ["found b"])
+    assert [each["status"] for each in first["candidates"]] == ["dropped", "chosen", "dropped"]
+    assert result.usage["model_calls"] == 6
+
+
+@pytest.mark.parametrize(
+    ("choose", "reason"),
+    [
+        (len, "returned 2; return the index of one of the 2 plans, from 0 on."),
+        (lambda plans: {}[plans[0].text], "failed: KeyError"),
+        (lambda plans: open("/nowhere/at/all"), "failed: FileNotFoundError"),  # noqa: SIM115 - it fails
+    ],
+)
+async def test_a_function_that_names_no_plan_fails_the_input_and_all_candidates_are_counted(
+    choose: Any, reason: str
+) -> None:
+    script = [calls(("look", "a")), calls(("look", "b")), calls(("look", "a"))]
+    session = agent_of(ScriptedChatModel(script), choose=choose).session("s1")
+    result = await session.run("Look it up.")
+    [error] = [event for event in await session.events() if event["type"] == "error"]
+
+    assert (result.status.value, result.usage["model_calls"], result.usage["total_tokens"]) == ("FAILED", 3, 330)
+    assert (error["kind"], reason in error["message"]) == ("hook", True)
+
+
+async def test_a_model_chooses_among_the_plans_that_differ_and_is_counted() -> None:
+    judge = ScriptedChatModel([AIMessage("Plan 2.", usage_metadata=calls(tokens=5).usage_metadata)])
+    script = [calls(("look", "a")), calls(("look", "b")), calls(("look", "a"))]
+    settings = {"choose": PlanJudge(model=judge, prompt="The later letter is better.")}
+    session = agent_of(ScriptedChatModel([*script, *["Done."] * 3]), **settings).session("s1")
+    result = await session.run("Look it up.")
+    [first, *_] = [event for event in await session.events() if event["type"] == "plan"]
+    asked = judge.requests[0].messages[-1].text
+
+    assert [*result.results.values()] == ["found b"]
+    assert (first["judge"]["index"], first["judge"]["usage"]["total_tokens"]) == (1, 105)
+    assert (result.usage["model_calls"], len(judge.requests)) == (7, 1)
+    assert "The later letter is better." in asked
+    assert 'Plan 2: [{"tool": "look", "arguments": {"text": "b"}}]' in asked
+
+
+@pytest.mark.parametrize("reply", ["Neither.", "Plan 3.", ValueError("an invalid request")])
+async def test_the_plan_of_most_candidates_is_taken_if_the_judging_model_chooses_none(reply: Any) -> None:
+    judge = Failing(responses=[reply if isinstance(reply, str) else "1"])
+    judge._fails = set() if isinstance(reply, str) else {0}
+    script = [calls(("skip", "a")), calls(("look", "b")), calls(("look", "b"))]
+    session = agent_of(ScriptedChatModel([*script, *["Done."] * 3]), choose=PlanJudge(model=judge)).session("s1")
+    result = await session.run("Look it up.")
+    [warning] = [event["message"] for event in await session.events() if event["type"] == "warning"]
+
+    assert ([*result.results.values()], "which chooses a plan" in warning) == (["found b"], True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"candidates": 0}, "candidates=0: give 1 to 16 candidates."),
+        ({"candidates": []}, "candidates=[]: give 1 to 16 candidates."),
+        ({"candidates": ["openai:x"]}, "item 0 is 'openai:x'; write Candidate(model=…), or a mapping"),
+        ({"candidates": [{"modl": "x"}]}, "Did you mean 'model'?"),
+        ({"choose": "best"}, "choose='best': write 'agreed' or 'cheapest', or give a PlanJudge, or a function"),
+        ({"choose": lambda: 0}, "a function takes one argument, the plans"),
+    ],
+)
+def test_an_invalid_candidate_or_chooser_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LoopConfig(**fields)
+
+    assert message in str(caught.value)
+
+
+def test_a_model_of_a_candidate_that_cannot_be_built_is_refused_when_the_agent_is_built() -> None:
+    with pytest.raises(ConfigError, match="candidates"):
+        agent_of(ScriptedChatModel(["Done."]), candidates=[Candidate(model="nowhere:x")])
+
+
+CHOOSE = """
+def last(plans):
+    return len(plans) - 1
+"""
+AGENT = """
+name: a
+model: openai:gpt-4o-mini
+tools: [graph_agent_chooser:look]
+config:
+  candidates: [{temperature: 0}, {prompt: Think twice.}]
+  choose: graph_agent_chooser:last
+db: "memory:"
+"""
+LOOK = """
+def look(text: str) -> str:
+    \"\"\"Look up.\"\"\"
+    return f"found {text}"
+"""
+
+
+async def test_an_agent_file_lists_candidates_and_names_the_function_that_chooses(tmp_path: Path) -> None:
+    (tmp_path / "graph_agent_chooser.py").write_text(CHOOSE + LOOK, encoding="utf-8")
+    (tmp_path / "agent.yaml").write_text(AGENT, encoding="utf-8")
+    model = ScriptedChatModel([calls(("look", "a")), calls(("look", "b")), "Done.", "Done."])
+    async with open_agent(load_spec(tmp_path / "agent.yaml"), model=model) as agent:
+        result = await agent.session("s1").run("Look it up.")
+
+    assert [*result.results.values()] == ["found b"]
