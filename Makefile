@@ -174,10 +174,10 @@ notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where the
 reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
 	$(RUN) $(BIN)/python -m scripts.reference
 
-proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour; ITEMS= replays all of each benchmark, and writes docs/benchmarks-public.md.
+proofs: $(VENV)/.dev  ## Check what users of agent frameworks suffer; PEERS=all installs and checks other frameworks too, for half an hour; ITEMS= replays all of each benchmark, and writes docs/benchmarks-public.md and docs/benchmarks-overlap.md.
 	$(RUN) $(BIN)/python -m proofs.pains $(PEERS)
 	$(RUN) $(BIN)/python -m proofs.pains.mutants
-	$(RUN) $(BIN)/python -m proofs.llm_compiler
+	$(RUN) $(BIN)/python -m proofs.overlap $(ITEMS)
 	$(RUN) $(BIN)/python -m proofs.suites $(ITEMS)
 
 wheel: $(VENV)/.dev  ## Build the wheel, and run the examples, the notebooks and each extra from it, in an empty environment.

@@ -184,8 +184,10 @@ async def check_ast(category: str, item: dict[str, Any], gold: list[Any], mode: 
 async def check_turns(category: str, item: dict[str, Any], gold: list[list[str]], mode: str) -> tuple[bool, int]:
     """Return whether the state and the results after each turn of an item pass, and the number of calls."""
     long = "long_context" in category
-    instances = {name: _instance(name, item["initial_config"], long_context=long) for name in item["involved_classes"]}
-    documents = [each for name in instances for each in _documents(name)]
+    instances = {
+        name: loaded_instance(name, item["initial_config"], long_context=long) for name in item["involved_classes"]
+    }
+    documents = [each for name in instances for each in functions_of(name)]
     methods = {
         name: method
         for each in instances.values()
@@ -193,7 +195,7 @@ async def check_turns(category: str, item: dict[str, Any], gold: list[list[str]]
         if not name.startswith("_")
     }
     tools = [tool_of(each, methods[each["name"]]) for each in documents]
-    waves = [[[_parsed(call, methods)] for call in turn] for turn in gold]
+    waves = [[[parsed_call(call, methods)] for call in turn] for turn in gold]
     session = session_of(waves, tools, mode)
     results: list[str] = []
     count = 0
@@ -212,19 +214,21 @@ async def check_turns(category: str, item: dict[str, Any], gold: list[list[str]]
     return True, count
 
 
-def _instance(name: str, config: Mapping[str, Any], *, long_context: bool) -> Any:
+def loaded_instance(name: str, config: Mapping[str, Any], *, long_context: bool) -> Any:
+    """Return an instance of one of BFCL's classes in the state of a scenario."""
     made = getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[name]), name)()
     if name not in STATELESS_CLASSES:
         made._load_scenario(copy.deepcopy(config.get(name, {})), long_context=long_context)
     return made
 
 
-def _documents(name: str) -> list[dict[str, Any]]:
+def functions_of(name: str) -> list[dict[str, Any]]:
+    """Return the descriptions of the functions of one of BFCL's classes."""
     file = DATA / "multi_turn_func_doc" / MULTI_TURN_FUNC_DOC_FILE_MAPPING[name]
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def _parsed(text: str, methods: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def parsed_call(text: str, methods: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name and arguments of a call that is written in Python."""
     node: Any = ast.parse(text, mode="eval").body
     given = [ast.literal_eval(each) for each in node.args]

@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks-public.md from the printed counts of the replays, and from the simulation of LLMCompiler."""
+"""Writes docs/benchmarks-public.md from the printed counts of the replays."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-
-from proofs import llm_compiler
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-public.md"
 _COUNTS = re.compile(
@@ -20,6 +18,7 @@ _TEXT = """# Public benchmarks
 A scripted model makes the calls that a benchmark names as correct, and the benchmark's own checks judge what the agent
 did. No model of a provider is asked. So a pass shows that this package parses, validates, runs and records a correct
 call as the benchmark expects it, in each mode of tool calling. It says nothing about how well a model chooses calls.
+The latencies of LLMCompiler's paper are in [Overlap by simulation](benchmarks-overlap.md).
 
 {date}, graph-agent {version}, {packages}.
 
@@ -41,15 +40,6 @@ argument that the function does not have. Those of multi-turn return numbers of 
 an agent.
 
 {origins}
-## LLMCompiler by simulation
-
-Latencies of the LLMCompiler paper (arXiv:2312.04511v3), and those of this executor with a virtual clock. Two delays are
-fitted to the rows of ReAct alone; the other rows are predictions. {fit}
-
-{simulation}
-
-The third method of each benchmark has one plan for each level of calls, without `needs` inside a wave.
-
 ## What is not replayed
 
 | benchmark | reason |
@@ -118,7 +108,6 @@ def write(lines: Sequence[str], packages: Sequence[str]) -> None:
         packages: The benchmarks with their versions.
     """
     found = [match for line in lines if (match := _COUNTS.fullmatch(line.strip())) is not None]
-    simulation = llm_compiler.table()
     PAGE.write_text(
         _TEXT.format(
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -131,8 +120,6 @@ def write(lines: Sequence[str], packages: Sequence[str]) -> None:
             ),
             failed="\n".join(_failed(found)) or "None.",
             origins=origins(lines),
-            fit=simulation.note,
-            simulation=simulation.markdown(),
         )
     )
 
