@@ -66,20 +66,21 @@ _STOP_REASONS: dict[str, schema.StopReason] = {
 
 
 async def serve_acp(graph: CompiledAgentGraph, transport: StdioTransport, *, user: str) -> None:
-    """Serve an agent to one client, until its input has ended and its requests are answered.
+    """Serve an agent to one client over ACP until the client closes its stream and all its requests are answered.
 
     Args:
         graph: The agent, compiled with a checkpointer.
         transport: Exchanges messages with the client.
-        user: Name of the person at the editor, for the history.
+        user: Name of the reviewer at the editor; it is recorded with each decision on a call.
     """
     await run_agent(cast("Agent", EditorAgent(graph, user)), transport)
 
 
 class EditorAgent:
-    """The methods that a client calls. Their parameters have the names of the protocol; further ones are ignored.
+    """Implements the methods of ACP that a client calls, for the sessions of one agent.
 
-    Failures are raised as `RequestError`, the protocol's error.
+    The parameters of the methods have the names of the protocol; parameters that are not declared are ignored. Failures
+    are raised as `RequestError`, the protocol's error.
     """
 
     def __init__(self, graph: CompiledAgentGraph, user: str) -> None:
@@ -88,11 +89,13 @@ class EditorAgent:
         self._sessions: dict[str, EditorSession] = {}
 
     def on_connect(self, client: Client) -> None:
-        """Store the connection to the client; called by the package `acp` first."""
+        """Store the connection to the client. The package `acp` calls it once, before any other method."""
         self._client = client
 
     async def initialize(self, **_: Any) -> schema.InitializeResponse:
-        """Return the protocol version and the capabilities of the agent."""
+        """Return the protocol version, the agent's name and version, and its capabilities: sessions can be loaded and
+        listed, prompts may have images, audio and embedded resources, and no authentication is needed.
+        """
         return schema.InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
             agent_info=schema.Implementation(name=self._graph.name, version=metadata.version("graph-agent")),
@@ -105,17 +108,24 @@ class EditorAgent:
         )
 
     async def new_session(self, mcp_servers: Sequence[Any] | None = None, **_: Any) -> schema.NewSessionResponse:
-        """Begin a session with a new id; the client's MCP servers are not used, with a logged warning."""
+        """Begin a session with a random id in the mode "ask"; return the id and the modes.
+
+        Afterwards the available commands are sent to the client. MCP servers of the client are not connected: a warning
+        with their names is logged.
+        """
         session = self._add(uuid.uuid4().hex, mcp_servers)
         return schema.NewSessionResponse(session_id=session.id, modes=session.modes)
 
     async def load_session(
         self, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> schema.LoadSessionResponse:
-        """Open a session of the agent's database, and send its history to the client.
+        """Open a stored session, send its whole history to the client, and return the modes; the mode is "ask" again.
 
-        Raises `RequestError` if there is no such session, or it is answering a prompt. The client's MCP servers are not
-        used.
+        Afterwards the available commands are sent to the client. MCP servers of the client are not connected: a warning
+        with their names is logged.
+
+        Raises:
+            RequestError: The database has no session of this id, or a prompt of the session is under way.
         """
         with _reported():
             # The history would mix with the updates of the prompt.
@@ -131,14 +141,15 @@ class EditorAgent:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
-        """Return a page of the sessions of the agent's database, newest first; those that cannot be read are left out.
+        """Return up to 100 sessions of the agent's database, newest first. Sessions that cannot be read are left out.
 
         Args:
-            cwd: Folder that the sessions are reported with, because they belong to none; None for the current one.
-            cursor: The last session of the page before; None for the first page.
+            cwd: Working directory that is reported for every session, because the stored sessions have none. None for
+                the current directory of the process.
+            cursor: `next_cursor` of the page before, which is the id of its last session; None for the first page.
 
         Raises:
-            RequestError: The session `cursor` is not there any more.
+            RequestError: The session `cursor` no longer exists.
         """
         with _reported():
             saver = cast("BaseCheckpointSaver[Any]", self._graph.checkpointer)
@@ -161,9 +172,10 @@ class EditorAgent:
             )
 
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> schema.SetSessionModeResponse:
-        """Set whether approvals are asked, or given without a question.
+        """Set whether the client is asked about calls that need an approval ("ask"), or they are approved without
+        asking ("approve").
 
-        Raises `RequestError` for an unknown mode or session.
+        Raises `RequestError` for an unknown mode, or a session that this connection has neither begun nor loaded.
         """
         if mode_id not in (ASK, APPROVE):
             raise RequestError(-32602, f"There is no mode {mode_id!r}; modes: {ASK}, {APPROVE}.")
@@ -173,20 +185,32 @@ class EditorAgent:
     async def prompt(
         self, prompt: Sequence[conversion.PromptBlock], session_id: str, **_: Any
     ) -> schema.PromptResponse:
-        """Run an input to its end, or until it waits for a message; return why it stopped.
+        """Run a prompt until it has ended or waits for a further message, and return why it stopped (see
+        `EditorSession.prompt`).
 
-        Raises `RequestError` if the session is unknown or answers another prompt, or the input fails.
+        Raises `RequestError` if the client has neither begun nor loaded the session, another prompt of it is under way,
+        or the run fails.
         """
         with _reported():
             return await self._session(session_id).prompt(prompt)
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """Stop the input of a session, and wait until it has ended; the response to its prompt follows."""
+        """Abort the prompt that a session is answering, and wait until it has ended.
+
+        Does nothing if no prompt is under way.
+
+        The response to the prompt has the stop reason `cancelled`. Raises `RequestError` if the client has neither
+        begun nor loaded the session.
+        """
         with _reported():
             await self._session(session_id).cancel()
 
     def _add(self, session_id: str, mcp_servers: Sequence[Any] | None) -> EditorSession:
-        """Add a session, announce the commands to the client, and return the session."""
+        """Create the `EditorSession` of a session, replacing an earlier one of the same id, and return it.
+
+        A task sends the available commands to the client afterwards. If there are MCP servers, their names are logged
+        as not used.
+        """
         if mcp_servers:
             names = ", ".join(str(each.name) for each in mcp_servers)
             logger.warning("The editor's MCP servers are not used: %s. Declare them in the agent file.", names)
@@ -203,13 +227,13 @@ class EditorAgent:
 
 
 class EditorSession:
-    """One session that the client has begun or loaded.
+    """One session that the client has begun or loaded. At most one prompt of it runs at a time.
 
     Args:
         graph: The agent.
         session_id: Id of the session.
         client: The connection to the client.
-        user: Name recorded with decisions.
+        user: Name of the reviewer at the editor; it is recorded with each decision.
     """
 
     def __init__(self, graph: CompiledAgentGraph, session_id: str, client: Client, user: str) -> None:
@@ -217,18 +241,18 @@ class EditorSession:
         self.modes = schema.SessionModeState(available_modes=_MODES, current_mode_id=ASK)
         self.projection = conversion.AcpProjection(graph.builder.writes)
         self.announcing: asyncio.Task[None] | None = None
-        """Sends the commands of a new session; None before."""
+        """The task that sends the available commands to the client; None until the session is added."""
         self._session = Session(graph, session_id)
         self._client = client
         self._user = user
         self._prompt: object | None = None
-        """Identifies the prompt under way; None if there is none."""
+        """A new object for each prompt, which identifies the one under way; None if none is."""
         self._cancelled = False
         """Whether the prompt under way was cancelled."""
         self._asking: asyncio.Future[Any] | None = None
-        """The question that the client shows; None if it shows none."""
+        """The pending permission request to the client; None if there is none."""
         self._aborting = asyncio.Lock()
-        """Held while a run is aborted."""
+        """Held while the session is aborted, so that a new prompt waits for the abort of the last one."""
 
     async def send(self, updates: Iterable[conversion.AcpUpdate | schema.AvailableCommandsUpdate]) -> None:
         """Send updates to the client, in order."""
@@ -241,9 +265,12 @@ class EditorSession:
             raise RequestError(-32600, f"Session {self.id} is answering another prompt; cancel it first.")
 
     async def prompt(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
-        """Run an input, ask the client for the permissions that it needs, and return why it stopped.
+        """Run a prompt, ask the client for permission whenever calls wait for an approval, and return why the run
+        stopped.
 
-        Raises `RequestError` if a prompt is under way, or the input fails.
+        The stop reason is `cancelled` after `cancel`, `end_turn` after an answer or a question that needs a text, and
+        otherwise the limit or refusal that ended the run. Raises `RequestError` if another prompt is under way, or the
+        run fails.
         """
         self.check_idle()
         self._prompt, self._cancelled = object(), False
@@ -255,7 +282,10 @@ class EditorSession:
             self._prompt = None
 
     async def cancel(self) -> None:
-        """Stop the run and the question that the client shows, again and again until the prompt has ended."""
+        """Cancel the prompt that is under way: withdraw the pending permission request, and abort the run.
+
+        The abort is repeated every 0.25 s until the prompt has ended, because its run may not have begun yet.
+        """
         prompt, self._cancelled = self._prompt, True
         if self._asking is not None:
             self._asking.cancel()
@@ -267,9 +297,11 @@ class EditorSession:
             await asyncio.sleep(_POLL_S)
 
     async def _run(self, blocks: Sequence[conversion.PromptBlock]) -> schema.PromptResponse:
-        """Run a prompt: a new input, the answer to an open question, or `/resume`, which continues an interrupted run.
+        """Run one prompt with all its permission requests, and return the response to it.
 
-        Questions that need a text end the prompt with the question as a message.
+        If questions that need a text are open, the prompt is the answer to them. The prompt `/resume` continues an
+        interrupted run, or asks the open questions again. Otherwise the prompt is a new message of the user. A question
+        that only a text can answer is sent as a message of the agent, and ends the prompt.
         """
         message, waiting = conversion.prompt_message(blocks), await self._session.interrupts()
         parts: AsyncGenerator[Part[Any]] | None = None
@@ -304,10 +336,14 @@ class EditorSession:
             return _response(result)
 
     async def _consume(self, parts: AsyncGenerator[Part[Any]], *, is_new: bool) -> RunResult[Any]:
-        """Send the updates of a run; return its result, or that of the last follow-up.
+        """Send the updates of a run to the client, and return the result of the run.
+
+        If queued messages ran after it, the result of the last one is returned.
 
         Args:
-            is_new: Whether the first user message is the prompt, which the client has.
+            parts: The stream of the run, which is closed in any case.
+            is_new: Whether the run's first user message is the prompt itself. It is not sent, because the client has
+                it.
         """
         result: RunResult[Any] | None = None
         async with aclosing(parts):
@@ -322,7 +358,11 @@ class EditorSession:
         return result
 
     async def _ask(self, interrupts: Sequence[Interrupt]) -> dict[str, Any] | None:
-        """Return decisions on the calls that wait, by interrupt; None if the client cancelled a question."""
+        """Ask the client about every call that waits for an approval, one after the other.
+
+        In the mode "approve", calls that allow it are approved without asking. Returns interrupt id → `{"decisions":
+        [...]}` for the interrupts that are approval requests; None if the client cancelled one of the questions.
+        """
         answers: dict[str, Any] = {}
         for interrupt in filter(conversion.is_permission, interrupts):
             request = request_of(interrupt)
@@ -341,7 +381,14 @@ class EditorSession:
         return answers
 
     async def _ask_about(self, call: HeldCall, request: Any) -> Any:
-        """Ask the client about a call of an approval request, and return the decision; None if the client cancelled."""
+        """Ask the client for permission to run one call, and return the decision; None if the client cancelled the
+        question or the prompt.
+
+        Args:
+            call: The call that waits.
+            request: The approval request that contains the call. If a delegate planned the call, it names the
+                delegation.
+        """
         delegation = request.get("delegation")
         id_ = self.projection.name(call["id"] if delegation is None else delegation)
         name = id_ if delegation is None else f"{id_}/{call['id']}"
@@ -367,10 +414,10 @@ class EditorSession:
         return decision
 
     async def _settle(self, count: int) -> None:
-        """Abort a session that waits, and send the outcomes of its calls.
+        """Abort a session that waits for an answer, and send the client the results that its open calls receive.
 
         Args:
-            count: Number of events that the client has.
+            count: Number of events of the session that the client has already.
         """
         async with self._aborting:
             await self._session.abort()
@@ -379,7 +426,11 @@ class EditorSession:
 
 
 def _response(result: RunResult[Any]) -> schema.PromptResponse:
-    """Return the response to a prompt whose input has ended; raise `RequestError` if the input failed."""
+    """Return the response to a prompt whose run has ended, with the reason in the protocol's terms.
+
+    A refusal by the model or its content filter is `refusal`. Raises `RequestError` if the run failed for any other
+    reason than a limit.
+    """
     reason = _STOP_REASONS.get(result.stop_reason or "", "max_tokens" if result.truncated == "length" else "end_turn")
     if "content_filter" in (result.truncated, result.error_kind) or is_refusal(since_last_input(result.events)):
         reason = "refusal"
@@ -395,7 +446,9 @@ def _no_session(session_id: str) -> RequestError:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Raise every exception of the context as an error of the protocol; unexpected ones are logged."""
+    """Context manager that converts every exception of its body to `RequestError`; unexpected exceptions are also
+    logged.
+    """
     try:
         yield
     except RequestError:

@@ -51,31 +51,32 @@ _NEEDS = {"allow": "approve", "always": "approve", "reject": "reject"}
 
 
 class AcpProjection:
-    """Makes the updates of one session for the client, from its first event to its newest.
+    """Converts the events and parts of one session to ACP updates, in the order of the session.
 
-    A *name* of a call is its id for the client, which does not repeat.
+    A model may use a call id again, but for a client an id is one call. So each call has a *name*, which is the id that
+    the client receives and which never repeats.
 
     Args:
-        writes: Returns whether a call may write, by the name of its tool.
+        writes: Returns whether a tool may have side effects, by the tool's name.
     """
 
     def __init__(self, writes: Callable[[str], bool]) -> None:
         self._writes = writes
         self._planned: Counter[str] = Counter()
-        """Id of a call → number of calls with it: a model may reuse an id, and for clients it is one call."""
+        """Call id → number of calls that were planned with this id."""
         self._wave: dict[str, schema.PlanEntry] = {}
-        """Name of a call → its entry, for the newest plan."""
+        """Name of a call → its entry in the newest plan."""
         self._shown: set[str] = set()
-        """Names of the calls that the client has."""
+        """Names of the calls that were sent to the client."""
         self._open: set[str] = set()
-        """Names of those that have not ended."""
+        """Names of the calls that were sent and whose end was not sent yet."""
         self._message_id = ""
-        """Id of the newest message of the model."""
+        """Id of the model's newest streamed message."""
         self._sent = ""
-        """Its text, as far as it is sent."""
+        """The text of that message that was streamed to the client so far."""
 
     def part(self, part: RunPart) -> Iterator[AcpUpdate]:
-        """Yield the updates of a part of a run."""
+        """Yield the updates of one streamed part; most kinds of parts have none."""
         match part:
             case Token(text, message_id=id_):
                 if id_ != self._message_id:
@@ -94,7 +95,10 @@ class AcpProjection:
                 pass
 
     def event(self, event: Event) -> Iterator[AcpUpdate]:
-        """Yield the updates of an event, without the text that was streamed already."""
+        """Yield the updates of a stored event.
+
+        Text that was streamed before is not repeated; most kinds of events have no update.
+        """
         stored: StoredEvent = {**event}
         match event["type"]:
             case "user_message" | "steering":
@@ -125,18 +129,21 @@ class AcpProjection:
                 pass
 
     def name(self, id_: str) -> str:
-        """Return the name of the newest call with an id: the id, or `<id>#2` and so on if a model used it before."""
+        """Return the client's id of the newest call with the given id: the id itself, or `<id>#2`, `<id>#3` and so on
+        if earlier calls used the id.
+        """
         return id_ if self._planned[id_] < 2 else f"{id_}#{self._planned[id_]}"
 
     def call(
         self, name: str, tool: str, arguments: Mapping[str, Any], status: schema.ToolCallStatus
     ) -> Iterator[AcpUpdate]:
-        """Yield the updates of a call that waits or starts.
+        """Yield the updates of a call that waits for an approval or starts: the call itself, and the plan with its new
+        status.
 
         Args:
-            name: The client's id of the call.
-            tool: The name of the tool.
-            arguments: The arguments.
+            name: The client's id of the call (see the class).
+            tool: Name of the tool.
+            arguments: Arguments of the call.
             status: `pending` or `in_progress`.
         """
         self._open.add(name)
@@ -150,12 +157,15 @@ class AcpProjection:
             yield from self._mark(name, fields["title"], "in_progress" if status == "in_progress" else "pending")
 
     def _end(self, name: str, status: str, result: StoredEvent | None = None) -> Iterator[AcpUpdate]:
-        """Yield the updates of the end of a call.
+        """Yield the updates of a call that has ended; nothing if its end was sent before and the result is not here
+        yet.
+
+        A call that the client has never received, because it did not start, is sent first.
 
         Args:
             name: The client's id of the call.
-            status: The status of the result, e.g. `success`.
-            result: The event of the result; None if it follows later.
+            status: Status of the result, e.g. `success`.
+            result: The event with the call's output; None if it follows later.
         """
         if result is None and name not in self._open:
             return
@@ -168,18 +178,22 @@ class AcpProjection:
             yield from self._mark(name, self._wave[name].content, "completed")
 
     def _mark(self, name: str, title: str, status: Any) -> Iterator[AcpUpdate]:
-        """Set the entry of a call in the plan, and yield the plan."""
+        """Replace the plan's entry of a call with a title and a status, and yield the plan."""
         self._wave[name] = schema.PlanEntry(content=title, priority="medium", status=status)
         yield from self._plan()
 
     def _plan(self) -> Iterator[AcpUpdate]:
-        """Yield the plan; nothing for a plan of one call."""
+        """Yield the update with the newest plan. Yields nothing for a plan of one call, or none."""
         # A plan of one call would only repeat the call.
         if len(self._wave) > 1:
             yield update_plan(self._wave.values())
 
     def _rest(self, text: str, id_: str) -> Iterator[AcpUpdate]:
-        """Yield the part of a message's text that was not streamed: all, as the message `id_`, if the texts differ."""
+        """Yield the end of a message that was not streamed.
+
+        If the text does not continue the streamed text, all of it is yielded as a new message with the id `id_`.
+        Forgets the streamed text.
+        """
         if self._sent and text.startswith(self._sent):
             id_, text = self._message_id, text[len(self._sent) :]
         self._message_id = self._sent = ""
@@ -188,7 +202,10 @@ class AcpProjection:
 
 
 def acp_blocks(content: str | Sequence[Any]) -> list[schema.TextContentBlock | schema.ImageContentBlock]:
-    """Return the blocks of a message or a result; what is neither text nor an image becomes text."""
+    """Return the content of a message or a result as ACP blocks.
+
+    An image remains one; any other block becomes text, as JSON if it has no text.
+    """
     blocks: list[schema.TextContentBlock | schema.ImageContentBlock] = []
     for block in [content] if isinstance(content, str) else content:
         if isinstance(block, Mapping) and block.get("type") == "image" and "base64" in block:
@@ -200,7 +217,7 @@ def acp_blocks(content: str | Sequence[Any]) -> list[schema.TextContentBlock | s
 
 
 def thought(text: str) -> schema.AgentThoughtChunk:
-    """Return the update of a piece of reasoning."""
+    """Return the ACP update for a piece of the model's reasoning."""
     return schema.AgentThoughtChunk(session_update="agent_thought_chunk", content=text_block(text))
 
 
@@ -210,17 +227,20 @@ def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def agent_message(text: str, id_: str = "") -> schema.AgentMessageChunk:
-    """Return the update of a piece of the agent's message; `id_` may be empty."""
+    """Return the ACP update for a piece of the agent's message; an empty `id_` sends no message id."""
     return schema.AgentMessageChunk(
         session_update="agent_message_chunk", content=text_block(text), message_id=id_ or None
     )
 
 
 def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
-    """Return the message of a prompt; links and the text of resources become a part of its text.
+    """Return the blocks of an ACP prompt as one user message.
+
+    If all blocks are text, links or text resources, the content is one string, in which a link is `[@NAME](URI)` and a
+    text resource is enclosed in `<resource>`. Otherwise it is a list of content blocks.
 
     Raises:
-        RequestError: If the data of a block are no base64.
+        RequestError: Data of an image, an audio clip or a file are not valid base64.
     """
     content: list[Any] = [_block(block) for block in prompt]
     if all(block["type"] == "text" for block in content):
@@ -229,7 +249,10 @@ def prompt_message(prompt: Sequence[PromptBlock]) -> HumanMessage:
 
 
 def _block(block: PromptBlock) -> dict[str, Any]:
-    """Return a block of a prompt as a content block of LangChain; raise `RequestError` for data that are no base64."""
+    """Return one block of a prompt as a LangChain content block, of the type `text`, `image`, `audio` or `file`.
+
+    Raises `RequestError` for data that are not valid base64.
+    """
     match block:
         case schema.TextContentBlock():
             return _text(block.text)
@@ -252,7 +275,9 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _data(base64: str, mime_type: str, kind: str) -> dict[str, Any]:
-    """Return a block of a kind with data; raise `RequestError` if they are no base64."""
+    """Return a LangChain content block of the type `kind` with base64 data; raise `RequestError` if the data are not
+    valid base64.
+    """
     try:
         # Checked here: a provider would refuse the whole conversation later.
         b64decode(base64, validate=True)
@@ -262,18 +287,31 @@ def _data(base64: str, mime_type: str, kind: str) -> dict[str, Any]:
 
 
 def options_for(call: HeldCall) -> list[schema.PermissionOption]:
-    """Return the options of a call that waits; empty if its decision needs a text."""
+    """Return the buttons that the client offers for a call that waits for an approval, among allow, always allow and
+    reject.
+
+    Empty if the call allows neither `approve` nor `reject`, so that a text is needed.
+    """
     return [option for option in _OPTIONS if _NEEDS[option.option_id] in call["allowed_decisions"]]
 
 
 def is_permission(interrupt: Interrupt) -> bool:
-    """Return whether an interrupt can be answered by options: an approval request without a call that needs a text."""
+    """Return whether an interrupt is an approval request of which every call can be answered with the options of
+    ACP.
+    """
     request = request_of(interrupt)
     return request is not None and all(map(options_for, calls_of_request(request)))
 
 
 def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> schema.ToolCallUpdate:
-    """Return a call as the client shows it with the options; `name` is the client's id of it."""
+    """Return the call that the client displays with a permission request, with its description and the error of the
+    last answer as content.
+
+    Args:
+        name: The client's id of the call.
+        call: The call that waits.
+        request: The approval request of the call; its `error` explains why the last answer was refused.
+    """
     error = request.get("error")
     texts = [call.get("description", ""), f"The last answer was not accepted: {error}" if error else ""]
     return schema.ToolCallUpdate(
@@ -286,10 +324,10 @@ def permission_call(name: str, call: HeldCall, request: Mapping[str, Any]) -> sc
 
 
 def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
-    """Return the decision that a client's response makes; None if the client cancelled the question.
+    """Return the decision in a client's response to a permission request; None if the client cancelled the request.
 
-    ACP has no answer with other arguments or with a reason. A client may add them as `editedArgs` and `reason` in the
-    outcome's `_meta`.
+    ACP cannot express other arguments or a reason. A client may add them as `editedArgs` (an object, with allow) and
+    `reason` (a text, with reject) in `_meta` of the outcome.
     """
     outcome = response.outcome
     if not isinstance(outcome, schema.AllowedOutcome):
@@ -302,7 +340,10 @@ def decision_of(response: schema.RequestPermissionResponse) -> Decision | None:
 
 
 def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
-    """Return the question that the next message of the person answers, as text."""
+    """Return the text of the open question that the user's next message answers.
+
+    If several are open, they form one question.
+    """
     _, asked = joint_question(interrupts)
     if is_approval_request(asked):
         return question_text(asked)
@@ -310,6 +351,10 @@ def interrupt_question(interrupts: Sequence[Interrupt]) -> str:
 
 
 def answer_of(interrupts: Sequence[Interrupt], text: str) -> Any:
-    """Return the answer, for `Session.resume`, that a message gives to the open question."""
+    """Return the value for `Session.resume` if a message of the user answers the open question.
+
+    For an approval it is the text itself, else a dict of the interrupt's id and the text, parsed as JSON where
+    possible.
+    """
     asked, value = joint_question(interrupts)
     return text if is_approval_request(value) else {asked[0].id: parse_answer(text)}

@@ -29,9 +29,10 @@ def take_stdio() -> StdioTransport:
 
 
 class StdioTransport:
-    """Exchanges messages with one client; implements the transport of the package `acp`.
+    """Exchanges JSON-RPC messages with one client over two streams; implements the transport of the package `acp`.
 
-    At the end of the input, the client's requests that are running are still answered; requests to the client fail.
+    After the end of the input, running requests of the client are still answered, but requests to the client fail,
+    because no response can arrive.
 
     Args:
         stdin: Stream of the client's messages, one JSON object a line.
@@ -43,18 +44,19 @@ class StdioTransport:
         self._stdout = stdout
         self._writing = asyncio.Lock()
         self._received: set[Hashable] = set()
-        """Ids of the client's requests without a response."""
+        """Ids of the client's requests that have no response yet."""
         self._sent: set[Hashable] = set()
-        """Ids of requests to the client without a response."""
+        """Ids of the requests to the client that have no response yet."""
         self._changed = asyncio.Event()
-        """Set when a request was answered."""
+        """Set when a message was sent, which may answer a request."""
         self._ended = False
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None after the end of the input, once every request has its response.
+        """Return the next message of the client; None after the end of the input.
 
-        A line that is no JSON-RPC message is answered with an error, and skipped. After the end, each open request to
-        the client is answered here with an error.
+        A line that is not a JSON-RPC message is answered with an error, and the next one is read. At the end of the
+        input it waits until every request of the client is answered, and returns an error response for each request to
+        the client that is still open, before None.
         """
         while not self._ended:
             # A blocking read would stop the runs.
@@ -85,9 +87,9 @@ class StdioTransport:
         return _fault(RequestError(-32603, _NO_ANSWERS), self._sent.pop())
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message, in a thread; concurrent calls write one after the other.
+        """Write a message as one line. The write runs in a thread, and concurrent calls write one after the other.
 
-        Raises `ConnectionError` if the client does not read any more, or cannot answer a request.
+        Raises `ConnectionError` if writing fails, or if the message is a request and the client's input has ended.
         """
         if "method" in message and "id" in message:
             if self._ended:
@@ -109,7 +111,7 @@ class StdioTransport:
         """Do nothing: the streams are open as long as the process."""
 
     def _write(self, line: bytes) -> None:
-        """Write a line, and flush it."""
+        """Write the bytes of a message, and flush the stream."""
         self._stdout.write(line)
         self._stdout.flush()
 
@@ -122,5 +124,5 @@ def _is_message(value: Any) -> bool:
 
 
 def _fault(error: RequestError, id_: Hashable = None) -> dict[str, Any]:
-    """Return the JSON-RPC response for an error; `id_` is None if the request is unknown."""
+    """Return the JSON-RPC error response to the request `id_`; None if the id is unknown."""
     return {"jsonrpc": "2.0", "id": id_, "error": error.to_error_obj()}

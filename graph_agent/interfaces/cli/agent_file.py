@@ -60,9 +60,15 @@ def doctor(
 async def _check(
     config: str, db: str | None, out: Terminal, env_file: EnvFile | None, *, ask_model: bool, as_json: bool
 ) -> list[CheckResult]:
-    """Run the checks of `doctor`, printing each result as it arrives; return the results.
+    """Run the checks of `doctor`, print each result as soon as it is known, and return all results.
 
-    `env_file` is the file of variables that was read; None without one.
+    Args:
+        config: Path of the agent file.
+        db: URL of another database than the agent file's; None for the file's.
+        out: Where to print.
+        env_file: The file `.env` that was read; None if there is none.
+        ask_model: Also send the model one request, which may cost money.
+        as_json: Print each result as a JSON object, and no summary line.
     """
     from graph_agent.agent_file.checks import check_all
     from graph_agent.interfaces.server.settings import unknown_variables
@@ -87,7 +93,9 @@ async def _check(
 
 
 def _write_report(config: str, db: str | None, results: list[CheckResult]) -> None:
-    """Write a bug report into the current folder, and print its path on standard error."""
+    """Write `graph-agent-report-TIME.json` with the results into the current folder, and print its path on standard
+    error.
+    """
     from graph_agent.agent_file.bug_report import bug_report
 
     content = run_async(bug_report(config, db, results))
@@ -97,7 +105,10 @@ def _write_report(config: str, db: str | None, results: list[CheckResult]) -> No
 
 
 def _summary(file: EnvFile) -> str:
-    """Return which file of variables was read and the names of its variables, without their values."""
+    """Return a sentence with the path of a file `.env` and the names of the variables it has set, without values.
+
+    Variables that the environment had already, and that the file could not replace, are listed, too.
+    """
     used = f"{file.path} sets {', '.join(file.used) or 'nothing'}"
     return f"{used}; the environment has {', '.join(file.overridden)}, and wins" if file.overridden else used
 
@@ -140,10 +151,12 @@ async def _draw_compiled(spec: AgentSpec) -> str:
 
 
 def mermaid(spec: AgentSpec) -> str:
-    """Return an agent's graph as a Mermaid flowchart, from its file alone; the last line has no line feed.
+    """Return an agent's graph as a Mermaid flowchart, without a line feed at its end.
 
-    The node `tools` lists tools and MCP servers, `delegate` the delegates; `approve` is there if the file asks for
-    approvals.
+    Only the file is read; no tool is imported.
+
+    The node `tools` lists tools and MCP servers, and the node `delegate` the delegates. The node `approve` exists only
+    if the file asks for approvals.
     """
     tools = [tool.replace(":", ".").rpartition(".")[2] for tool in spec.tools if isinstance(tool, str)]
     tools += [
@@ -176,12 +189,17 @@ def _label(node: str, names: list[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text in double quotes for Mermaid or YAML, with control characters as escapes."""
+    """Return a text in double quotes for Mermaid or YAML.
+
+    Control characters become escapes, and double quotes the entity `#quot;`.
+    """
     return f'"{printable(text).replace(chr(34), "#quot;")}"'
 
 
 def _escaped(text: str) -> str:
-    """Return a text in which characters of HTML, which Mermaid would interpret, are Mermaid's entities."""
+    """Return a text in which `&`, `<` and `>` are replaced by Mermaid's entities, because Mermaid would interpret them
+    as HTML.
+    """
     return text.replace("&", "#amp;").replace("<", "#lt;").replace(">", "#gt;")
 
 
@@ -191,7 +209,7 @@ _PREFIXES = {"MODULE": "{{module}}", "dot-": "."}
 
 
 class Template(StrEnum):
-    """What a new agent has beyond its file, a tool, a test and a case."""
+    """What `graph-agent new` adds to the files that every new project has."""
 
     FASTAPI = "fastapi"
     CHAT = "chat"
@@ -238,12 +256,13 @@ def new(
 
 
 def create(name: str, folder: Path, template: Template | None = None) -> Path:
-    """Write the files of a new agent to the folder `folder / name`, and return the folder.
+    """Write the files of a new agent to the folder `folder / name`, which must not exist, and return the folder.
 
-    Files of `template` replace those of the same path that each agent has.
+    A file of `template` replaces the base file of the same path. Missing parents of the folder are created.
 
-    Raises `InputError` for a name that does not begin with a letter, is longer than 64, or has other characters than
-    letters, digits, `-` and `_`; and if the folder exists or cannot be written.
+    Raises:
+        InputError: The name does not begin with a letter, is longer than 64 characters, or has others than letters,
+            digits, `-` and `_`; or the folder exists or cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
@@ -273,7 +292,12 @@ def create(name: str, folder: Path, template: Template | None = None) -> Path:
 
 
 def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and text of each file that the templates of a folder make, with those of the folders in it."""
+    """Yield the target path and the text of each template file in a folder and its subfolders.
+
+    Args:
+        folder: The folder with the templates.
+        above: What precedes each path: the folders above, each with a slash.
+    """
     for each in folder.iterdir():
         if each.is_dir():
             yield from _templates(each, f"{above}{each.name}/")

@@ -35,13 +35,13 @@ _RESPONSE_S = 3.0
 
 
 class AgentThread:
-    """Async context manager that opens an agent on the event loop of a daemon thread of its own, and closes it there.
+    """Async context manager that opens an agent on an event loop in its own daemon thread, and closes it there.
 
-    Use it inside a running event loop, the caller's, which keeps the terminal responsive while code of the agent
-    blocks.
+    Blocking code of the agent then cannot block the caller's event loop, which handles the terminal. Construct it
+    inside the caller's running event loop.
 
     Args:
-        open_agent: Called in the new thread; its context manager yields the open agent.
+        open_agent: Called in the new thread; returns a context manager that yields the open agent.
         end_s: Maximum seconds to wait on exit for the agent to close and the thread to end.
     """
 
@@ -72,9 +72,9 @@ class AgentThread:
         self.is_stuck = not await asyncio.to_thread(self._ended.wait, self._end_s)
 
     def abandon(self) -> None:
-        """Make the exit wait for nothing, because the agent's loop is blocked and would not react.
+        """Make `__aexit__` return without waiting, for an agent whose loop is blocked.
 
-        Sets `is_stuck` on exit.
+        `is_stuck` is then True unless the thread has ended.
         """
         self._end_s = 0
 
@@ -98,9 +98,10 @@ class AgentThread:
         queue: asyncio.Queue[Part | BaseException | None] = asyncio.Queue()
 
         def put(item: Part | BaseException | None) -> None:
-            """Add an item to the queue from the agent's thread.
+            """Add an item to the queue from the agent's thread: a part, the exception that ended the run, or None at
+            the end.
 
-            An item is a part, the exception that ended the run, or None at the end.
+            Does nothing if the caller's loop is closed.
             """
             with suppress(RuntimeError):  # the caller's loop may be closed
                 self._caller.call_soon_threadsafe(queue.put_nowait, item)
@@ -130,9 +131,9 @@ class AgentThread:
             producer.cancel()
 
     def _work(self) -> None:
-        """Run the event loop of the thread until the agent is closed.
+        """Run the thread's event loop until the agent is closed.
 
-        An exception of opening it is passed to `__aenter__`.
+        An exception while the agent is opened is raised by `__aenter__`; a later one is dropped.
         """
         try:
             asyncio.run(self._serve())
@@ -158,6 +159,7 @@ class AgentThread:
         """
 
         def answer() -> None:
+            """Complete the future, on the caller's loop, unless it is done already."""
             if not self._opened.done():
                 resolve(value)
 
@@ -185,10 +187,11 @@ class Interrupts:
     @classmethod
     @contextmanager
     def handled(cls) -> Iterator[Interrupts]:
-        """Handle Ctrl-C for the current task within the context, and yield the handler.
+        """Handle Ctrl-C for the current task within the context, and yield the handler, whose `count` is the number of
+        times Ctrl-C was pressed.
 
-        The handler's `count` is the number of times that Ctrl-C was pressed. Restores the previous handler of SIGINT on
-        exit. Outside the main thread, where Python permits no signal handler, the yielded object never counts anything.
+        The previous handler of SIGINT is restored on exit. Outside the main thread, where Python permits no signal
+        handler, nothing is handled and the count stays 0.
         """
         interrupts = cls()
         if threading.current_thread() is not threading.main_thread():
@@ -219,7 +222,12 @@ class Interrupts:
         self._loop.call_soon_threadsafe(self._act, self.count)
 
     def _act(self, count: int) -> None:
-        """Abort the session for the first Ctrl-C, if one runs; otherwise cancel the command's task."""
+        """Handle one Ctrl-C on the event loop: abort the session at the first, if one runs, otherwise cancel the
+        command's task.
+
+        Args:
+            count: How often Ctrl-C was pressed, with this one.
+        """
         self._reacted.set()
         if count == 1 and self._session is not None:
             self._aborting = self._loop.create_task(self._session.abort())
@@ -227,7 +235,11 @@ class Interrupts:
             self._command.cancel()
 
     def _end_in_time(self) -> None:
-        """End the process after the grace period; runs in a thread, which dies with a process that ends before."""
+        """End the process `EXIT_S` seconds after the first Ctrl-C, or after `_RESPONSE_S` seconds if the event loop did
+        not react.
+
+        Runs in a daemon thread, which ends with the process if the process ends earlier.
+        """
         reason = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
         if self._reacted.wait(_RESPONSE_S):
             time.sleep(EXIT_S)
@@ -238,8 +250,8 @@ class Interrupts:
 def leave_at_once(reason: str) -> NoReturn:
     """Print `Stopped at once: REASON.` on standard error, and end the process with status 130 (`STOPPED`).
 
-    It may be called in any thread. No thread is waited for, and no exit handler runs; only the echo of typed keys is
-    restored.
+    May be called in any thread. Other threads are not waited for, and exit handlers do not run; the terminal's echo of
+    typed keys is restored.
     """
     show_typed_keys()
     # Another thread may hold the lock of sys.stderr.
@@ -248,9 +260,10 @@ def leave_at_once(reason: str) -> NoReturn:
 
 
 def leave_interrupted() -> NoReturn:
-    """Flush the output streams, and end the process with status 130 (`STOPPED`), without waiting for threads.
+    """Restore the echo of typed keys, flush the output streams, and end the process with status 130 (`STOPPED`) without
+    waiting for threads.
 
-    A thread may be blocked on standard input, whose lock the interpreter needs for a regular shutdown.
+    A regular shutdown could hang, because a thread may be blocked on standard input, whose lock the interpreter needs.
     """
     show_typed_keys()
     sys.stdout.flush()

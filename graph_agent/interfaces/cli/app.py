@@ -57,7 +57,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
 ) -> None:
-    """Declare the options of `graph-agent` itself, before a command's name; Typer handles them."""
+    """Declare the options that precede a command's name, such as `--version`; Typer handles them."""
 
 
 def schema() -> None:

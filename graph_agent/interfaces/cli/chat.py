@@ -51,9 +51,10 @@ _RESPONSE_S = 3.0
 
 
 async def chat_with(settings: Settings) -> int:
-    """Open the agent in a thread of its own, and hold a conversation until the person leaves; return the exit status.
+    """Open the agent in a thread of its own, hold a conversation at the terminal until the user leaves, and return the
+    exit status (see `Chat.talk`).
 
-    If the agent does not close within 10 s (`EXIT_S`), the process is ended at once.
+    If the agent does not close within 10 s (`EXIT_S`), the process is ended at once with status 130.
     """
 
     def opened() -> Any:
@@ -85,7 +86,7 @@ class Chat:
         self.screen = PromptScreen()
         self.out, self.err = self.screen.out, self.screen.err
         self.questions: list[Question] = []
-        """The open questions of the session."""
+        """The open questions of the session, such as approvals that are waited for."""
         self.result: RunResult | None = None
         """The result of the newest run of this conversation; None before it."""
         self._agent, self._graph = agent, graph
@@ -95,16 +96,16 @@ class Chat:
         self._editor.session.complete_while_typing = False
         self._dialog_editor = LineEditor(read_from=self._editor.session.input, write_to=self._editor.session.output)
         self._dialog: Dialog | None = None
-        """The questions as they are asked; None if nothing is asked."""
+        """Asks the open questions and collects the answers; None while nothing is asked."""
         self._run: asyncio.Task[None] | None = None
         """The task that prints the newest run."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._draft = ""
         """The text that was typed when a question interrupted the input line."""
         self._armed = self._stuck = self._leaving = False
-        """`_armed`: Ctrl-C was pressed, and a second time leaves.
+        """`_armed`: Ctrl-C was pressed at an empty line, and pressing it again leaves.
 
-        `_stuck`: the run did not react to an abort. `_leaving`: the conversation ends after the current input.
+        `_stuck`: the run did not react to an abort. `_leaving`: the conversation ends after the current line.
         """
         self.start_session(settings.session_id or new_session_id())
 
@@ -115,7 +116,7 @@ class Chat:
 
     @property
     def reasoning(self) -> str:
-        """The model's newest reasoning that was printed folded; empty before any."""
+        """The model's newest reasoning, whole, of which only the beginning was printed; empty before any."""
         return self._report.reasoning
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -127,23 +128,26 @@ class Chat:
         return await asyncio.wait_for(self._agent.call(work), EXIT_S)
 
     def start_session(self, session_id: str) -> None:
-        """Continue the conversation in the session of this id, which need not exist; forgets the open questions."""
+        """Continue the conversation in the session of this id, which need not exist.
+
+        Open questions and the newest result of the former session are forgotten.
+        """
         # The report and questions of another session must not leak into this one.
         self.session = Session(self._graph, session_id)
         self.questions, self._dialog, self.result = [], None, None
         self._report = TextReport(self.screen)
 
     def leave(self) -> None:
-        """End the conversation after the current command."""
+        """End the conversation once the current line is executed."""
         self._leaving = True
 
     async def talk(self) -> int:
-        """Read and execute inputs until the person leaves, and abort a run that is under way then.
+        """Read lines and execute them until the user leaves, then abort a run that is under way; return the exit
+        status.
 
-        Returns the exit status.
-
-        The newest exchange and the open questions of a continued session are printed first. The status is 0, or 130 for
-        SIGINT while no run was under way. Errors of inputs are printed.
+        The newest exchange and the open questions of a continued session are printed first, and at the end the option
+        that continues the session. The status is 0, or 130 if SIGINT arrived while no run was under way. Errors of a
+        line are printed and do not end the conversation.
         """
         status = 0
         # Output of the run appears above the open input line.
@@ -174,15 +178,16 @@ class Chat:
         self.out.line(f"{self.settings.spec.name} - session {self.session.id} - /help lists the commands", style="dim")
 
     def show_error(self, error: Exception) -> None:
-        """Print an error with secrets masked.
+        """Print an error in red with secrets masked.
 
-        An error without a text, such as a timeout, is printed as a hint that the agent blocks.
+        An error without a text, such as a timeout, is printed as a hint that code of the agent blocks.
         """
         text = str(error) or "the agent does not react: something of it blocks"
         self.err.print(mask_named_secrets(f"error: {text}"), style="red")
 
     async def _show_last_exchange(self) -> None:
-        """Print the newest input of a continued session, with its answer, as its run printed it.
+        """Print the newest message of a continued session and the events that followed it, as they were printed when it
+        ran.
 
         Prints nothing for a new session.
         """
@@ -197,9 +202,10 @@ class Chat:
         report.close()
 
     async def load_questions(self) -> None:
-        """Read the open questions of the session, and ask them.
+        """Read the open questions of the session from its newest checkpoint, and begin to ask them.
 
-        If there are none, print whether another process runs the session, or its last run was interrupted.
+        If there are none but the run is not complete, print whether another process runs it, or it was interrupted and
+        can be resumed.
         """
         state = await self.call(self._graph.aget_state({"configurable": {"thread_id": self.session.id}}))
         self.questions = questions_of(open_interrupts(state))
@@ -215,24 +221,31 @@ class Chat:
         self._dialog = Dialog(self.questions)
 
     def answer(self, answers: dict[str, Any] | None) -> None:
-        """Resume the session in a new run with answers, interrupt id → answer; with None, after an interruption."""
+        """Resume the session in a new run, and return once it has started.
+
+        Args:
+            answers: Interrupt id → answer; decisions receive this process's login name. None continues a run that was
+                interrupted.
+        """
         self._dialog = None
         self._report.resume()
         session, given = self.session, None if answers is None else signed(answers)
         self._start(lambda: session.stream_resume(given, context=RUN_CONTEXT, reasoning=True))
 
     def send(self, text: str) -> None:
-        """Run an input, after the agent's warnings; returns once its run has started."""
+        """Start the run of a new message, and return at once. The agent's warnings are printed before it."""
         self._report = TextReport(self.screen)
         self._report.warn(self._graph.input_warnings)
         session = self.session
         self._start(lambda: session.stream(text, context=RUN_CONTEXT, reasoning=True))
 
     async def abort(self) -> None:
-        """Stop the run, or drop the calls that wait; put queued messages back into the input line.
+        """Stop the run, or drop the calls that wait for an answer.
 
-        If nothing reacts within 3 s (`_RESPONSE_S`), the run counts as stuck, and Ctrl-C leaves the program. Errors are
-        printed.
+        Queued messages are withdrawn and put back into the input line.
+
+        Prints what was dropped, or that nothing is running. If the run does not react within 3 s (`_RESPONSE_S`), it
+        counts as stuck, and the next Ctrl-C leaves the program. Errors are printed.
         """
         aborting = asyncio.create_task(self._abort_run())
         # Not cancelled after the timeout: the loop may go on later.
@@ -254,10 +267,10 @@ class Chat:
             self.out.print("Nothing is running.", style="dim")
 
     async def _abort_run(self) -> bool:
-        """Abort the session's run; return whether something was stopped.
+        """Abort the session's run, and return whether something was stopped.
 
-        Repeated every 10 ms while the run of an input that was just sent is not registered yet, and would miss the
-        abort.
+        A run that has just been created is not registered yet and would miss the abort, so the abort is repeated every
+        10 ms while such a run is under way.
         """
         while True:
             stopped: bool = await self._agent.call(self.session.abort())
@@ -267,9 +280,8 @@ class Chat:
             await asyncio.sleep(_RETRY_S)
 
     async def _take_back_follow_ups(self) -> None:
-        """Withdraw the queued messages of a stopped run, and print them.
-
-        Put them into the input line if it is empty.
+        """Withdraw and print the messages that were queued behind a stopped run, and put them into the input line if it
+        is empty.
         """
         control = SessionControl(self._graph, self.session.id)
         if not (texts := await self.call(control.withdraw_follow_ups())):
@@ -282,10 +294,10 @@ class Chat:
             buffer.cursor_position = len(buffer.text)
 
     async def _read(self) -> str:
-        """Read one line: an answer if questions are open and no run is under way, else an input or a command.
+        """Read one line: an answer if questions are open and no run is under way, otherwise a message or a command.
 
-        Returns `_WAKE` if there is no line, but another question must be shown. Raises `EOFError` to leave: for Ctrl-D,
-        or the second Ctrl-C at a question.
+        Returns `_WAKE` if there is nothing to execute and the next question must be shown. Raises `EOFError` to leave:
+        for Ctrl-D, or for the second Ctrl-C at a question.
         """
         if self._dialog is not None and not self.is_running:
             if not self._armed:
@@ -305,7 +317,12 @@ class Chat:
         return await self._editor.read(self.screen.prompt, default=draft)
 
     async def _take(self, text: str) -> None:
-        """Execute one line: a command, an answer, an input, or, during a run, a message to queue behind the answer."""
+        """Execute one line: a command, an answer to the open question, or a message.
+
+        A message during a run is queued behind the current answer.
+
+        `_WAKE` and blank lines do nothing.
+        """
         if text is _WAKE:
             return
         # Any other input shows that the person stays.
@@ -329,14 +346,20 @@ class Chat:
             self.send(text)
 
     def _start(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
-        """Start the task that prints a run; `start` opens its stream on the agent's loop."""
+        """Start the task that prints a new run, and forget the open questions.
+
+        Args:
+            start: Called on the agent's loop; returns the stream of the run.
+        """
         self.questions = []
         self._run = asyncio.create_task(self._show(start))
 
     async def _show(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
-        """Print a run to its end, then ask the questions that it ended with, or approve them automatically.
+        """Print a run to its end, then ask the questions that it ended with; with `--approve-all` they are answered
+        automatically.
 
-        Exceptions of the run are printed. After an answer that does not fit, the questions are read and asked again.
+        Exceptions of the run are printed. If the session refused an answer, the questions are read again and asked
+        again.
         """
         report = self._report
         self.screen.set_busy(True)
@@ -377,7 +400,7 @@ class Chat:
             self._editor.session.app.invalidate()
 
     def _wake(self) -> None:
-        """Interrupt the input line, so that the open question is asked.
+        """End the input line if a question is to be asked, so that it is shown.
 
         The typed text is kept for the next input line.
         """
@@ -388,10 +411,13 @@ class Chat:
             app.exit(result=_WAKE)
 
     def _interrupted(self, typed: str) -> bool:
-        """Handle the key Ctrl-C; return whether to clear the typed text.
+        """Handle the key Ctrl-C, and return whether the typed text is to be cleared.
 
-        During a run it aborts the run. Otherwise it clears the text; in an empty line, the second one leaves the
-        conversation, as does one during a run that is stuck.
+        During a run it aborts the run. If that run is stuck, it leaves the conversation. Without a run it clears the
+        text; in an empty line, pressing it twice leaves.
+
+        Args:
+            typed: The text of the input line.
         """
         app = self._editor.session.app
         if self.is_running and not self._stuck:
@@ -408,23 +434,28 @@ class Chat:
         return False
 
     def _signalled(self) -> bool:
-        """Handle SIGINT, which the key Ctrl-C sends while output is printed; return False to leave the conversation."""
+        """Handle SIGINT, which Ctrl-C sends while output is printed, as the key Ctrl-C.
+
+        Returns False if no run is under way and Ctrl-C was not pressed before; the caller then leaves the conversation.
+        """
         if not self.is_running and not self._armed:
             return False
         self._interrupted("")
         return True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a task, to which the conversation keeps a reference until it ends."""
+        """Run a coroutine as a task, and keep a reference to the task until it ends."""
         task = asyncio.create_task(work)
         # asyncio holds tasks weakly only.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _end_run(self) -> None:
-        """Abort a run that is under way, wait up to 6 s for its end, and stop printing it; does nothing without one.
+        """Abort a run that is under way, wait up to 6 s for its end, and stop printing it.
 
-        A run that is stuck is abandoned with its thread.
+        Does nothing if no run is under way.
+
+        If the run is stuck, the agent's thread is abandoned: closing the agent then waits for nothing.
         """
         if self._run is None or self._run.done():
             return

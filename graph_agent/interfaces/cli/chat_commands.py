@@ -23,21 +23,29 @@ class Command(NamedTuple):
     """One command of the conversation, typed as `/NAME`."""
 
     usage: str
-    """Form of its arguments for the help, e.g. `TEXT`; empty if there are none."""
+    """The arguments as the help displays them, e.g. `TEXT`; empty if the command has none."""
     help: str
-    """One sentence for the help."""
+    """One sentence that the help displays."""
     run: Callable[[Chat, str], Awaitable[None]]
-    """Executes the command in a conversation, with the text after its name, without surrounding white space."""
+    """Executes the command in a conversation.
+
+    The text is what follows the command's name, without surrounding white space.
+    """
 
 
 def find_command(text: str) -> Command | None:
-    """Return the command of a line that begins with `/`, in any case of letters; None if there is none of its name."""
+    """Return the command that a line such as `/steer Hurry` names, ignoring case; None if no command or alias has the
+    name.
+    """
     name = text[1:].strip().partition(" ")[0].lower()
     return COMMANDS.get(_ALIASES.get(name, name))
 
 
 async def run_command(chat: Chat, text: str) -> None:
-    """Execute a line that begins with `/`; an unknown command and the errors of a command are printed."""
+    """Execute a line that begins with `/`.
+
+    An unknown command, and `GraphAgentError` and `TimeoutError` of a command, are printed.
+    """
     name, _, rest = text[1:].strip().partition(" ")
     if (command := find_command(text)) is None:
         hint = did_you_mean(f"/{name}", [f"/{known}" for known in COMMANDS])
@@ -61,7 +69,10 @@ async def _help(chat: Chat, _: str) -> None:
 
 
 async def _steer(chat: Chat, text: str) -> None:
-    """Send a message to the run before its next step; if none is under way, it precedes the next input."""
+    """Send a message that the run reads before its next step.
+
+    If no run is under way, the next message's run reads it. Without a text, print an error.
+    """
     if not text:
         chat.err.print("Write the message after /steer.", style="red")
         return
@@ -70,14 +81,15 @@ async def _steer(chat: Chat, text: str) -> None:
 
 
 async def _abort(chat: Chat, _: str) -> None:
-    """Stop the run, or drop the calls that wait for an answer."""
+    """Stop the run, or drop the calls that wait for an answer (see `Chat.abort`)."""
     await chat.abort()
 
 
 async def _approve(chat: Chat, text: str) -> None:
-    """Ask the open questions again, or approve all of them for the argument `all`.
+    """Ask the open questions again, or with the argument `all` approve all waiting calls and resume.
 
-    Questions that `all` cannot approve are asked. If nothing waits, or a run is under way, only that is printed.
+    If `all` is not possible, because a question is not an approval, a note is printed and the questions are asked. If
+    nothing waits or a run is under way, only a note is printed.
     """
     if not chat.questions or chat.is_running:
         chat.out.print("Nothing waits for an answer.", style="dim")
@@ -91,7 +103,10 @@ async def _approve(chat: Chat, text: str) -> None:
 
 
 async def _events(chat: Chat, text: str) -> None:
-    """Print the newest events of the session; the argument is their number, by default 20."""
+    """Print the newest events of the session, oldest first.
+
+    The argument is their number; anything but digits means 20, and 0 all.
+    """
     count = int(text) if text.isdecimal() else _EVENTS
     # A number of 0 prints all, as `[-0:]` is the whole list.
     for event in (await chat.call(chat.session.events()))[-count:]:
@@ -99,7 +114,9 @@ async def _events(chat: Chat, text: str) -> None:
 
 
 async def _status(chat: Chat, _: str) -> None:
-    """Print the session's status, its calls, and the model calls, tokens and cost of the newest input."""
+    """Print the session's status, the state of each of its calls, and the model calls, tokens and cost of the newest
+    run.
+    """
     doing = "running" if chat.is_running else "waiting for your answer" if chat.questions else "idle"
     status = await chat.call(chat.session.status())
     chat.out.line(f"session {chat.session.id}: {status}, {doing}")
@@ -115,14 +132,14 @@ async def _status(chat: Chat, _: str) -> None:
 
 
 async def _reasoning(chat: Chat, _: str) -> None:
-    """Print the model's newest reasoning as a whole."""
+    """Print the model's newest reasoning as a whole, or that there is none."""
     chat.out.print(chat.reasoning or "The model has shown no reasoning.", style="dim")
 
 
 async def _resume(chat: Chat, _: str) -> None:
-    """Ask the open questions again, or continue a run that was interrupted.
+    """Ask the open questions again, or continue a run that was interrupted if there are none.
 
-    During a run, only print that there is one.
+    While a run is under way, only a note is printed.
     """
     if chat.is_running:
         chat.out.print("A run is under way.", style="dim")
@@ -133,7 +150,7 @@ async def _resume(chat: Chat, _: str) -> None:
 
 
 async def _new(chat: Chat, _: str) -> None:
-    """Start a new session; refused, with a text, during a run."""
+    """Start a new session with a random id. While a run is under way, only a note is printed."""
     if chat.is_running:
         chat.out.print("A run is under way; /abort stops it.", style="dim")
         return

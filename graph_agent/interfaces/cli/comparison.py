@@ -70,10 +70,15 @@ def report(
 
 
 async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], list[tuple[str, str]]]:
-    """Read the sessions of a database.
+    """Read every session of a database.
 
-    Returns the ended inputs, each with the value of the event field `field` as its group; the ids of sessions whose
-    newest input has not ended; and the ids of sessions that cannot be read, each with the reason.
+    Args:
+        address: URL of the database.
+        field: The event field whose value is the group of an input.
+
+    Returns:
+        The inputs that have ended; the ids of sessions whose newest input has not ended; and the ids of sessions that
+        cannot be read, each with the reason.
     """
     from graph_agent.base.errors import GraphAgentError
     from graph_agent.devtools.evaluation.statistics import rows_of
@@ -98,11 +103,12 @@ async def _rows(address: str, field: str) -> tuple[list[InputRow], list[str], li
 
 
 def _lines(arms: list[Arm], by: str) -> list[str]:
-    """Return the table of `report` as lines: groups of inputs, then the differences of each group from the first.
+    """Return the table of `report` as lines: a heading, a row of estimates for each group, and for each group but the
+    first a row with its differences from the first.
 
     Args:
-        arms: The groups, not empty.
-        by: The field that they are grouped by, the heading of the first column.
+        arms: The groups, at least one.
+        by: The field of the groups, which heads the first column.
     """
     names = [name for name in _FORMS if any(name in arm.estimates() for arm in arms)]
     # Aligned as text: the output is read by programs, too.

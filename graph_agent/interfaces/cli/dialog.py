@@ -68,19 +68,18 @@ class ReviewedCall:
     name: str
     args: dict[str, Any]
     description: str
-    """Text for the person; empty if there is none."""
+    """Text for the reviewer; empty if there is none."""
     allowed: tuple[str, ...]
-    """The allowed decisions, among `DECISIONS`."""
+    """The kinds of decisions that the call allows, in the order of `DECISIONS`."""
     delegate: str = ""
-    """The delegate whose call it is; empty for a call of the agent itself."""
+    """Name of the delegate (another agent) that planned the call; empty for a call of the agent itself."""
     origins: tuple[str, ...] = ()
-    """A line for each argument whose origin is known: its path, and the origin in words."""
+    """One line for each argument whose origin is known: the path of the argument, and where its value comes from."""
 
     @property
     def title(self) -> str:
-        """The name of the tool, e.g. `book`.
-
-        With the delegate that made the call, if any, e.g. `book (delegate travel)`.
+        """The name of the tool, and of the delegate that planned the call, if any, e.g. `book` or `book (delegate
+        travel)`.
         """
         return f"{self.name} (delegate {self.delegate})" if self.delegate else self.name
 
@@ -97,15 +96,18 @@ class Question:
     """The calls that wait for a decision, in order; empty for a question of another kind."""
 
     def answer(self, decisions: Sequence[DecisionFields]) -> Any:
-        """Return the value that resumes the interrupt with a decision for each action, in order.
+        """Return the value that resumes the interrupt.
 
-        It is `{"decisions": […]}`, or the decision alone if the request has the shape of a single call.
+        It is `{"decisions": […]}`, or the one decision alone if the interrupt's value has the shape of a single call.
+
+        Args:
+            decisions: One decision for each of `actions`, in order.
         """
         return decisions[0] if is_single_call(self.value) else {"decisions": [*decisions]}
 
 
 def user_name() -> str:
-    """Return the login name of this process, which is recorded with decisions; the text `user` if it has none."""
+    """Return the login name of this process, which is recorded with decisions; `user` if the process has none."""
     try:
         return getpass.getuser()
     # A container may run with a user id that has no name.
@@ -114,15 +116,18 @@ def user_name() -> str:
 
 
 def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of answers, by interrupt id, whose decisions have this process's login name as `decided_by`.
+    """Return a copy of answers in which each decision has this process's login name as `decided_by`.
 
-    Decisions that name someone else, and answers that are no decisions, are unchanged.
+    Decisions that have a name already, and answers that are not decisions, are unchanged.
+
+    Args:
+        answers: Interrupt id → answer.
     """
     return {id_: _signed(answer, user_name()) for id_, answer in answers.items()}
 
 
 def _signed(answer: Any, user: str) -> Any:
-    """Return an answer with `decided_by` in each decision (see `signed`)."""
+    """Return one answer, with `decided_by` in each of its decisions that has no name (see `signed`)."""
     if not isinstance(answer, dict):
         return answer
     if isinstance(decisions := answer.get("decisions"), list):
@@ -132,12 +137,14 @@ def _signed(answer: Any, user: str) -> Any:
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
-    """Return the questions of open interrupts, in order; one that requests no approval has no actions."""
+    """Return the questions of open interrupts, in order. A question that is not an approval has no actions."""
     return [Question(each.id, each.value, _actions(each)) for each in interrupts]
 
 
 def describe_question(question: Question) -> list[str]:
-    """Return a question as printable lines, one for each call, e.g. `book {"city": "Rome"}`, or one with the value."""
+    """Return a question as printable lines: one for each call, e.g. `book {"city": "Rome"}`, or one with the
+    interrupt's value if no call waits.
+    """
     if question.actions:
         lines = [f"{visible(action.title)} {visible_json(action.args)}" for action in question.actions]
         origins = [visible("; ".join(action.origins)) for action in question.actions]
@@ -147,10 +154,10 @@ def describe_question(question: Question) -> list[str]:
 
 
 def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
-    """Return the decision that a text of the command line names.
+    """Parse a decision of the command line: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or
+    `respond:TEXT`.
 
-    The text is `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (JSON or YAML) or `respond:TEXT`. Raises
-    `InputError` if it has another form, or the call does not allow the decision.
+    Raises `InputError` for any other form, or if the call does not allow the decision.
     """
     kind, colon, rest = text.partition(":")
     kind, rest = kind.strip().lower(), rest.strip()
@@ -166,13 +173,13 @@ def parse_decision(text: str, action: ReviewedCall) -> DecisionFields:
 
 
 def check_decision(kind: str, action: ReviewedCall) -> None:
-    """Check that a call allows a kind of decision; raise `InputError` if it does not."""
+    """Raise `InputError` if a call does not allow a kind of decision."""
     if kind not in action.allowed:
         raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
 
 
 def edit_decision(action: ReviewedCall, arguments: dict[str, Any]) -> DecisionFields:
-    """Return the decision to run a call with other arguments."""
+    """Return the decision to run a call's tool with other arguments."""
     return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
 
 
@@ -197,7 +204,7 @@ def parse_typed_arguments(text: str) -> dict[str, Any]:
 
 
 def _actions(interrupt: Interrupt) -> tuple[ReviewedCall, ...]:
-    """Return the calls that an interrupt asks to approve, in order; empty if it requests no approval."""
+    """Return the calls of an approval request, in order; empty if the interrupt is not an approval request."""
     if (request := request_of(interrupt)) is None:
         return ()
     delegate = request["delegate"] if isinstance(request.get("delegate"), str) else ""
@@ -226,19 +233,22 @@ class Dialog:
     questions: Sequence[Question]
     """The open questions; not empty."""
     error: str = ""
-    """Why the last input was refused; empty if it was accepted."""
+    """Why the last line was refused; empty if it was accepted."""
     _at: int = 0
-    """Index of the open question."""
+    """Index of the open question in `questions`."""
     _decisions: list[DecisionFields] = field(default_factory=list)
-    """The decisions on the first calls of the open question."""
+    """Decisions on the calls of the open question, in order, so far."""
     _answers: dict[str, Any] = field(default_factory=dict)
-    """Interrupt id → answer, of the questions before the open one."""
+    """Interrupt id → answer, for the questions before the open one."""
     _awaits: str = ""
-    """The text that the next input is: `edit`, `reject` or `respond`; empty for a choice."""
+    """The kind of text that the next line is, `edit`, `reject` or `respond`; empty if a choice is expected."""
     _draft: str = ""
     """The editable beginning of the next line of `edit`: the arguments, or the text that was refused."""
     _always: set[str] = field(default_factory=set)
-    """Titles of the calls that are approved without a question; those of later requests are approved by the session."""
+    """Titles of the calls for which `always` was chosen.
+
+    Further calls with these titles are approved without asking; calls of later requests are approved by the session.
+    """
 
     @property
     def answers(self) -> dict[str, Any] | None:
@@ -247,7 +257,9 @@ class Dialog:
 
     @property
     def text(self) -> str:
-        """The open question, as lines of text; empty if the next input belongs to the same question."""
+        """The text to print before the next line is read: the open question with its call and arguments; empty if the
+        next line continues a question that was printed, or all are answered.
+        """
         if self.answers is not None or self._awaits:
             return ""
         action = self._action
@@ -277,18 +289,20 @@ class Dialog:
 
     @property
     def default(self) -> str:
-        """The editable beginning of the next line; empty unless it is the arguments of `edit`."""
+        """The editable beginning of the next line: the arguments of a call that is edited, otherwise empty."""
         return self._draft if self._awaits == "edit" else ""
 
     @property
     def accepts(self) -> Literal["choice", "text", "detail"]:
-        """The next line is a `choice`, the `text` that answers a question, or the `detail` that a choice needs."""
+        """What the next line is: a `choice` among decisions, the `text` that answers a question, or the `detail` that a
+        choice needs, such as a reason.
+        """
         return "detail" if self._awaits else "text" if self._action is None else "choice"
 
     def go_back(self) -> bool:
-        """Leave the text that a choice needs and return to the choices.
+        """Return from the text that a choice needs to the choice itself, and clear `error`.
 
-        Returns False if a choice is expected already.
+        Returns False if a choice or an answer is expected already, so that there is nothing to go back from.
         """
         returns, self._awaits, self.error = bool(self._awaits), "", ""
         return returns
@@ -307,7 +321,10 @@ class Dialog:
             self._draft = given
 
     def _take(self, given: str) -> None:
-        """Process one line by what the dialog expects; raise `InputError` if it is refused."""
+        """Process one line by what the dialog expects.
+
+        Raises `InputError` if the line is refused; nothing is decided then.
+        """
         action = self._action
         if action is None:
             if not given.strip():
@@ -324,9 +341,13 @@ class Dialog:
             self._choose(given.strip().lower(), action)
 
     def _choose(self, given: str, action: ReviewedCall) -> None:
-        """Process a choice, e.g. `y` or `edit`, in lower case.
+        """Process a choice, e.g. `y` or `edit`: decide on the call, or expect the text that the choice needs.
 
-        Raises `InputError` for an unknown one, or one the call does not allow.
+        Raises `InputError` for an unknown choice, or one that the call does not allow.
+
+        Args:
+            given: The choice, in lower case.
+            action: The call that it decides on.
         """
         kind = _WORDS.get(given)
         if kind is None:
@@ -343,9 +364,9 @@ class Dialog:
             self._draft = visible_json(action.args, indent=2)
 
     def _decide(self, decision: DecisionFields) -> None:
-        """Add a decision on the next call.
+        """Add the decision on the next call, and open the next question after the last call.
 
-        The last one of a question closes it. Then skip calls that are always approved.
+        Then approve following calls for which `always` was chosen.
         """
         self._awaits = ""
         self._decisions.append(decision)
@@ -360,26 +381,30 @@ class Dialog:
         self._decisions = []
 
     def _skip_approved(self) -> None:
-        """Approve the next call without a question if `always` was chosen for its tool, and so on."""
+        """Approve the next call, and the ones after it, for as long as `always` was chosen for their titles."""
         action = self._action
         if action is not None and action.title in self._always and "approve" in action.allowed:
             self._decide({**standing_approval(user_name())})
 
     @property
     def _question(self) -> Question:
-        """The open question; `IndexError` after the last."""
+        """The open question. Raises `IndexError` if all are answered."""
         return self.questions[self._at]
 
     @property
     def _action(self) -> ReviewedCall | None:
-        """The call that the next decision is for; None for a question that is no approval, and after the last."""
+        """The call that the next decision is about; None if the open question is not an approval, or all are
+        answered.
+        """
         if self._at == len(self.questions) or not self._question.actions:
             return None
         return self._question.actions[len(self._decisions)]
 
 
 def _news(action: ReviewedCall) -> str:
-    """Return the description of a call; empty if it only repeats name and arguments, as LangChain's default does."""
+    """Return the description of a call; empty if it only repeats the name and the arguments, as LangChain's default
+    description does.
+    """
     is_known = action.description == f"Delegate {action.delegate}" or str(action.args) in action.description
     return "" if is_known else action.description
 
@@ -395,13 +420,14 @@ def _as_yaml(value: Any) -> str:
 
 
 AskPerson = Callable[[Sequence[Question]], Awaitable[dict[str, Any] | None]]
-"""Asks questions: returns interrupt id → answer, or None to leave the session waiting."""
+"""Asks questions, and returns interrupt id → answer; None leaves the session waiting."""
 
 
 async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Ask each question at the terminal, and return interrupt id → answer; keys typed before the questions are dropped.
+    """Ask questions at the terminal, and return interrupt id → answer. Keys that were typed before are dropped first.
 
-    Returns None if the person leaves with Ctrl-C or Ctrl-D at a choice. Questions and errors are printed to `err`.
+    Returns None if the reviewer leaves with Ctrl-C or Ctrl-D at a choice or an answer. Questions and errors are printed
+    to `err`.
     """
     # Imported here: commands without a terminal need no editor.
     from graph_agent.interfaces.cli.editor import LineEditor
@@ -420,9 +446,9 @@ async def ask_at_terminal(err: Terminal, questions: Sequence[Question]) -> dict[
 
 
 async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Approve all calls without a question, and return interrupt id → answer.
+    """Return answers that approve every call without asking, as interrupt id → answer.
 
-    Returns None if a question is no approval, or a call does not allow it.
+    Returns None if a question is not an approval, or a call does not allow `approve`.
     """
     if not all(question.actions for question in questions):
         return None
@@ -432,36 +458,36 @@ async def approve_all(questions: Sequence[Question]) -> dict[str, Any] | None:
 
 
 async def leave_waiting(questions: Sequence[Question]) -> dict[str, Any] | None:
-    """Return None, which leaves the session waiting: there is no terminal to ask at."""
+    """Return None, so that the session keeps waiting; used if there is no terminal to ask at."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswers:
-    """The decisions and answers that the options of `graph-agent resume` give in advance."""
+    """The decisions and answers that options of `graph-agent resume` give in advance."""
 
     approve_all: bool = False
     """Approve every call."""
     reject_all: bool = False
     """Reject every call."""
     message: str = ""
-    """The reason of `reject_all`; empty if there is none."""
+    """The reason of `reject_all`, for the model; empty if there is none."""
     decisions: Sequence[str] = field(default=())
-    """One text for each call, in order, in the form that `parse_decision` reads."""
+    """One text for each waiting call, in order, in the form that `parse_decision` reads."""
     answers: Sequence[str] = field(default=())
-    """One for each question that is no approval, in order."""
+    """One text for each question that is not an approval, in order."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no option is given."""
+        """Whether neither decisions nor answers are given."""
         return not (self.approve_all or self.reject_all or self.decisions or self.answers)
 
     def resolve(self, questions: Sequence[Question]) -> dict[str, Any]:
         """Return interrupt id → answer for all questions.
 
-        Raises `InputError` if more than one of `approve_all`, `reject_all` and `decisions` is given, their number or
-        that of `answers` differs from that of calls or other questions (the message lists both), or a decision is
-        invalid or not allowed.
+        Raises:
+            InputError: More than one of `approve_all`, `reject_all` and `decisions` is given; there is not one decision
+                for each call and one answer for each other question; or a decision is invalid or not allowed.
         """
         # Together they could contradict each other.
         if self.approve_all + self.reject_all + bool(self.decisions) > 1:
@@ -479,9 +505,8 @@ class GivenAnswers:
         return _by_id(questions, decisions, self.answers)
 
     def _texts(self, calls: int) -> Sequence[str]:
-        """Return a decision for each of `calls` calls, as texts that `parse_decision` reads.
-
-        Given ones are returned unchanged.
+        """Return the decisions as texts that `parse_decision` reads: for `approve_all` and `reject_all` one for each of
+        `calls` calls, otherwise the given ones, whatever their number.
         """
         if self.approve_all:
             return ["approve"] * calls
@@ -493,7 +518,7 @@ class GivenAnswers:
 def _by_id(
     questions: Sequence[Question], decisions: Sequence[DecisionFields], answers: Sequence[str]
 ) -> dict[str, Any]:
-    """Distribute decisions and answers to the questions in order; return interrupt id → answer."""
+    """Distribute decisions to calls and answers to the other questions, in order; return interrupt id → answer."""
     remaining, texts = iter(decisions), iter(answers)
     return {
         question.id: question.answer([next(remaining) for _ in question.actions])
@@ -504,9 +529,9 @@ def _by_id(
 
 
 def show_question(err: Terminal, dialog: Dialog) -> None:
-    """Print on standard error why the last line was refused.
+    """Print what must be shown before the next line: why the last line was refused, or the next question.
 
-    If it was not, the next question, unless it was printed before.
+    Prints nothing if the line continues a printed question.
     """
     if dialog.error:
         err.print(dialog.error, style="red")
@@ -523,8 +548,9 @@ def show_how_to_go_on(
         err: Where to print.
         session_id: Id of the session.
         questions: The open questions.
-        options: Options of the command that select the same agent and database.
-        db: URL of the database; for `memory:` the text reports that nothing can answer later.
+        options: Options for the command that select the same agent and database.
+        db: URL of the database. For `memory:` a note is printed in place of the command, because the session ends with
+            the process.
     """
     err.print(f"Session {printable(session_id)} waits for an answer:", style="yellow")
     for number, line in enumerate((line for question in questions for line in describe_question(question)), 1):

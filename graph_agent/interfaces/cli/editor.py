@@ -15,13 +15,13 @@ from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 HISTORY_VARIABLE = "GRAPH_AGENT_HISTORY"
-"""Environment variable with the path of the history file; an empty value keeps the history in memory."""
+"""Environment variable with the path of the history file; if it is set and empty, the history is kept in memory."""
 
 
 def history_path() -> Path | None:
     """Return the path of the file with earlier inputs; None to keep them in memory only.
 
-    It is the value of `GRAPH_AGENT_HISTORY`, or else `graph-agent/history` in `$XDG_STATE_HOME`, by default
+    The path is the value of `GRAPH_AGENT_HISTORY`; if that is not set, `graph-agent/history` in `$XDG_STATE_HOME` or in
     `~/.local/state`. Raises `RuntimeError` if the home folder is needed and unknown.
     """
     given = os.environ.get(HISTORY_VARIABLE)
@@ -34,9 +34,9 @@ def history_path() -> Path | None:
 
 
 def open_history() -> History:
-    """Return the history of earlier inputs, whose file is created if needed, readable by this user only.
+    """Return the history of earlier inputs. Its file is created if needed, and only this user can read it.
 
-    If no file can be written, or the variable asks for none, the history is kept in memory.
+    If `GRAPH_AGENT_HISTORY` is empty or the file cannot be written, the history is kept in memory.
     """
     try:
         path = history_path()
@@ -52,7 +52,7 @@ def open_history() -> History:
 
 
 def terminal_output() -> Output:
-    """Return the terminal behind standard output, or else behind standard error, as an output of prompt_toolkit."""
+    """Return the terminal for prompt_toolkit: the one behind standard output, or else the one behind standard error."""
     output = create_output(always_prefer_tty=True)
     if isinstance(output, Vt100_Output):
         # The terminal's answers to requests for the cursor position could arrive as keys of the next input.
@@ -91,7 +91,9 @@ class LineEditor:
 
             @keys.add("c-c")
             def interrupt(event: KeyPressEvent) -> None:
-                """Handle the key Ctrl-C."""
+                """Pass the typed text to `on_interrupt`, which handles Ctrl-C, and clear the text if it returns
+                True.
+                """
                 if on_interrupt(event.current_buffer.text):
                     event.current_buffer.reset()
 
@@ -99,7 +101,7 @@ class LineEditor:
 
             @keys.add("<sigint>")
             def signalled(event: KeyPressEvent) -> None:
-                """Handle SIGINT."""
+                """Call `on_signal`, and raise `KeyboardInterrupt` from `read` if it returns False."""
                 if not on_signal():
                     event.app.exit(exception=KeyboardInterrupt)
 
@@ -132,7 +134,10 @@ class LineEditor:
 
 
 def _enter(event: KeyPressEvent) -> None:
-    """End the input, or start a new line if the cursor is at its end behind a backslash, which is removed."""
+    """End the input.
+
+    If the cursor is at the end of the input, behind a backslash, replace the backslash by a line feed instead.
+    """
     buffer = event.current_buffer
     if buffer.document.current_line_before_cursor.endswith("\\") and buffer.document.is_cursor_at_the_end:
         buffer.delete_before_cursor()

@@ -22,28 +22,30 @@ _READ = "graph_agent.env_file"
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
-    """A file of environment variables that was read, without its values."""
+    """A file of environment variables that was read. It holds the names of the variables, not their values."""
 
     path: Path
     used: tuple[str, ...]
-    """Names of the variables that it has set, in order."""
+    """Names of the variables that were set from the file, in order."""
     overridden: tuple[str, ...]
-    """Names of the variables that the environment had already, which wins."""
+    """Names of the variables that the environment had already, and that keep the environment's value."""
 
 
 def read_env_file(agent_file: Path) -> EnvFile | None:
-    """Set the variables of the file `.env` next to an agent file, except those that the environment has.
+    """Set the environment variables of the file `.env` next to an agent file.
+
+    Variables that the environment has already are unchanged.
 
     Args:
-        agent_file: Path of the agent file. No other folder is searched, so that a server never takes the secrets of
+        agent_file: Path of the agent file. No other folder is searched, so that a server never reads the secrets of
             another project.
 
     Returns:
-        The file; None if there is none, or no agent file.
+        The file that was read; None if there is no `.env`, or the agent file does not exist.
 
     Raises:
-        ConfigError: When the file cannot be read, a line is not NAME=VALUE, or a value is none that an environment may
-            have.
+        ConfigError: The file cannot be read, a line is not NAME=VALUE, or a value contains a character that the
+            environment does not permit.
     """
     agent_file = agent_file.resolve()
     path = agent_file.with_name(".env")
@@ -80,7 +82,7 @@ def read_env_file(agent_file: Path) -> EnvFile | None:
 
 
 def env_file_of(context: typer.Context) -> EnvFile | None:
-    """Return the file that was read for a command; None if there was none."""
+    """Return the file `.env` that was read before a command's options were parsed; None if none was read."""
     found: EnvFile | None = context.meta.get(_READ)
     return found
 
@@ -92,10 +94,16 @@ else:
 
 
 class _ReadsEnvFile(_Base):
-    """Reads the file for a command with `--config`, before other options look at the environment."""
+    """Mixin of commands with the option `--config`: reads the file `.env` before other options take their values from
+    the environment.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take `--no-env` out of the arguments, read the file without it, and parse the others."""
+        """Parse the arguments, after reading the file `.env` next to the agent file that they name.
+
+        With `--no-env`, which is removed from the arguments, no file is read. A command without `--config` only parses.
+        Raises `ConfigError` if the file is invalid.
+        """
         if ctx.resilient_parsing or not any(each.name == "config" for each in self.params):
             return super().parse_args(ctx, args)
         # Typer has no public way to add an option to many commands.
@@ -109,8 +117,8 @@ class _ReadsEnvFile(_Base):
 
 
 class AgentCommand(_ReadsEnvFile, TyperCommand):
-    """A command that may read the file `.env` of its agent."""
+    """A command that reads the file `.env` next to its agent file."""
 
 
 class AgentGroup(_ReadsEnvFile, TyperGroup):
-    """A group of commands that may read the file `.env` of its agent."""
+    """A group of commands that reads the file `.env` next to its agent file."""

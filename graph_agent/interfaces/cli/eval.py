@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from graph_agent.devtools.evaluation.runner import Plan, Trial
 
 DATABASE = ".graph_agent_eval.db"
-"""Name of the database, next to the cases."""
+"""Name of the SQLite file that the runs are stored in, next to the file of cases."""
 
 
 def eval_(
@@ -107,7 +107,9 @@ def eval_(
 
 
 async def _rated(agent: Path) -> CaseFile:
-    """Return the rated answers in the database of an agent file, as cases; raise `ConfigError` if there are none."""
+    """Return the answers that users have rated, in the database of an agent file, as cases; raise `ConfigError` if
+    there are none.
+    """
     from graph_agent.agent_file.spec import load_spec
     from graph_agent.devtools.evaluation.cases import CaseFile
     from graph_agent.devtools.evaluation.from_feedback import rated_cases
@@ -136,20 +138,24 @@ def _plan(
     *,
     no_env: bool,
 ) -> Plan:
-    """Return the evaluation that the options of `eval` ask for.
+    """Return the evaluation that the options of `eval` ask for: which cases run with which agents, and where the runs
+    are stored.
 
-    Raises `ConfigError` if a file is invalid, no agent is named, or no case has a name of `only`.
+    Unless `no_env`, the file `.env` next to the agent file is read into the environment.
 
     Args:
         file: The cases.
-        path: The file that they are in.
+        path: The file that they are in; relative paths and the default database are next to it.
         agent: The agent file; None for the one that the cases name.
-        vs: Another agent file, and keys `KEY=VALUE` that replace its own; empty to compare with no other agent.
-        only: Names or patterns of cases; empty for all.
+        vs: Another agent file to compare with, and keys `KEY=VALUE` that replace its own; empty to compare with none.
+        only: Names or patterns of cases, such as `hotel*`; empty for all.
         repeat: Runs of each case.
         today: The agent's current date; None for the real one.
         db: URL of the database of the runs; None for a SQLite file next to the cases.
-        no_env: Whether the file `.env` next to the agent file is left out.
+        no_env: Whether to leave out the file `.env`.
+
+    Raises:
+        ConfigError: A file is invalid, no agent is named, or no case matches `only`.
     """
     from fnmatch import fnmatchcase
 
@@ -176,11 +182,14 @@ def _plan(
 
 
 def _export(file: CaseFile, export: str) -> None:
-    """Write cases in a format.
+    """Write the cases to a file in another format, replacing the file if it exists.
 
-    `export` is `FORMAT:FILE`, and an existing file is replaced.
+    Args:
+        file: The cases.
+        export: The value of `--export`, `FORMAT:FILE`.
 
-    Raises `ConfigError` for an unknown format, or no file.
+    Raises:
+        ConfigError: The format is unknown, or no file is named.
     """
     from typing import get_args
 
@@ -195,13 +204,14 @@ def _export(file: CaseFile, export: str) -> None:
 
 
 def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
-    """Return the agent that `--vs` describes, with its label for the table, e.g. `model=openai:gpt-4o`.
-
-    Raises `ConfigError` for more than one agent file, an invalid one, or an invalid key.
+    """Return the label and the agent file of the agent that `--vs` describes; the label is e.g. `model=openai:gpt-4o`.
 
     Args:
-        spec: The agent file that keys of `vs` change, unless `vs` names another.
-        vs: At most one path of an agent file, and any number of `KEY=VALUE`.
+        spec: The agent file whose keys are replaced if `vs` names no other.
+        vs: At most one path of an agent file, and any number of `KEY=VALUE`, in any order.
+
+    Raises:
+        ConfigError: More than one agent file is named, the file is invalid, or a key is.
     """
     from graph_agent.agent_file.spec import load_spec, with_keys
 
@@ -217,15 +227,15 @@ def _other(spec: AgentSpec, vs: Sequence[str]) -> tuple[str, AgentSpec]:
 
 
 async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool, quiet: bool) -> Report:
-    """Run the cases, display their progress, print the summary, and return the outcome.
+    """Run the cases, display the progress, print the summary, and return the outcome.
 
-    Runs that an earlier evaluation has completed in the same database are not repeated. Ctrl-C prints that the command
-    can be repeated, and the cancellation passes on.
+    Runs that an earlier evaluation has completed in the same database are not repeated. After Ctrl-C a hint is printed
+    that the same command continues, and the cancellation is raised.
 
     Args:
         plan: The cases and agents.
-        parallel: Runs at the same time.
-        html: File to write the outcome to as a page, with the sessions; None for no file.
+        parallel: Maximum runs at the same time.
+        html: File to write the outcome to as a page that contains the sessions; None for no page.
         fresh: Delete the earlier runs first, so that each case runs again.
         quiet: Print no progress and no summary.
     """
@@ -256,10 +266,10 @@ async def _evaluate(plan: Plan, parallel: int, html: Path | None, *, fresh: bool
 
 
 class EvaluationProgress:
-    """Displays an evaluation: a table on a terminal, redrawn while it runs, else a line for each case that has ended.
+    """Displays the progress of an evaluation, whose *trials* are the runs of each case by each agent.
 
-    A trial is one run of a case by one agent. Use it as a context manager, which displays the table, and call `close`
-    last.
+    On a terminal it is a table that is redrawn while the trials run; elsewhere a line for each case that has ended. Use
+    it as a context manager, which displays the table, and call `close` after the context.
     """
 
     def __init__(self, plan: Plan, *, quiet: bool) -> None:
@@ -268,14 +278,14 @@ class EvaluationProgress:
         self._trials: dict[tuple[str, str], dict[int, Trial | None]] = {
             (case.name, label): {} for case in plan.cases for label in plan.agents
         }
-        """Case and agent → trial → its outcome; None while it runs."""
+        """(Case, agent) → number of the trial → the trial with its outcome; None while it runs."""
         self._printed = 0
-        """Number of cases, in the order of the file, whose lines are printed."""
+        """Number of cases whose lines are printed; lines are printed in the order of the file."""
         self._live: Any = None
-        """The table's live display; None if there is none."""
+        """The live display of the table; None if there is no table."""
 
     def __enter__(self) -> EvaluationProgress:
-        """Start the table, on a terminal and unless quiet."""
+        """Display the table, if standard output is a terminal and the evaluation is not quiet."""
         if not self._quiet and self._out.is_terminal:
             from rich.live import Live
 
@@ -286,22 +296,25 @@ class EvaluationProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the table."""
+        """Remove the live table, if there is one."""
         if self._live is not None:
             self._live.stop()
 
     def begin(self, trial: Trial) -> None:
-        """Record that a trial has begun; the table displays it."""
+        """Record that a trial has begun, so that the table displays it as running."""
         self._trials[trial.case.name, trial.agent][trial.number] = None
 
     def end(self, trial: Trial) -> None:
-        """Record the outcome of a trial; without a table, print the cases that are complete."""
+        """Record the outcome of a trial. Without a table, print the lines of cases that are complete now."""
         self._trials[trial.case.name, trial.agent][trial.number] = trial
         if not self._quiet and self._live is None:
             self._print_ended()
 
     def close(self, report: Report) -> None:
-        """Print the summary, and after a table first the final table and the failed checks; nothing if quiet."""
+        """Print the summary.
+
+        If there was a live table, print the whole table and the failed checks before it. Prints nothing if quiet.
+        """
         if self._quiet:
             return
         if self._live is not None:
@@ -318,7 +331,10 @@ class EvaluationProgress:
             self._out.line(line)
 
     def _print_ended(self) -> None:
-        """Print the cases whose trials have all ended, in the order of the file, up to the first that has not."""
+        """Print the cases that are complete and not printed yet, in the order of the file.
+
+        Stops at the first case that is not complete.
+        """
         from graph_agent.devtools.evaluation.report import CaseSummary, case_line, failure_lines
 
         # Lines are printed one by one, so the widest name is needed in advance.
@@ -335,10 +351,10 @@ class EvaluationProgress:
                 self._out.line(f"      {line}")
 
     def _table(self, *, every: bool = False) -> Table:
-        """Return the table of all cases, with the number of ended trials as its caption.
+        """Return the table of the cases, with the number of ended trials as its caption.
 
-        If the terminal has not enough rows, cases that passed are left out, then cases that have not begun, unless
-        `every`.
+        If the terminal has too few rows, cases that passed are left out first, then cases that have not begun, then
+        failed ones. With `every`, all rows are returned.
         """
         from rich.table import Table
         from rich.text import Text

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 _COMMON = frozenset({"type", "seq", "ts", "session_id", "step"})
-"""Fields that every event has, which the line of an unknown type leaves out."""
+"""Fields that every event has. They are left out where an event of an unknown type is printed with all its fields."""
 _POLL_S = 0.5
-"""Seconds between two reads of `--follow`."""
+"""Seconds between two reads of the database with `--follow`."""
 
 _LENGTH = 200
-"""Maximum characters of an event's content in its line."""
+"""Maximum characters of content in the line of an event."""
 
 
 def events(
@@ -63,7 +63,7 @@ def events(
         return
 
     def show(event: Event) -> None:
-        """Print one event, unless it is a recorded request of a model."""
+        """Print one event as a line or as JSON. Recorded model requests are left out; only `--requests` prints them."""
         if event["type"] == "model_request":
             return  # `--requests` shows it
         if json_lines:
@@ -75,14 +75,17 @@ def events(
 
 
 async def _read(address: str, session_id: str, last: int, show: Callable[[Event], None], *, follow: bool) -> None:
-    """Pass the events of a session to `show`, oldest first; raise `InputError` if there is no such session.
+    """Pass the stored events of a session to `show`, oldest first, and with `follow` also every later one.
 
     Args:
         address: URL of the database.
         session_id: Id of the session.
-        last: Only the newest events of those that are stored already; 0 for all.
+        last: Only this many newest events of those that are stored already; 0 for all.
         show: Called with each event.
-        follow: Poll the database for new events every half second, until the task is cancelled.
+        follow: Read the database for new events every half second, until the task is cancelled.
+
+    Raises:
+        InputError: The database has no such session.
     """
     import asyncio
 
@@ -111,14 +114,15 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
 
 
 def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, as_json: bool) -> None:
-    """Print the recorded requests of a session's models: what each added to and removed from the request before.
+    """Print the recorded requests of a session to models, each as the messages it added and removed compared with the
+    request before.
 
     Args:
         address: URL of the database.
-        session_id: Id of the session; `InputError` if there is none.
-        last: Only the newest requests; 0 for all.
+        session_id: Id of the session. `InputError` is raised if the database has none.
+        last: Only this many newest requests; 0 for all.
         out: Where to print.
-        as_json: Print each request as a JSON object with all its messages.
+        as_json: Print each request as a JSON object with all its messages instead.
     """
     from dataclasses import asdict
 
@@ -143,9 +147,10 @@ def _show_requests(address: str, session_id: str, last: int, out: Terminal, *, a
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """Return an event as one line: number, local time, step, type and content; control characters are kept.
+    """Return an event as one line of number, local time, step, type and content.
 
-    E.g. `   4  12:30:05  step 1  tool_call            search {"q": "hotel"}`. A step of 0 is left out.
+    For example `4  12:30:05  step 1  tool_call  search {"q": "hotel"}`, with each column padded to a fixed width. A
+    step of 0 is left out. Control characters are kept, so print the line with `Terminal.line`.
     """
     at = datetime.fromisoformat(event["ts"]).astimezone().strftime("%H:%M:%S")
     step = f"step {event['step']}" if event["step"] else ""
@@ -153,7 +158,12 @@ def event_line(event: Mapping[str, Any]) -> str:
 
 
 def short_json(value: Any) -> str:
-    """Return a JSON value as one line of at most 200 characters, with single blanks, and with `…` if it is cut."""
+    """Return a value as one line of at most 200 characters, ending in `…` if it was cut.
+
+    A text stays as it is, any other value becomes JSON.
+
+    Each run of white space becomes one blank.
+    """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     # Cut before it is split: a result may have megabytes.
     line = " ".join(text[: 10 * _LENGTH].split())
@@ -161,9 +171,9 @@ def short_json(value: Any) -> str:
 
 
 def _content(event: Mapping[str, Any]) -> str:
-    """Return the content of an event as one line, in a form that depends on its type.
+    """Return the content of an event as one line; which fields it has depends on the type of the event.
 
-    An event of an unknown type returns the fields that not every event has.
+    An event of an unknown type is shown as JSON of the fields that not every event has.
     """
     match event["type"]:
         case "user_message" | "steering" | "agent_response":
@@ -218,15 +228,14 @@ def _refused(event: Mapping[str, Any]) -> str:
 
 
 def _tainted(event: Mapping[str, Any]) -> str:
-    """Return the origins of the arguments of a call that untrusted text decides on; empty if there are none."""
+    """Return ` (untrusted: ORIGINS)` if untrusted text decides on arguments of a call, otherwise an empty text."""
     found = origins_text(event, tainted=True)
     return f" (untrusted: {'; '.join(found)})" if found else ""
 
 
 def _source(event: Mapping[str, Any]) -> str:
-    """Return `delegate NAME: ` or `middleware NAME: ` if the event is an approval of that.
-
-    Returns an empty text for the agent itself.
+    """Return `delegate NAME: ` or `middleware NAME: ` if a delegate or a middleware asked for an approval; an empty
+    text for the agent itself.
     """
     for kind in ("delegate", "middleware"):
         if kind in event:

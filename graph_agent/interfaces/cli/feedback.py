@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def _check_rating(value: str | None) -> str | None:
-    """Return a rating unchanged, or None; raise `typer.BadParameter` for any but `up` and `down`."""
+    """Return the argument `RATING` unchanged, which may be None; raise `typer.BadParameter` unless it is `up` or
+    `down`.
+    """
     if value not in ("up", "down", None):
         raise typer.BadParameter(f"{value!r} is no rating; give up or down.")
     return value
@@ -85,9 +87,18 @@ def feedback(
 
 
 async def _give(address: str, session_id: str, rating: Rating, options: dict[str, Any]) -> tuple[int, Case | None]:
-    """Store the feedback without opening the agent; return the index of the answer, and its case if it is wanted.
+    """Store the rating of an answer without opening the agent.
 
-    `options` are the other arguments of `Session.feedback`. Raises `InputError` if there is no such session or answer.
+    Returns the number of the answer's event, and the answer as a case if the option `evaluate` is set, otherwise None.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session.
+        rating: `up` or `down`.
+        options: The other arguments of `Session.feedback`: `note`, `answer`, `by` and `evaluate`.
+
+    Raises:
+        InputError: There is no such session or answer.
     """
     from graph_agent.session.feedback import give_feedback
     from graph_agent.storage.checkpoints.open import open_saver
@@ -104,7 +115,12 @@ async def _give(address: str, session_id: str, rating: Rating, options: dict[str
 
 
 async def _collect(address: str, session_id: str, answer: str | int | None) -> Case:
-    """Return the case of an answer that is rated already, with its ratings and notes.
+    """Return an answer that is rated already as a case, with its ratings and notes.
+
+    Args:
+        address: URL of the database.
+        session_id: Id of the session.
+        answer: Number of the answer's event, id of its input or of its message; None for the newest answer.
 
     Raises:
         InputError: There is no such session, or the answer has no feedback.

@@ -79,7 +79,16 @@ def forget(
 
 @asynccontextmanager
 async def _opened(config: Path, db: str | None, *, asks_embeddings: bool = True) -> AsyncIterator[Memory]:
-    """Open the memory of an agent file, in an existing database."""
+    """Open the memory of an agent file, without its model.
+
+    Args:
+        config: Path of the agent file.
+        db: URL of another database than the file's; None for the file's. The database must exist.
+        asks_embeddings: Whether the embedding model is needed, to search or to store a fact.
+
+    Raises:
+        ConfigError: The agent file is invalid or has no memory, or the database does not exist.
+    """
     from graph_agent.agent_file.memory import open_memory_of
     from graph_agent.agent_file.spec import load_spec
 
@@ -89,16 +98,19 @@ async def _opened(config: Path, db: str | None, *, asks_embeddings: bool = True)
 
 
 async def _list(config: Path, db: str | None, user: str, search: str, limit: int) -> list[Fact]:
+    """Return up to `limit` facts of a user: the newest ones, or those that fit the text `search` if it is not empty."""
     async with _opened(config, db, asks_embeddings=bool(search)) as opened:
         return await opened.facts(user, search, limit=limit)
 
 
 async def _edit(config: Path, db: str | None, user: str, id_: str, text: str) -> None:
+    """Replace the text of a fact of a user."""
     async with _opened(config, db) as opened:
         await opened.edit(user, id_, text)
 
 
 async def _forget(config: Path, db: str | None, user: str, ids: list[str]) -> None:
+    """Delete facts of a user by their ids, one after the other."""
     async with _opened(config, db, asks_embeddings=False) as opened:
         for id_ in ids:
             await opened.forget(user, id_)

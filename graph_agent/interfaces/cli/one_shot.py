@@ -49,7 +49,7 @@ RUN_CONTEXT = {"on_failure": "answer"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that the commands which run an agent have in common."""
+    """The options that all commands that run an agent share."""
 
     spec: AgentSpec
     """The agent file."""
@@ -66,11 +66,13 @@ class Settings:
     reasoning: bool
     """Whether to print the model's reasoning."""
     options: Sequence[str]
-    """Options of another command that select the same agent and database."""
+    """Command-line options that select the same agent and database, for the command that is printed to continue a
+    session.
+    """
 
     @property
     def address(self) -> str:
-        """The URL of the database."""
+        """The URL of the database of the sessions."""
         return self.db or self.spec.db
 
 
@@ -80,10 +82,10 @@ def new_session_id() -> str:
 
 
 class InputRunner:
-    """Runs inputs of sessions, prints each run as the settings ask, and asks a person if a run waits for an answer.
+    """Runs inputs of sessions, prints each run, and asks a reviewer if a run waits for an answer.
 
     Args:
-        settings: The agent and how to print.
+        settings: The agent, and how to print.
         interrupts: The handler of Ctrl-C, which aborts the session that runs.
     """
 
@@ -96,19 +98,21 @@ class InputRunner:
         has_person = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
         ask = partial(ask_at_terminal, self.err) if has_person and not settings.as_json else leave_waiting
         self.ask: AskPerson = approve_all if settings.approve_all else ask
-        """How open questions are answered: `--approve-all`, at the terminal, or not at all."""
+        """Answers open questions: approves all with `--approve-all`, asks at the terminal if there is one, or leaves
+        them open.
+        """
 
     async def run(self, session: Session, text: str, *, show: bool, warnings: Sequence[str]) -> int:
-        """Run one input to its end, with the messages that were queued to follow it; return the exit status.
+        """Run one input and the messages that are queued behind it; return the exit status.
 
-        Questions of the run are put to a person; an answer that the session refuses is asked again. The status is 0, 1
-        if an input failed or was aborted, 4 if no one answered, or 130 after Ctrl-C.
+        Questions of the run are answered by `ask`; an answer that the session refuses is asked for again. The status is
+        0; 1 if a run failed or was aborted; 4 if a question stays open; 130 after Ctrl-C.
 
         Args:
             session: The session.
             text: The input.
-            show: Whether to print the input, before anything else.
-            warnings: The warnings that the agent has for every input; they are printed before the run.
+            show: Whether to print the input before its run.
+            warnings: Warnings of the agent, which are printed before the run.
         """
         report = self._report(session)
         if show:
@@ -118,14 +122,15 @@ class InputRunner:
         return await self._to_end(session, parts, report)
 
     async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
-        """Answer a session's questions, or continue it after a crash; return the exit status, as `run` does.
-
-        Raises `InputError` if there is nothing to resume, or the answers do not fit.
+        """Answer a session's open questions, or continue it after a crash; return the exit status (see `run`).
 
         Args:
             session: The session.
             questions: The open questions; empty after a crash.
-            given: Answers from the command line; if it is empty, a person is asked.
+            given: Answers from the command line; if it is empty, `ask` answers.
+
+        Raises:
+            InputError: There is nothing to resume, or the given answers do not fit.
         """
         answers: dict[str, Any] | None = None
         if questions:
@@ -137,17 +142,18 @@ class InputRunner:
         return await self._to_end(session, self._stream_resume(session, answers), report)
 
     def _stream_resume(self, session: Session, answers: dict[str, Any] | None) -> AsyncGenerator[Part]:
-        """Return the parts of a resumed run."""
+        """Return the stream of a resumed run; `answers` is interrupt id → answer, or None after a crash."""
         return session.stream_resume(answers, context=RUN_CONTEXT, reasoning=self._settings.reasoning)
 
     async def _to_end(self, session: Session, parts: AsyncGenerator[Part], report: RunReport) -> int:
-        """Print a run, ask the questions that it ends with, and resume it until none is open; return the exit status.
+        """Print a run, ask the questions that it ends with, and resume it until none is open; return the exit status
+        (see `run`).
 
         An answer that the session refuses is printed, and the questions are asked again.
 
         Args:
             session: The session.
-            parts: The stream of its run.
+            parts: The stream of the run.
             report: Prints the parts.
         """
         status, result = await self._show(session, parts, report)
@@ -168,9 +174,9 @@ class InputRunner:
     async def _show(
         self, session: Session, parts: AsyncGenerator[Part], report: RunReport
     ) -> tuple[int, RunResult | None]:
-        """Print the parts of a run while Ctrl-C aborts its session; return the exit status and the newest result.
+        """Print the parts of a run; Ctrl-C meanwhile aborts the session. Return the exit status and the newest result.
 
-        The result is None if the run ended without one. The report is closed at the end, also after an exception.
+        The result is None if the run ended without one. The report is closed in any case.
         """
         status, result = 0, None
         try:
@@ -188,7 +194,10 @@ class InputRunner:
         return status, result
 
     def _report(self, session: Session) -> RunReport:
-        """Return the output for a run; in a terminal, text output begins with a line that names the session."""
+        """Return the printer of a run: JSON lines, or text.
+
+        Text on a terminal begins with a line that names the session.
+        """
         if self._settings.as_json:
             return JsonReport(session.id)
         if self.err.is_terminal:
@@ -196,20 +205,22 @@ class InputRunner:
         return TextReport(self._screen, folds_reasoning=False)
 
     def _leave(self, session: Session, questions: Sequence[Question]) -> int:
-        """Print how to answer the open questions later, and return the exit status 4."""
+        """Print the open questions and the command that answers them later, and return the exit status 4."""
         show_how_to_go_on(self.err, session.id, questions, self._settings.options, self._settings.address)
         return WAITING
 
 
 async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]]) -> int:
-    """Open the agent, ask the questions one after the other, and return the largest exit status of their runs.
+    """Open the agent, ask the questions one after the other, and return the largest exit status of their runs (see
+    `InputRunner.run`).
 
-    The first run that waits for an answer or is stopped by Ctrl-C ends the loop.
+    It stops at the first run that waits for an answer or is stopped by Ctrl-C. At the end, the option that continues
+    the session is printed if it is stored.
 
     Args:
-        settings: The agent and how to print.
-        questions: Pairs of a question and whether to print it. Each has a session of its own, unless the settings name
-            one. If empty, each non-empty line of standard input is a question of one session.
+        settings: The agent, and how to print.
+        questions: Pairs of a question and whether to print it. Each runs in a new session, unless the settings name
+            one. If empty, each non-blank line of standard input is a question of one session.
     """
     status, started = 0, bool(settings.session_id)
     with Interrupts.handled() as interrupts:
@@ -237,9 +248,9 @@ async def ask_questions(settings: Settings, questions: Sequence[tuple[str, bool]
 
 
 async def resume_one(settings: Settings, given: GivenAnswers) -> int:
-    """Open the agent, and resume the session of the settings, which must name one; return the exit status.
+    """Open the agent, and resume the session that the settings name; return the exit status (see `InputRunner.run`).
 
-    Raises `InputError` if there is no such session, nothing to resume, or the answers do not fit.
+    Raises `InputError` if there is no such session, nothing to resume, or the given answers do not fit.
     """
     assert settings.session_id is not None
     with Interrupts.handled() as interrupts:
@@ -256,9 +267,11 @@ async def resume_one(settings: Settings, given: GivenAnswers) -> int:
 
 
 async def _questions(questions: Sequence[tuple[str, bool]], err: Terminal) -> AsyncIterator[tuple[str, bool]]:
-    """Yield the questions, or else the non-empty lines of standard input until its end, which are not printed again.
+    """Yield each question with whether to print it.
 
-    A prompt is printed on standard error if standard input is a terminal.
+    Without questions, yield each non-blank line of standard input, not to be printed.
+
+    If standard input is a terminal, a prompt is printed on standard error before each line.
     """
     for question in questions:
         yield question

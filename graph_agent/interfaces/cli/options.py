@@ -26,7 +26,9 @@ _HIGHEST_PORT = 65535
 
 
 def session_option(value: str | None) -> str | None:
-    """Return a session id unchanged; None, for an option that is not given, passes.
+    """Check a session id of the command line, and return it unchanged.
+
+    None, which means that the option is not given, is permitted.
 
     Raises `typer.BadParameter` for an empty id, and for one with a lone surrogate, which no database can store.
     """
@@ -38,17 +40,21 @@ def session_option(value: str | None) -> str | None:
 
 
 def check_session_ids(values: list[str] | None) -> list[str] | None:
-    """Return session ids unchanged; None passes. Raises `typer.BadParameter` as soon as one is empty or no UTF-8."""
+    """Check session ids of the command line, and return them unchanged; None, which means that none is given, is
+    permitted.
+
+    Raises `typer.BadParameter` for the first id that is empty or not UTF-8.
+    """
     for value in values or ():
         session_option(value)
     return values
 
 
 def parse_port(value: str | int) -> int:
-    """Return a port from 0 to 65535; raise `typer.BadParameter` for any other text.
+    """Parse a port from 0 to 65535; raise `typer.BadParameter` for any other text.
 
-    A text such as `tcp://10.0.0.1:80`, which Kubernetes puts into `GRAPH_AGENT_PORT` for a Service named `graph-agent`,
-    is refused with an explanation.
+    For `tcp://10.0.0.1:80`, which Kubernetes puts into `GRAPH_AGENT_PORT` if a Service is named `graph-agent`, the
+    error explains the cause.
     """
     # Typer parses the default, too, which is a number.
     text = str(value)
@@ -145,7 +151,7 @@ def database_url_of(config: Path, db: str | None) -> str:
 
 
 def shared_database(address: str) -> str:
-    """Return `address`, the URL of an existing database that other processes reach.
+    """Return `address`, the URL of a database, after checking that it exists and that other processes can reach it.
 
     Raises `ConfigError` for `memory:`, and for a SQLite file that does not exist.
     """
@@ -171,8 +177,8 @@ async def open_sessions(
 ) -> AsyncIterator[tuple[BaseCheckpointSaver[Any], Callable[[str], Awaitable[bool]]]]:
     """Open an existing database for reading; raise `ConfigError` if it does not exist or cannot be opened.
 
-    Yields its checkpointer, and an async function that takes a session's id and returns whether a run of the session is
-    under way in any process.
+    Yields the checkpointer, and an async function that returns, for the id of a session, whether any process runs the
+    session.
     """
     from graph_agent.session.activity import running_check_at
     from graph_agent.storage.checkpoints.open import open_reader
@@ -182,7 +188,7 @@ async def open_sessions(
 
 
 async def stored_events(address: str, session_id: str) -> list[StoredEvent]:
-    """Return all events of a session, oldest first, with those of calls whose step is not complete yet.
+    """Return all events of a session, oldest first, also those of calls that have ended in a step that still runs.
 
     Raises `InputError` if the database has no such session, and `ConfigError` if the database cannot be opened.
     """

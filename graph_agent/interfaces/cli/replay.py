@@ -157,7 +157,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The agent that replays sessions, and how it differs from the agent file."""
+    """The agent file that replays sessions, and what differs from the agent that recorded them."""
 
     spec: AgentSpec
     """The agent file, with the keys, model and prompt of the options."""
@@ -166,25 +166,33 @@ class _Change:
     has_new_model: bool
     """Whether `--model` names a model that replies in place of the recorded replies."""
     prompt_version: str
-    """Version of the system prompt of `--prompt`, with which a difference of the prompt is none; empty without one."""
+    """Version of the system prompt of `--prompt`; a changed prompt is then not reported as a difference.
+
+    Empty without `--prompt`.
+    """
     tools: dict[str, BaseTool]
-    """Name → tool that runs in place of the recorded results."""
+    """Name of a tool → the tool that runs in place of its recorded results."""
     answers: Literal["exact", "ignore"] | None
-    """Whether another text of an answer is a difference; None for `exact`, or `ignore` with a new model."""
+    """`exact` if another text of an answer is a difference, `ignore` if not; None means `exact`, or `ignore` with a new
+    model.
+    """
     keep_going: bool
     """Whether to continue after a difference."""
 
 
 def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequence[str]) -> AgentSpec:
-    """Return the agent file with the model, the system prompt and the keys of the options; it is not written.
+    """Return a copy of the agent file with the model, the system prompt and the keys of the options.
 
-    Raises `ConfigError` for a key without `=`, an invalid value, or a missing file of the prompt.
+    No file is written.
 
     Args:
         spec: The agent file.
-        model: The value of `--model`; None to keep the file's.
-        prompt: Path of the system prompt; a `.yaml` or `.yml` file is a template. None to keep the file's.
-        keys: Pairs `KEY=VALUE`. A name of a field of `LoopConfig`, such as `max_steps`, means that key below `config`.
+        model: The value of `--model`; None to keep the file's model.
+        prompt: File with the system prompt; a `.yaml` or `.yml` file is a template. None to keep the file's prompt.
+        keys: Pairs `KEY=VALUE`. The name of a field of `LoopConfig`, such as `max_steps`, means the key below `config`.
+
+    Raises:
+        ConfigError: A key has no `=`, a value is invalid, or the prompt's file does not exist.
     """
     from graph_agent.agent_file.spec import with_keys
     from graph_agent.base.settings.config import LoopConfig
@@ -206,7 +214,9 @@ def _changed(spec: AgentSpec, model: str | None, prompt: Path | None, keys: Sequ
 
 
 def _version(prompt: Path | None) -> str:
-    """Return the version of a prompt's file, which exists, as `plan` events have it; an empty text without a file."""
+    """Return the version of the system prompt in a file, in the form in which `plan` events record it; an empty text
+    for None.
+    """
     from graph_agent.base._internal.text import version_of
     from graph_agent.base._internal.yaml_files import parse_yaml
 
@@ -234,10 +244,11 @@ def _tools(spec: AgentSpec, given: Sequence[str]) -> dict[str, BaseTool]:
 
 @asynccontextmanager
 async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
-    """Open the agent to replay sessions; yields its replayer, and prints the agent's warnings on standard error.
+    """Open the agent and yield the object that replays sessions with it; the agent's warnings are printed on standard
+    error.
 
-    The agent's own database is not opened, caches are off, a model without replies stands in unless `--model` is given,
-    and secrets are not read unless a tool can run.
+    The agent's database is not opened, its memory is empty, and caches are off. Unless `--model` is given, a model
+    without replies stands in. Secrets are read only if a tool can run.
     """
     from graph_agent.agent_file.factory import open_agent, silent_model
     from graph_agent.base.database_urls import MEMORY
@@ -246,9 +257,9 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
     found: list[Replayer] = []
 
     def current_date() -> date:
-        """Return the local date of the recorded input, whose prompt contains it.
+        """Return the local date on which the recorded input began, because its prompt contains the date.
 
-        Today if no input is replayed or it has no event.
+        Returns today's date if no input is being replayed, or it has no event.
         """
         current = found[0].current if found else None
         stamps = () if current is None else (entry["ts"] for entry in current.events)
@@ -283,17 +294,18 @@ async def _replayer(change: _Change) -> AsyncIterator[Replayer]:
 async def _replay_one(
     change: _Change, address: str, session: str, number: int | None, from_step: int, *, as_json: bool
 ) -> int:
-    """Replay a session, print the outcome, and return the exit status: 0 if it is equal to the recording, else 1.
-
-    Raises `InputError` if the database has no such session, input or step.
+    """Replay one session, print the outcome, and return the exit status: 0 if it equals the recording, else 1.
 
     Args:
         change: The agent that replays.
         address: URL of the database, which is only read.
         session: Id of the session.
-        number: The input to replay, from 1, negative from the newest; None for all.
+        number: The input to replay, from 1, or negative counted from the newest; None for all.
         from_step: The step of the input to begin with, from 1.
         as_json: Print the outcome as one JSON object.
+
+    Raises:
+        InputError: The database has no such session, input or step.
     """
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.storage.checkpoints.open import open_saver
@@ -317,9 +329,9 @@ async def _replay_one(
 
 
 def _print_one(outcome: Replay) -> None:
-    """Print an outcome: differences on standard output, ignored ones marked.
+    """Print the outcome of a replay: the differences on standard output, with ignored ones marked.
 
-    Gaps of the recording on standard error.
+    Gaps of the recording, and where the replay stopped, are printed on standard error.
     """
     out, err = Terminal(), Terminal(stderr=True)
     for gap in outcome.gaps:
@@ -336,17 +348,17 @@ def _print_one(outcome: Replay) -> None:
 async def _replay_all(
     change: _Change, address: str, since: datetime | None, limit: int | None, *, as_json: bool
 ) -> int:
-    """Replay the sessions of a database, print those that differ or fail and the sums, and return the exit status.
+    """Replay the sessions of a database, print those that differ or fail and the totals, and return the exit status.
 
-    The status is 0 if all are equal, else 1. A session that cannot be replayed counts as failed, and the others
-    continue.
+    The status is 0 if all are equal, else 1. A session that cannot be replayed counts as failed, and does not stop the
+    others.
 
     Args:
         change: The agent that replays.
         address: URL of the database, which is only read.
         since: Only sessions that changed at or after this time; None for all.
         limit: Maximum number of sessions; None for all.
-        as_json: Print one JSON object per session, and one with the sums.
+        as_json: Print one JSON object per session, and one with the totals.
     """
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.storage.checkpoints.open import open_saver
@@ -413,8 +425,9 @@ async def _sessions(saver: BaseCheckpointSaver[Any], since: datetime | None, lim
 
 
 def _moment(text: str) -> datetime:
-    """Return the time that `--since` names: a date or time in ISO 8601, local without a zone, or a duration before now.
+    """Return the time that the value of `--since` names.
 
+    The value is a date or time in ISO 8601, in the local zone if it has none, or a duration before now, such as `7d`.
     Raises `typer.BadParameter` for any other text.
     """
     from graph_agent.interfaces.cli.sessions import parse_duration
@@ -431,18 +444,18 @@ def _moment(text: str) -> datetime:
 
 
 async def _copy(address: str, session: str, fork_id: str, number: int | None, from_step: int | None) -> None:
-    """Copy a session to a new one, up to a step of an input; the recorded session is unchanged.
+    """Copy a session to a new one, up to a step of an input. The copied session is unchanged.
 
     Args:
         address: URL of the database.
         session: Id of the session.
         fork_id: Id of the new session.
-        number: The last input to copy, from 1, negative from the newest; None for the newest.
-        from_step: The first step of that input that is left out, from 1; 1 leaves out the whole input. None to copy
-            all.
+        number: The last input to copy, from 1, or negative counted from the newest; None for the newest.
+        from_step: The first step of that input that is left out. 1 leaves out the whole input; None copies all steps.
 
     Raises:
-        InputError: There is no such session, input or step; a copied call has no result; or nothing would be copied.
+        InputError: There is no such session, input or step; a call of the last copied input has no result; or nothing
+            would be copied.
     """
     from graph_agent.devtools.testing.recording import read_recording
     from graph_agent.session.importing import fork_session

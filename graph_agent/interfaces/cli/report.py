@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from graph_agent.core.state.events import Event
 
 _FOLDED_CHARS = 60
-"""Maximum characters that are printed of folded reasoning."""
+"""Maximum characters that are printed of reasoning that is folded to one line."""
 _WITHIN_REASONING = (results.Reasoning, results.Progress, results.DelegatePart, results.DelegateProgress)
-"""Parts that do not end the reasoning of a reply; those of delegates come at any time."""
+"""Parts that do not end the reasoning of a reply.
+
+Parts of delegates are among them, because they arrive at any time.
+"""
 _FORMAT = 1
-"""Version of the objects; a change that breaks readers increases it."""
+"""Version of the JSON objects. It is increased by a change that breaks programs that read them."""
 
 
 class RunReport:
-    """Output of a run and of the messages that were queued to follow it; this base class prints nothing."""
+    """Prints a run, and the runs of the messages that were queued behind it. This base class prints nothing."""
 
     def question(self, text: str) -> None:
         """Print a message of the user, before its run."""
@@ -63,10 +66,10 @@ class TextReport(RunReport):
         self._printed = ""
         """The streamed text of the current answer."""
         self._answered = False
-        """Whether an answer was printed; a later message of the user is then a queued one, and is printed."""
+        """Whether an answer was printed. A later message of the user was then queued, and is printed."""
         self._wave = Wave()
         self._provided: list[str] = []
-        """Lines about calls that the provider ran, to print after the text."""
+        """Lines about calls that the model's provider ran itself; they are printed after the streamed text."""
         self._warned: Sequence[str] = ()
 
     def question(self, text: str) -> None:
@@ -74,9 +77,9 @@ class TextReport(RunReport):
         self._screen.out.print(f"\n> {text}", style="bold")
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Print warnings on standard error.
+        """Print warnings in yellow on standard error.
 
-        The warning events of the run with the same text are then not printed again.
+        Warning events of the run with the same text are not printed again.
         """
         for warning in warnings:
             self._warning(warning)
@@ -85,9 +88,9 @@ class TextReport(RunReport):
     def take(self, part: results.Part) -> None:
         """Print one part of the run, or update the live region with it.
 
-        Streamed text is printed as it arrives, except text that reports a failure, whose error is printed by its event.
-        At the end of an input, the words of the model's provider are printed if the error does not contain them.
-        Reasoning is printed when it has ended: folded to one line, or whole.
+        Streamed text is printed as it arrives, except text that reports a failure; the error's event prints that.
+        Reasoning is printed once it has ended, folded to one line or whole. At the end of the run, the error text of
+        the model's provider is printed if the error does not contain it.
         """
         if isinstance(part, results.Reasoning):
             self._reasoning += part.text
@@ -121,17 +124,21 @@ class TextReport(RunReport):
                 pass
 
     def resume(self) -> None:
-        """Restart the durations of the calls that waited for an answer."""
+        """Measure the durations of the calls that waited for an answer from now on."""
         self._wave.restart()
 
     def close(self) -> None:
-        """End the line of a text that was cut off, and remove the live region."""
+        """Print the rest of the reasoning, end the line of a text that was cut off, and remove the live region."""
         self._end_reasoning()
         self._end_text()
         self._screen.show_running([])
 
     def _event(self, event: Event) -> None:
-        """Print an event of the history: answers, warnings, errors, hints and queued messages; calls go to `_call`."""
+        """Print an event of the history: an answer with its sources, a queued message, a warning, an error, a hint or a
+        steering message.
+
+        Events of calls go to `_call`.
+        """
         if event["type"] == "agent_response":
             self._end_wave()
             self._answer(text_of(event["content"]), is_report="error" in event)
@@ -165,9 +172,11 @@ class TextReport(RunReport):
             self._call(event)
 
     def _call(self, event: Event) -> None:
-        """Update the current wave with an event of a call, and display it.
+        """Update the current wave (the calls of one reply) with an event of a call, and display it.
 
-        A wave whose calls have all ended is printed.
+        Print the wave once all its calls have results.
+
+        Arguments that untrusted text decides on are printed in yellow.
         """
         self._wave.add(event)
         if event["type"] == "tool_call" and (found := origins_text(event, tainted=True)):
@@ -186,8 +195,8 @@ class TextReport(RunReport):
 
         Args:
             text: The whole answer.
-            is_report: Whether the text reports a failure; then only its account of completed calls, after the first
-                empty line, is printed on standard error.
+            is_report: Whether the text reports a failure. Then only its account of completed calls, which follows the
+                first empty line, is printed, on standard error.
         """
         # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
         rest = text.removeprefix(self._printed)
@@ -203,7 +212,7 @@ class TextReport(RunReport):
         self._printed = ""
 
     def _end_reasoning(self) -> None:
-        """Print the reasoning that has ended; nothing if it is blank."""
+        """Print the collected reasoning, which has ended, and keep it as `reasoning`. Does nothing if it is blank."""
         text, self._reasoning = self._reasoning.strip(), ""
         if not text:
             return
@@ -222,22 +231,24 @@ class TextReport(RunReport):
         self._provided = []
 
     def _sources(self, citations: Sequence[Mapping[str, Any]]) -> None:
-        """Print each source that an answer cites once, as a numbered line, after the calls that found them."""
+        """Print the lines of calls that the provider ran, then each source that an answer cites as a numbered line,
+        once.
+        """
         self._end_provided()
         named = [" - ".join(filter(None, (each.get("title"), each.get("url")))) for each in citations]
         for number, source in enumerate(dict.fromkeys(filter(None, named)), 1):
             self._screen.out.line(f"  [{number}] {source}", style="dim")
 
     def _end_text(self) -> None:
-        """End the line of the streamed text, and forget the text; does nothing if there is none."""
+        """End the line of the streamed text, and forget the text. Does nothing if no text was streamed."""
         if self._printed:
             self._screen.end_stream()
             self._printed = ""
 
     def _end_wave(self, *, keep_running: bool = False) -> None:
-        """Remove the live region, and print the calls of the wave.
+        """Remove the live region, and print the calls of the wave; does nothing without calls.
 
-        With `keep_running`, those without a result stay in the wave.
+        With `keep_running`, calls without a result are not printed and stay in the wave.
         """
         if self._wave.calls:
             self._screen.show_running([])
@@ -245,10 +256,11 @@ class TextReport(RunReport):
 
 
 class JsonReport(RunReport):
-    """Prints one JSON object per line on standard output for each part of a run, after one with the session's id.
+    """Prints each part of a run as one JSON object per line on standard output.
 
     The first line is `{"type": "session", "session_id": ID, "format": 1}`, the last `{"type": "done", "session_id": ID,
-    "result": {…}}`. Messages, warnings and answers are not printed separately, because their events are parts.
+    "result": {…}}`. Messages, warnings and answers have no lines of their own, because they are also events, which are
+    parts.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -266,7 +278,7 @@ class JsonReport(RunReport):
 def part_object(part: results.Part) -> dict[str, Any]:
     """Return a part as a JSON object with the key `type` first, e.g. `{"type": "token", "text": "Hel", …}`.
 
-    The part of a delegate contains that delegate's own part under `part`.
+    A part that forwards a part of a delegate contains it, as an object, under `part`.
     """
     # Fields without a `repr` are for servers in this package.
     own = {each.name: getattr(part, each.name) for each in fields(part) if each.repr and each.name != "type"}
@@ -276,14 +288,16 @@ def part_object(part: results.Part) -> dict[str, Any]:
 
 
 def provider_words(result: results.RunResult) -> str:
-    """Return the status and message of the model's provider if a model error failed the input; else an empty text."""
+    """Return the status and the message of the model's provider if a model error failed the run; otherwise an empty
+    text.
+    """
     return result.cause.provider_words if result.cause is not None else ""
 
 
 def result_object(result: results.RunResult) -> dict[str, Any]:
-    """Return a result as a JSON object with its fields, except `follow_ups`, whose results are printed on their own.
+    """Return a result as a JSON object with all its fields except `follow_ups`, whose results are printed on their own.
 
-    `cause` is the words of the model's provider, or empty; `interrupts` is a list of `{"id": …, "value": …}`.
+    `cause` is the text of the model's provider, or empty; `interrupts` is a list of `{"id": …, "value": …}`.
     """
     own = {each.name: getattr(result, each.name) for each in fields(result) if each.name != "follow_ups"}
     # The cause is an exception, which JSON does not have.
@@ -299,7 +313,10 @@ def print_error(error: BaseException) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON types; bytes become base64, infinite numbers null, and unknown objects their text."""
+    """Return a value as JSON types.
+
+    Bytes become base64, infinite and undefined numbers null, and unknown objects their text.
+    """
     return to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from graph_agent.interfaces.cli.one_shot import Settings
 
 STDIN = "-"
-"""The question that stands for all of standard input."""
+"""The question on the command line that is replaced by all of standard input."""
 
 StartedSession = Annotated[
     str | None, typer.Option("--session", "-s", callback=session_option, help="A session to start or continue.")
@@ -169,13 +169,13 @@ def resume(
 
 
 def _converse(settings: Settings, questions: Sequence[str]) -> None:
-    """Ask questions, or hold a conversation if there are none, and exit with the status; it does not return.
+    """Ask the questions, or hold a conversation if there are none, and exit with the status. Never returns.
 
-    At a terminal, without `--json`, a conversation has a line editor; otherwise the lines of standard input are the
-    inputs. With `--json`, an error that ends the command is printed as an object, too.
+    At a terminal, a conversation without `--json` has a line editor; otherwise each line of standard input is a
+    message. With `--json`, an error that ends the command is also printed as an object.
 
     Args:
-        settings: The agent and how to print.
+        settings: The agent, and how to print.
         questions: The questions; `-` is replaced by standard input.
     """
     if not questions and not settings.as_json and sys.stdin.isatty() and sys.stdout.isatty():
@@ -213,22 +213,22 @@ def settings_of(
 ) -> Settings:
     """Return the settings of a command that runs an agent, from its options.
 
-    Sets up the log, and OpenTelemetry if asked for.
-
-    Raises `ConfigError` if the agent file or a credential is invalid. `GRAPH_AGENT_OTEL` in the environment switches on
-    OpenTelemetry.
+    Also sets up the log, and OpenTelemetry if the environment variable `GRAPH_AGENT_OTEL` switches it on.
 
     Args:
         config: Path of the agent file.
         session: Id of the session to start or continue; None for a new one.
         today: The agent's current date; None for the real one.
-        db: URL of another database than the file's.
+        db: URL of another database than the file's; None for the file's.
         credential: Secrets for tools, each `NAME=env:VARIABLE`.
         as_json: Print JSON in place of text.
-        approve_all: Approve every call without a question.
+        approve_all: Approve every call without asking.
         reasoning: Print the model's reasoning.
         record: Store the requests that models receive.
-        level: The log level; None for warnings without those that the history contains, which are printed anyway.
+        level: The log level; None to log warnings, except those that events contain, which are printed with the run.
+
+    Raises:
+        ConfigError: The agent file or a credential is invalid.
     """
     if level is not None:
         log_at(level, log_stream)
@@ -268,7 +268,7 @@ def _read_stdin() -> str:
 
 
 def _end(status: int) -> None:
-    """Exit with a status; after Ctrl-C (130) without waiting for threads that may be blocked."""
+    """Exit with a status. After Ctrl-C (130), threads are not waited for, because they may be blocked."""
     from graph_agent.interfaces.cli.agent_thread import STOPPED, leave_interrupted
 
     if status == STOPPED:

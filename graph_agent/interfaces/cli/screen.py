@@ -46,7 +46,7 @@ _LABEL = "\x1b[36m> \x1b[0m"
 
 @dataclass(slots=True)
 class ShownCall:
-    """One tool call or delegation of a wave, with the values that its row displays."""
+    """One tool call or delegation of a wave, with the values that its row on the screen displays."""
 
     id: str
     action: Literal["tool_call", "delegate"]
@@ -55,15 +55,15 @@ class ShownCall:
     step: int
     """Number of the plan that the call belongs to, from 1 in each input."""
     planned_at: datetime
-    """Time of its `tool_call` or `delegation_request` event."""
+    """Time of the event that planned the call."""
     status: str = "running"
-    """`running`, or the status of its result, e.g. `success`, `error` or `denied`."""
+    """`running`, or the status of the call's result, e.g. `success`, `error` or `denied`."""
     duration_s: float | None = None
-    """Seconds from its planning to its result; None while it runs."""
+    """Seconds from the planning of the call to its result; None while it runs."""
     has_result: bool = False
-    """Whether the event of its result has been shown."""
+    """Whether the event of the call's result was received."""
     reason: str = ""
-    """The beginning of its error, on one line; empty while it runs or if it succeeded."""
+    """The beginning of the call's error, on one line; empty while the call runs or if it succeeded."""
     started: float = field(default_factory=time.monotonic)
     """Time on the monotonic clock at which the call was first displayed."""
 
@@ -76,11 +76,11 @@ class Wave:
         """Call id → call, in the order of planning."""
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add a planned call, or record the result of a known one; every other event is ignored.
+        """Add a planned call, or record the result of a known one. Every other event is ignored.
 
         Args:
-            event: An event of the history, of which `tool_call`, `delegation_request`, `tool_result` and
-                `delegation_response` concern calls.
+            event: An event of the history. `tool_call` and `delegation_request` plan a call, `tool_result` and
+                `delegation_response` are its result.
         """
         match event["type"]:
             case "tool_call":
@@ -96,12 +96,12 @@ class Wave:
                     call.reason = " ".join(text_of(event["content"])[: 4 * _REASON_LENGTH].split())[:_REASON_LENGTH]
 
     def finish(self, id_: str, status: str) -> None:
-        """Record that a call ended with a status before the event of its result is stored.
+        """Record that a call ended with a status, before the event of its result is stored.
 
-        Ignored if unknown or ended already.
+        Unknown and ended calls are ignored.
 
-        Events of results are stored in the order of the calls, so a fast call would appear to run until the slower ones
-        end.
+        Events of results are stored in the order of the calls, so a fast call would otherwise appear to run until the
+        slower ones end.
         """
         if (call := self.calls.get(id_)) is not None and call.duration_s is None:
             call.status, call.duration_s = status, time.monotonic() - call.started
@@ -113,13 +113,13 @@ class Wave:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there are calls, and each has its result."""
+        """Whether the wave has calls and each has its result."""
         return bool(self.calls) and all(call.has_result for call in self.calls.values())
 
     def take(self, *, keep_running: bool) -> list[ShownCall]:
-        """Remove the calls from the wave, and return them.
+        """Remove the calls from the wave and return them.
 
-        With `keep_running`, those without a result stay in the wave.
+        With `keep_running`, calls without a result stay and are not returned.
         """
         # A run that waits for a person continues the wave later.
         running = {id_: call for id_, call in self.calls.items() if keep_running and not call.has_result}
@@ -134,10 +134,10 @@ class Wave:
 
 
 def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
-    """Return the drawing of a wave, not empty: one line for a single call, a heading and one row per call for several.
+    """Return the drawing of a wave: one line for a single call; a heading and one row per call for several.
 
     Args:
-        calls: The calls, in the order of planning.
+        calls: The calls, in the order of planning; at least one.
         width: Columns of the terminal.
     """
     if len(calls) == 1:
@@ -157,12 +157,14 @@ def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
 
 
 def _with_reason(line: Text, call: ShownCall) -> Text:
-    """Append the reason of a failure to a line, in place, and return the line."""
+    """Append the error of a failed call to a line, in place, and return the line."""
     return line.append(f"  {printable(call.reason)}", "red") if call.reason else line
 
 
 def _duration(call: ShownCall) -> str:
-    """Return how long a call took or runs, e.g. `1.5 s` or `2.0 min`; `not run` for one that was denied or refused."""
+    """Return how long a call took, or has run so far, e.g. `1.5 s` or `2.0 min`; `not run` for a call that was denied
+    or refused.
+    """
     # A call that was denied has no duration of its own.
     if call.status in NOT_RUN:
         return "not run"
@@ -171,16 +173,18 @@ def _duration(call: ShownCall) -> str:
 
 
 def _sign(call: ShownCall) -> Text:
-    """Return the one-character mark of the call's status, e.g. a green check mark; `-` for a call that was skipped."""
+    """Return the one-character mark of a call's status, e.g. a green check mark; `-` for a status without a mark of its
+    own.
+    """
     sign, style = _SIGNS.get(call.status, _SKIPPED)
     return Text(sign, style)
 
 
 class PlainScreen:
-    """Prints a run to standard output and standard error, for programs and files; running calls are not displayed."""
+    """Prints a run to standard output and standard error, for programs and files. Running calls are not displayed."""
 
     is_live = False
-    """Whether running calls are displayed and redrawn; if False, `TextReport` prints a line when each starts."""
+    """Whether running calls are displayed and redrawn. If False, `TextReport` prints a line when each call starts."""
 
     def __init__(self, out: Terminal, err: Terminal) -> None:
         self.out, self.err = out, err
@@ -195,14 +199,16 @@ class PlainScreen:
             self.out.print()
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Display the calls of the current wave until the next change, unless the list is empty. Does nothing here."""
+        """Do nothing; a live screen displays these running calls until the next call of the method."""
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """Print the rows of calls that have ended. Does nothing here."""
+        """Do nothing; a live screen prints the rows of these ended calls."""
 
 
 class LiveScreen(PlainScreen):
-    """Prints a run to a terminal, whose last lines display the running calls and their durations."""
+    """Prints a run to a terminal, and displays the running calls with their durations on the terminal's last lines (the
+    live region).
+    """
 
     is_live = True
 
@@ -212,9 +218,9 @@ class LiveScreen(PlainScreen):
         self._live: Live | None = None
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Display the calls in the live region, redrawn eight times a second; an empty list removes the region.
+        """Display the calls in the live region, redrawn eight times a second. An empty list removes the region.
 
-        A line of streamed text is ended first.
+        An unfinished line of streamed text is ended first.
         """
         self._calls = calls
         if calls and self._live is None:
@@ -230,7 +236,7 @@ class LiveScreen(PlainScreen):
                 live.stop()
 
     def show_finished(self, calls: list[ShownCall]) -> None:
-        """Print the rows of calls that have ended, as they stay on the terminal; does nothing for an empty list."""
+        """Print the rows of ended calls above the live region, where they stay; does nothing for an empty list."""
         if calls:
             self.out.draw(draw_calls(calls, self.out.console.width))
 
@@ -242,8 +248,8 @@ class LiveScreen(PlainScreen):
 class PromptScreen(LiveScreen):
     """Prints a run above the terminal's input line, which stays open.
 
-    Only whole lines are printed above it; the unfinished line of an answer and the running calls are part of the
-    prompt, which the line editor draws.
+    Only whole lines are printed above it. The unfinished line of an answer and the running calls are part of the
+    prompt, which the line editor redraws.
     """
 
     def __init__(self) -> None:
@@ -252,11 +258,11 @@ class PromptScreen(LiveScreen):
         self._since: float | None = None
 
     def set_busy(self, busy: bool) -> None:
-        """Start or stop displaying `working N s` in the live region."""
+        """Start or stop displaying `working N s`; starting begins at 0 s."""
         self._since = time.monotonic() if busy else None
 
     def stream(self, text: str) -> None:
-        """Print the complete lines of the streamed text; the rest is kept and displayed in the live region."""
+        """Print the complete lines of the streamed text. The rest is kept and displayed in the prompt."""
         lines, line_feed, rest = (self._unfinished + text).rpartition("\n")
         if line_feed:
             self.out.print(lines)
@@ -269,22 +275,22 @@ class PromptScreen(LiveScreen):
             self._unfinished = ""
 
     def show_running(self, calls: list[ShownCall]) -> None:
-        """Set the calls that the next prompt displays, none for an empty list.
+        """Set the calls that the prompt displays from now on; none for an empty list.
 
-        If there are calls, the streamed text's unfinished line is printed first.
+        If there are calls, the unfinished line of streamed text is printed first.
         """
         if calls:
             self.end_stream()
         self._calls = calls
 
     def prompt(self) -> ANSI:
-        """Return the live region, followed by the label of the input line, with ANSI colour codes."""
+        """Return the prompt: the live region and the label of the input line, with ANSI colour codes."""
         return ANSI(f"{self._live_region()}{_LABEL}")
 
     def _live_region(self) -> str:
-        """Return the live region, at most `_ROWS` lines that each end with a line feed.
+        """Return the live region as text, the last 12 lines (`_ROWS`) of it, each with a line feed.
 
-        Returns an empty line while no run is under way.
+        While no run is under way, it is a single line feed, so that the prompt keeps its height.
         """
         if self._since is None:
             # The prompt keeps its height, so that the input line does not jump.
@@ -300,10 +306,7 @@ class PromptScreen(LiveScreen):
 
 
 def _render(parts: list[RenderableType], width: int) -> list[str]:
-    """Return the drawings as lines of text of at most `width` columns, with ANSI codes.
-
-    Without colours if `NO_COLOR` is set.
-    """
+    """Return drawings as lines of at most `width` columns, with ANSI codes; without colours if `NO_COLOR` is set."""
     buffer = io.StringIO()
     no_color = bool(os.environ.get("NO_COLOR"))
     console = Console(file=buffer, width=width, force_terminal=True, no_color=no_color, highlight=False)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """Pause Python's garbage collection, which takes a tenth of the CPU time of a start.
+    """Pause Python's garbage collection within the context, and defer loading packages that the start does not need.
 
-    A server resumes it once started.
+    Collections take a tenth of the CPU time of a start. A server resumes them once it has started.
     """
     from graph_agent.base._internal.extras import defer_packages
 
@@ -191,7 +191,10 @@ def acp(
 
 
 async def _serve(settings: Settings, transport: StdioTransport) -> None:
-    """Open the agent and serve it over ACP until the editor ends the connection; SIGTERM cancels the server."""
+    """Open the agent and serve it over ACP until the editor ends the connection.
+
+    SIGTERM cancels the server, and the agent is closed.
+    """
     import asyncio
 
     from graph_agent.agent_file.factory import open_agent

@@ -54,7 +54,10 @@ _ACTIVITIES = {
     "newer": "needs a newer version",
     "damaged": "damaged",
 }
-"""Activity of a session → words of its status; an idle session has the status of its newest input instead."""
+"""Activity of a session → its status in words.
+
+An idle session is not among them: it has the status of its newest input.
+"""
 _STYLES = {"running": "green", "waiting": "yellow", "interrupted": "red", "damaged": "red"}
 """Activity of a session → style of rich."""
 
@@ -74,7 +77,7 @@ _WHEN: dict[tuple[NoteKind, bool], str] = {
     ("follow_up", False): "after its current answer",
     ("follow_up", True): "after the answer to its next input",
 }
-"""When a message takes effect, by its kind and whether the session is idle, as the end of a sentence."""
+"""(Kind of message, whether the session is idle) → when the message takes effect, as the end of a sentence."""
 
 
 def sessions(
@@ -132,22 +135,24 @@ def _print(out: Terminal, shown: list[SessionSummary]) -> None:
 
 
 def status_text(summary: SessionSummary) -> str:
-    """Return a session's activity in words, e.g. `waiting for an answer`.
-
-    If idle, the status of the newest input, e.g. `done`.
+    """Return a session's activity in words, e.g. `waiting for an answer`; for an idle session the status of its newest
+    input, e.g. `done`.
     """
     return _ACTIVITIES.get(summary.activity, summary.status.lower().replace("_", " "))
 
 
 def thumbs(up: int, down: int) -> str:
-    """Return numbers of thumbs, e.g. `2 up, 1 down`; an empty text without any."""
+    """Return the numbers of positive and negative ratings, e.g. `2 up, 1 down`; an empty text if both are 0."""
     return ", ".join(f"{count} {name}" for count, name in ((up, "up"), (down, "down")) if count)
 
 
 def age(moment: str, now: datetime) -> str:
-    """Return the time from `moment` to `now` in its largest unit, rounded down, e.g. `5 min`, `3 h` or `2 d`.
+    """Return the time from `moment` to `now` in its largest unit, rounded down: `40 s`, `5 min`, `3 h` or `2 d`.
 
-    `moment` is in ISO 8601 with a time zone. An empty `moment` returns an empty text; one in the future returns `0 s`.
+    Args:
+        moment: Time in ISO 8601 with a time zone; the result is an empty text if it is empty, and `0 s` if it is in the
+            future.
+        now: The current time, with a time zone.
     """
     if not moment:
         return ""
@@ -228,7 +233,10 @@ def export_(
         return
 
     async def write() -> None:
-        """Write the lines of the export as JSON."""
+        """Write the header and the lines of the export as JSON lines.
+
+        The file is created once the session was found.
+        """
         async with aclosing(export_session(address, session, all_checkpoints=all_checkpoints)) as lines:
             header = await anext(lines)  # before the file is created
             with _output(out) as file:
@@ -240,9 +248,11 @@ def export_(
 
 
 def _path_from(out: Path | None, agent: Path) -> str:
-    """Return the path of the agent file `agent` for an exported test, relative to the test's folder.
+    """Return the path of an agent file for an exported test, relative to the folder of the test.
 
-    Without a file for the test (`out` None or `-`), the path is absolute.
+    Args:
+        out: The file of the test. If it is None or `-`, the test goes to standard output, and the path is absolute.
+        agent: Path of the agent file.
     """
     if out is None or out == _STANDARD:
         return str(agent.resolve())
@@ -252,8 +262,15 @@ def _path_from(out: Path | None, agent: Path) -> str:
 async def _exported(address: str, session: str, number: int | None, agent: str | None, *, as_case: bool) -> str:
     """Return the recording of a session as a Python test, or as a YAML case of `graph-agent eval`.
 
-    `number` selects one input (from 1, negative from the newest; None for all); `agent` is the path of the agent file
-    that the test builds, None for stub tools. Raises `InputError` if there is no such session or input.
+    Args:
+        address: URL of the database.
+        session: Id of the session.
+        number: The only input to export, from 1, or negative counted from the newest; None for all.
+        agent: Path of the agent file that the test builds; None for an agent of stub tools.
+        as_case: Return a case in place of a test.
+
+    Raises:
+        InputError: There is no such session or input.
     """
     from graph_agent.devtools.testing.export import to_case, to_test
     from graph_agent.devtools.testing.recording import read_recording
@@ -307,6 +324,9 @@ def rm(
     chosen = [*dict.fromkeys(sessions)]
 
     async def check() -> None:
+        """Check all sessions before any is deleted; raise `InputError` if one does not exist, or it or one of its
+        background tasks is running.
+        """
         async with open_sessions(address) as (saver, is_running):
             for each in chosen:
                 if await saver.aget_tuple({"configurable": {"thread_id": each, "checkpoint_ns": ""}}) is None:
@@ -318,6 +338,7 @@ def rm(
                         )
 
     async def remove() -> None:
+        """Delete the sessions one after the other, and print each on standard error."""
         async with aclosing(remove_sessions(address, chosen)) as removed:
             async for each in removed:
                 Terminal(stderr=True).print(f"Deleted {each}.", style="dim")
@@ -332,9 +353,9 @@ def rm(
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[TextIO]:
-    """Yield the stream to write an export to: standard output for None and `-`, else a new file at `path`.
+    """Yield the stream to write an export to: standard output for None and `-`, otherwise a new file at `path`.
 
-    Raises `InputError` if the file exists or cannot be written. An exception within the context removes the file.
+    An exception within the context deletes the file. Raises `InputError` if the file exists or cannot be written.
     """
     if path is None or path == _STANDARD:
         yield sys.stdout
@@ -354,9 +375,9 @@ def _output(path: Path | None) -> Iterator[TextIO]:
 
 @contextmanager
 def _input(path: Path) -> Iterator[TextIO]:
-    """Yield the stream to read an export from: standard input for `-`, else the file.
+    """Yield the stream to read an export from: standard input for `-`, otherwise the file.
 
-    Raises `InputError` if it is unreadable.
+    Raises `InputError` if the file cannot be opened.
     """
     if path == _STANDARD:
         yield sys.stdin
@@ -429,9 +450,10 @@ def prune(
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that a text such as `30d`, `12h`, `90m` (minutes), `45s` or `2w` names.
+    """Parse a duration of a number and a unit: `45s`, `90m` (minutes), `12h`, `30d` or `2w`, ignoring case.
 
-    Raises `typer.BadParameter`, as an error of `--idle-for`, for another form and for a time that is too long.
+    Raises `typer.BadParameter`, with `--idle-for` as the option, for any other form and for a duration that is too
+    long.
     """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
@@ -446,10 +468,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in a decimal unit up to GB, e.g. `512 B` or `1.5 MB`.
-
-    Negative numbers keep their sign.
-    """
+    """Return a number of bytes in the largest fitting decimal unit up to GB, e.g. `512 B`, `1.5 MB` or `-2.0 KB`."""
     amount, unit = float(abs(size)), "B"
     for larger in ("KB", "MB", "GB"):
         if amount < 1000:
@@ -460,7 +479,10 @@ def size_text(size: int) -> str:
 
 
 def _print_report(report: PruneReport) -> None:
-    """Print the outcome of pruning: each trimmed session, the sums, and skipped sessions on standard error."""
+    """Print the outcome of pruning: a line for each trimmed session, the totals, and the size of the database.
+
+    Each skipped session is printed on standard error, with the reason.
+    """
     out, err = Terminal(), Terminal(stderr=True)
     for each in report.sessions:
         if each.checkpoints:
@@ -514,15 +536,23 @@ def abort(session: RunningSession = None, config: ConfigOption = AGENT_FILE, db:
 
 
 async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: NoteKind, text: str) -> str:
-    """Store a message in the inbox of a session, whose run reads it, without opening the agent's model or servers.
+    """Store a message for a session, whose run reads it in whatever process it is.
 
-    Returns a line, e.g. `Queued for session s1, before its next step: Hurry`. `db` and `session_id` default to the
-    database of `spec` and to the only session that is running; `kind` is `steer` (before the next step) or `follow_up`
-    (an input after the current answer).
+    Neither the model nor a server of the agent is opened.
+
+    Args:
+        spec: The agent file.
+        db: URL of another database than the file's; None for the file's.
+        session_id: Id of the session; None for the only one that is running.
+        kind: `steer` for a message before the next step, `follow_up` for an input after the current answer.
+        text: The message.
+
+    Returns:
+        A line that confirms it, e.g. `Queued for session s1, before its next step: Hurry`.
 
     Raises:
         ConfigError: The database does not exist, cannot be opened, or is `memory:`.
-        InputError: The text is empty; there is no such session; or no session or several run and none is named.
+        InputError: The text is blank; there is no such session; or none is named and not exactly one is running.
     """
     from graph_agent.base.inbox import new_note
     from graph_agent.session.activity import deliver_note
@@ -540,7 +570,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str | None, kind: No
 
 
 async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[str], Awaitable[bool]]) -> str:
-    """Return the id of the session that is running; raise `InputError` if none or several are running."""
+    """Return the id of the session that is running; raise `InputError` unless exactly one is running."""
     from graph_agent.session.history import summarize_sessions
 
     found = [one.id for one in await summarize_sessions(saver, is_running) if one.activity == "running"]
@@ -552,14 +582,19 @@ async def _only_running(saver: BaseCheckpointSaver[Any], is_running: Callable[[s
 
 
 async def stop_session(spec: AgentSpec, db: str | None, session_id: str | None) -> tuple[str, bool]:
-    """Stop a session in any process; return its id, and whether there was something to stop.
+    """Stop a session that runs in any process; return its id, and whether there was something to stop.
 
-    A running session is sent a request to abort, and is not waited for. If its newest input is unfinished and no
-    process runs it (it waits for a person, or its process crashed), the agent is opened here to settle the open calls.
-    `db` and `session_id` default to the database of `spec` and to the only session that is running.
+    A running session is sent a request to abort, whose effect is not waited for. If the newest input is unfinished but
+    no process runs it (it waits for an answer, or its process crashed), the agent is opened here and settles the open
+    calls.
+
+    Args:
+        spec: The agent file.
+        db: URL of another database than the file's; None for the file's.
+        session_id: Id of the session; None for the only one that is running.
 
     Raises:
-        InputError: No session is named, and none or several are running.
+        InputError: No session is named, and not exactly one is running.
         ConfigError: The database does not exist, cannot be opened, or is `memory:`; or the agent cannot be opened.
     """
     from graph_agent.base.inbox import new_note

@@ -13,17 +13,19 @@ from graph_agent.base._internal.text import printable, printable_lines
 
 
 class Terminal:
-    """Prints text to standard output literally: no markup or emoji codes of rich, and control characters as escapes.
+    """Prints text literally: codes of rich such as `[red]` and `:smile:` have no effect, and control characters become
+    escapes.
 
     Args:
-        stderr: Print to standard error instead.
+        stderr: Print to standard error in place of standard output.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
         self.console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
         """The console of rich.
 
-        Text that is printed on it directly must have no control characters of a model or a tool.
+        Text that is printed on it directly is not escaped, so it must not contain control characters of a model or a
+        tool.
         """
 
     @property
@@ -32,10 +34,10 @@ class Terminal:
         return self.console.is_terminal
 
     def print(self, text: str = "", *, style: str | None = None, end: str = "\n") -> None:
-        """Print a text, which may have several lines; control characters except line feeds and tabs become escapes.
+        """Print a text, which may have several lines. Control characters except line feeds and tabs become escapes.
 
-        Before a text on standard error, an unfinished line of standard output is ended if both are the same device.
-        Text on standard output that ends without a line feed delays log records until its line ends (see
+        Before a text on standard error, an unfinished line of standard output is ended if both are the same device. A
+        text on standard output that does not end with a line feed delays log records until its line ends (see
         `TerminalLogStream`).
 
         Args:
@@ -58,18 +60,18 @@ class Terminal:
             log_stream.set_unfinished(not (shown + end).endswith("\n"))
 
     def line(self, text: str, *, style: str | None = None) -> None:
-        """Print a text as exactly one line: line feeds and tabs become escapes, too."""
+        """Print a text as exactly one line. Line feeds and tabs in it become escapes, too."""
         self.print(printable(text), style=style)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], right: Sequence[str] = ()
     ) -> None:
-        """Print a table without borders, with a bold heading; long cells are folded.
+        """Print a table without borders, with a bold heading. Long cells are folded; control characters become escapes.
 
         Args:
-            columns: The names of the columns.
-            rows: The cells, one for each column; there must be at least two columns.
-            styles: The style of rich for the second cell of each row, an empty text for no style; one for each row.
+            columns: The names of the columns, at least two.
+            rows: The rows, each with one cell for each column.
+            styles: One style of rich for each row, which colours its second cell; an empty text for no style.
             right: The names of the columns that are aligned to the right.
         """
         from rich.table import Table
@@ -87,17 +89,17 @@ class Terminal:
     def draw(self, renderable: RenderableType) -> None:
         """Print a renderable of rich, such as a table.
 
-        Its texts must have no control characters of a model or a tool.
+        Its texts are not escaped, so they must not contain control characters of a model or a tool.
         """
         # rich must know the width: with soft wrapping, a table is as wide as its content.
         self.console.print(renderable, soft_wrap=False)
 
 
 class TerminalLogStream:
-    """Standard error for log records, which are written only between the lines of standard output.
+    """A stream to standard error for log records, which must not appear in the middle of a line of standard output.
 
     While a line of standard output is unfinished and both streams are the same terminal, file or pipe, records are kept
-    in memory, and written when the line ends.
+    in memory. They are written when the line ends.
     """
 
     def __init__(self) -> None:
@@ -106,7 +108,7 @@ class TerminalLogStream:
         self._waiting: list[str] = []
 
     def write(self, text: str) -> int:
-        """Write a record to standard error, or keep it until the line of standard output ends.
+        """Write a log record to standard error, or keep it until the unfinished line of standard output ends.
 
         Returns the number of characters.
         """
@@ -121,9 +123,8 @@ class TerminalLogStream:
         sys.stderr.flush()
 
     def end_line(self) -> None:
-        """End the unfinished line of standard output, and write the kept records.
-
-        Only if both streams are one device.
+        """If standard output has an unfinished line and both streams are one device, end the line and write the kept
+        records.
         """
         if self.unfinished and _is_one_device():
             sys.stdout.write("\n")
@@ -131,7 +132,7 @@ class TerminalLogStream:
             self.set_unfinished(False)
 
     def set_unfinished(self, unfinished: bool) -> None:
-        """Record whether the last line of standard output is unfinished; if it is finished, write the kept records."""
+        """Record whether the last line of standard output is unfinished. If it is finished, write the kept records."""
         self.unfinished = unfinished
         if not unfinished and self._waiting:
             sys.stdout.flush()
@@ -145,9 +146,10 @@ log_stream = TerminalLogStream()
 
 
 def escape_unencodable() -> None:
-    r"""Make standard output and standard error write characters that their encoding lacks as escapes, e.g. `\u2713`.
+    """Make both output streams write characters that their encoding lacks as escapes, in place of raising
+    `UnicodeEncodeError`.
 
-    Without it, such a character raises `UnicodeEncodeError`. A replaced stream without `reconfigure` is left unchanged.
+    A stream that was replaced by an object without `reconfigure` is left unchanged.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # replaced by a program that embeds the command line
@@ -155,9 +157,8 @@ def escape_unencodable() -> None:
 
 
 def _is_one_device() -> bool:
-    """Whether standard output and standard error are the same terminal, file or pipe.
-
-    Returns False if one has no file descriptor.
+    """Return whether standard output and standard error are the same terminal, file or pipe; False if one has no file
+    descriptor.
     """
     try:
         one, other = (os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr))

@@ -7,17 +7,19 @@ WIDTH = 80
 
 
 def one_line(text: str) -> str:
-    """Return the first 800 characters of a text, with each run of white space as one blank, and none at the ends."""
+    """Return the first 800 characters of a text on one line: each run of white space becomes one blank, and the ends
+    are stripped.
+    """
     return " ".join(text[: 10 * WIDTH].split())
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with its noun, in the plural by `s`, e.g. `1 call` or `1,200 calls`."""
+    """Return a number with its noun, which gets an `s` unless the number is 1, e.g. `1 call` or `1,200 calls`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def short(count: int) -> str:
-    """Return a number of tokens in at most five characters, e.g. `9999` or `12k`."""
+    """Return a number of tokens in short form: the number itself below 10,000, then thousands such as `12k`."""
     return f"{count}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 

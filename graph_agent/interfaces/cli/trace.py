@@ -63,13 +63,13 @@ def trace(
 
 
 def draw(root: Span, number: int) -> list[str]:
-    """Return the lines of an input's trace, each of at most 80 columns; control characters become escapes.
+    """Return the lines of one input's trace, each at most 80 columns wide. Control characters become escapes.
 
-    The lines are a heading, the sums, a row with a bar for each span (a plan, model call, tool call, delegation or
+    The lines are a heading, the totals, a row with a bar for each span (a plan, model call, tool call, delegation or
     wait), the notes, and an empty line.
 
     Args:
-        root: The span of the input, with those of its plans as children.
+        root: The span of the input, with the spans of its plans as children.
         number: Number of the input, for the heading.
     """
     from graph_agent.session.trace import axis_of
@@ -93,7 +93,9 @@ def draw(root: Span, number: int) -> list[str]:
 
 
 def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: bool) -> list[str]:
-    """Return a row for each span and, indented below it, the origins of its arguments and the spans in it, as a tree.
+    """Return the rows of spans as a tree.
+
+    Below the row of each span are the origins of its arguments, and the rows of its children.
 
     Args:
         spans: The spans of one level, in order.
@@ -116,9 +118,13 @@ def _span_rows(spans: Sequence[Span], indent: str, axis: TimeAxis, *, has_cost: 
 
 
 def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
-    """Return one row: label, duration, tokens, cost if `has_cost`, and the bar, which takes the rest of 80 columns.
+    """Return the row of a span: label, duration, tokens, and a bar that takes the rest of 80 columns.
 
-    `branch` precedes the label, e.g. `├ `.
+    Args:
+        span: The span.
+        branch: What precedes the label, e.g. `├ `.
+        axis: Maps times to positions of the bar.
+        has_cost: Whether the row has a column of the cost, before the bar.
     """
     tokens = f"{short(span.input_tokens)}+{short(span.output_tokens)}" if span.input_tokens else ""
     columns = [
@@ -133,7 +139,7 @@ def _row(span: Span, branch: str, axis: TimeAxis, *, has_cost: bool) -> str:
 
 
 def _label(span: Span) -> str:
-    """Return the label of a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)` or `person: book`."""
+    """Return the text that names a span, e.g. `plan 1 gpt-5`, `✓ search (needs list)`, or `person: book` for a wait."""
     match span.kind:
         case "plan":
             model = f" {span.children[-1].name}" if span.children else ""
@@ -151,10 +157,10 @@ def _label(span: Span) -> str:
 
 
 def _bar(span: Span, axis: TimeAxis, width: int) -> str:
-    """Return the bar of a span on `width` cells: `░` while queued, `▒` while early, then `█`, or `┄` for a wait, of at
-    least one cell.
+    """Return the bar of a span on `width` cells: `░` while the call was queued, `▒` while it ran before its plan was
+    complete, then at least one `█`, or `┄` for a wait.
 
-    A span that has not ended is `▶`, or `▏` if its run was interrupted.
+    A span that has not ended is only `▶`, or `▏` if its run was interrupted.
     """
     from datetime import timedelta
 
@@ -171,6 +177,9 @@ def _bar(span: Span, axis: TimeAxis, width: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return a text with control characters as escapes, of at most `width` terminal columns, with `…` if it is cut."""
+    """Return a text that is at most `width` terminal columns wide, ending in `…` if it was cut.
+
+    Control characters become escapes.
+    """
     shown = printable(text)
     return shown if cell_len(shown) <= width else f"{set_cell_size(shown, width - 1).rstrip()}…"

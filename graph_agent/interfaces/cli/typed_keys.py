@@ -12,15 +12,15 @@ from typing import Any
 _ENDINGS = ("SIGHUP", "SIGQUIT", "SIGTERM")
 """Names of the signals that end the process without its exit handlers."""
 _before: list[Any] = []
-"""The terminal's attributes before `hide_typed_keys`; empty if they are unchanged."""
+"""The terminal's attributes before `hide_typed_keys` changed them; empty if they are unchanged."""
 
 
 def hide_typed_keys() -> None:
-    """Stop the terminal's echo of typed keys, until the process ends or is suspended, or `show_typed_keys` is called.
+    """Stop the terminal's echo of typed keys, until `show_typed_keys` is called or the process ends or is suspended.
 
-    Keys that are typed while nothing reads them stay in the terminal's buffer, and the next reader displays them.
-    Handlers for SIGHUP, SIGQUIT, SIGTERM and SIGTSTP and an exit handler restore the echo. Nothing is changed if
-    standard input is no terminal, the process is in the background, or the echo is stopped already.
+    Typed keys stay in the terminal's buffer, and the next reader displays them. Handlers for SIGHUP, SIGQUIT, SIGTERM
+    and SIGTSTP and an exit handler restore the echo. Does nothing if standard input is not a terminal, the process is
+    in the background, or the echo is stopped already.
     """
     if (terminal := _own_terminal()) is None or _before:
         return
@@ -38,7 +38,7 @@ def hide_typed_keys() -> None:
 
 
 def show_typed_keys() -> None:
-    """Undo `hide_typed_keys`; does nothing if the echo was not stopped, or the terminal is unreachable."""
+    """Undo `hide_typed_keys`. Does nothing if the echo was not stopped, or the process is in the background."""
     if _before and (terminal := _own_terminal()) is not None:
         import termios
 
@@ -47,9 +47,9 @@ def show_typed_keys() -> None:
 
 
 def discard_typed_keys() -> None:
-    """Drop the keys that were typed and not read, so that they do not answer a question that was not shown yet.
+    """Drop the keys that were typed and not read yet, so that they cannot answer a question that was not displayed yet.
 
-    Does nothing if standard input is no terminal, or the process is in the background.
+    Does nothing if standard input is not a terminal, or the process is in the background.
     """
     if (terminal := _own_terminal()) is not None:
         import termios
@@ -58,9 +58,8 @@ def discard_typed_keys() -> None:
 
 
 def _own_terminal() -> int | None:
-    """Return the file descriptor of standard input if it is a terminal of which this process is in the foreground.
-
-    Else None.
+    """Return the file descriptor of standard input, or None if it is not a terminal or this process is not in its
+    foreground.
     """
     try:
         number = sys.stdin.fileno()
@@ -71,7 +70,7 @@ def _own_terminal() -> int | None:
 
 
 def _handle(number: int, handler: Any) -> None:
-    """Set the handler of a signal, given by its number, unless the signal has a handler or is ignored already."""
+    """Set the handler of the signal `number`, unless it has a handler or is ignored already."""
     # A signal that is ignored, as after `nohup`, stays ignored.
     if signal.getsignal(number) == signal.SIG_DFL:
         signal.signal(number, handler)
@@ -85,7 +84,9 @@ def _show_cursor() -> None:
 
 
 def _end(number: int, _: object) -> None:
-    """Restore cursor and echo, and let the signal end the process as it would without a handler."""
+    """Signal handler: restore the cursor and the echo, then raise the signal again with its default action, which ends
+    the process.
+    """
     _show_cursor()
     show_typed_keys()
     signal.signal(number, signal.SIG_DFL)
@@ -93,7 +94,10 @@ def _end(number: int, _: object) -> None:
 
 
 def _suspend(number: int, _: object) -> None:
-    """Restore cursor and echo, suspend the process (Ctrl-Z), and stop the echo again when the process continues."""
+    """Signal handler for Ctrl-Z: restore the cursor and the echo, and suspend the process.
+
+    When it continues, stop the echo again.
+    """
     import termios
 
     before, terminal = [*_before], _own_terminal()

@@ -23,23 +23,26 @@ from graph_agent.session.results import run_result
 from graph_agent.session.session import Session
 
 ContextOf = Callable[[str], Awaitable[AgentContext | Mapping[str, Any]]]
-"""Returns the context of a session's run, by the session's id."""
+"""Returns the context of a run, such as credentials, for the id of its session."""
 RUNS: set[asyncio.Task[Any]] = set()
-"""Runs in this process; a run outlives a lost connection to Restate, and the next delivery waits for its end."""
+"""Tasks of the runs in this process.
+
+A run outlives a lost connection to Restate, and the next delivery waits for its end.
+"""
 _RETRY = InvocationRetryPolicy(initial_interval=timedelta(milliseconds=50))
 _json = partial(to_jsonable_python, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")
-"""Returns a value as JSON types; bytes become base64, infinite numbers null."""
+"""Converts a value to JSON types. Bytes become base64, and infinite numbers null."""
 
 
 class RunRequest(BaseModel, extra="forbid"):
-    """The request of `run`."""
+    """The request body of the handler `run`."""
 
     input: str | list[Any] = Field(description="The user's input: text, or messages with role and content.")
     state: dict[str, Any] | None = Field(None, description="Values of own state fields; null to set none.")
 
 
 class ResumeRequest(BaseModel, extra="forbid"):
-    """The request of `resume`."""
+    """The request body of the handler `resume`."""
 
     answer: Any = Field(description="The answer to the open interrupt, or a mapping of interrupt id to answer.")
     decided_by: str | None = Field(None, description="Name of the person who decided; null for `user`.")
@@ -47,7 +50,9 @@ class ResumeRequest(BaseModel, extra="forbid"):
 
 @asynccontextmanager
 async def _terminal_errors() -> AsyncIterator[None]:
-    """Make errors that a retry cannot fix a `TerminalError`: status 400 for the user's, 500 for a failed run."""
+    """Convert errors that a retry cannot fix to `TerminalError`: status 400 for a `UserError`, 500 for a run that
+    failed.
+    """
     try:
         yield
     except (UserError, RunFailedError) as error:
@@ -57,11 +62,13 @@ async def _terminal_errors() -> AsyncIterator[None]:
 def agent_object(
     graph: CompiledStateGraph[Any, Any, Any, Any], *, name: str = "", context: ContextOf | None = None
 ) -> VirtualObject:
-    """Return a virtual object with the handlers `run`, `resume`, `status`, `steer` and `abort`.
+    """Return a Restate virtual object whose keys are session ids, with the handlers `run`, `resume`, `status`, `steer`
+    and `abort`.
 
-    Results are `RunResult`s as JSON. The id of an input is the idempotency key of its invocation, else the invocation's
-    id. A cancelled invocation aborts its run. Errors that a retry cannot fix are terminal. Any other error is retried,
-    first after 50 ms (`invocation_retry_policy`). A run may last a day (`inactivity_timeout`).
+    Results are `RunResult`s as JSON. The id of an input is the idempotency key of its invocation, or else the
+    invocation's id, so that Restate may deliver the input repeatedly and it runs once. A cancelled invocation aborts
+    its run. Errors that a retry cannot fix are terminal; any other error is retried, first after 50 ms
+    (`invocation_retry_policy`). A run may last a day (`inactivity_timeout`).
 
     Args:
         graph: A compiled agent, with a checkpointer and a Store that all workers share.
@@ -76,7 +83,7 @@ def agent_object(
     )
 
     async def state_of(session: Session) -> StateSnapshot:
-        """Return the newest state of a session."""
+        """Return a snapshot of a session's newest checkpoint."""
         return await graph.aget_state({"configurable": {"thread_id": session.id}})
 
     async def deliver(ctx: ObjectContext, session: Session, input_id: str, start: Callable[..., Any]) -> Any:
@@ -94,7 +101,10 @@ def agent_object(
         started: list[asyncio.Task[Any]] = []
 
         async def run_to_end() -> Any:
-            """Run the input, after the session's other inputs, and return the result."""
+            """Run the input and return its result as JSON.
+
+            While the session runs another input, try again every 0.1 s.
+            """
             while True:
                 async with _terminal_errors():
                     with suppress(SessionBusyError):
@@ -103,7 +113,7 @@ def agent_object(
                 await asyncio.sleep(0.1)
 
         async def attempt() -> Any:
-            """Start the run in a task that outlives this invocation, and wait for it."""
+            """Start the run in a task that outlives this invocation, and wait for its result."""
             started.append(task := asyncio.create_task(run_to_end()))
             RUNS.add(task)
             task.add_done_callback(RUNS.discard)
@@ -123,14 +133,14 @@ def agent_object(
 
     @agent.handler()
     async def run(ctx: ObjectContext, request: RunRequest) -> dict[str, Any]:
-        """Run one input, until it ends or waits for a person."""
+        """Run one input until it has ended or waits for an answer, and return its result."""
         session, input_id = Session(graph, ctx.key()), ctx.request().idempotency_key or ctx.request().id
         start = partial(session.run, request.input, state=request.state, input_id=input_id)
         return dict(await deliver(ctx, session, input_id, start))
 
     @agent.handler()
     async def resume(ctx: ObjectContext, request: ResumeRequest) -> dict[str, Any]:
-        """Answer open interrupts, and continue the input that waits for them."""
+        """Answer open interrupts, run the waiting input until it has ended or waits again, and return its result."""
         # An idempotency key belongs to a handler: that of `run` may be used for `resume`, too.
         session, input_id = Session(graph, ctx.key()), f"resume {ctx.request().idempotency_key or ctx.request().id}"
         start = partial(session.resume, request.answer, decided_by=request.decided_by, input_id=input_id)
@@ -145,7 +155,7 @@ def agent_object(
 
     @agent.handler(kind="shared")
     async def steer(ctx: ObjectSharedContext, text: str) -> None:
-        """Send a message to the model before its next plan."""
+        """Send a message that the model reads before its next plan. Returns before the message is read."""
         await Session(graph, ctx.key()).steer(text)
 
     @agent.handler(kind="shared")

@@ -22,15 +22,16 @@ async def serve(
     drain_s: float = 30.0,
     identity_keys: Sequence[str] = (),
 ) -> None:
-    """Serve virtual objects to Restate until SIGTERM or SIGINT; then drain the runs and return.
+    """Serve virtual objects to Restate until SIGTERM or SIGINT, then wait for their runs to end, and return.
 
-    After the signal the connections are closed, so that Restate delivers to another worker. That worker waits for the
-    runs of this one, and returns their results. Raises `OSError` if the address cannot be bound.
+    After the signal the connections are closed, so that Restate delivers to another worker, which waits for the runs of
+    this one and returns their results. Raises `OSError` if the address cannot be bound.
 
     Args:
         objects: Virtual objects, e.g. of `agent_object`.
-        bind: Host and port. Several processes of a machine may bind one address; the system shares the connections.
-        drain_s: Seconds that runs have after the signal to end; another worker continues those that have not.
+        bind: Host and port. Several processes of a machine may bind one address; the system shares the connections
+            among them.
+        drain_s: Maximum seconds to wait for runs after the signal. Another worker continues those that have not ended.
         identity_keys: Public keys of the Restate servers that may call this worker; empty for any caller.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

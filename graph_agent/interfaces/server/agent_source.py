@@ -16,17 +16,20 @@ from graph_agent.session.compiled import CompiledAgentGraph
 
 @dataclass(frozen=True, slots=True)
 class AgentSource:
-    """An agent that can be opened, with its metadata."""
+    """An agent that a server can open, with the metadata that is needed before it is open."""
 
     name: str
-    """The model's name in the chat APIs."""
+    """Name of the agent, which is the model's name in the chat APIs."""
     description: str
     db: str
-    """Database URL of its sessions, unless the server overrides it."""
+    """URL of the database of the agent's sessions, which an option of the server may replace."""
     open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
-    """Opens it without checkpointer and store; the server adds its own."""
+    """Returns a context manager that yields the compiled agent, without a checkpointer and a store.
+
+    The server adds its own.
+    """
     skills: tuple[SkillSpec, ...] = ()
-    """Skills in its A2A card, in addition to its tools."""
+    """Skills in the agent's A2A card, in addition to its tools."""
     push_notifications: bool = False
     """Whether A2A clients may subscribe to push notifications."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +37,7 @@ class AgentSource:
     show_outputs: bool = False
     """Whether A2A clients receive the outputs of tools."""
     needs_callers: bool = False
-    """Whether the agent has a memory, whose users only API keys distinguish."""
+    """Whether the server must have API keys, because the agent has a memory and only keys distinguish its users."""
 
 
 def of_file(
@@ -45,25 +48,33 @@ def of_file(
     db: str | None = None,
     caller: str | None = None,
 ) -> AgentSource:
-    """Return the source of an agent file, opened when the server starts and closed when it stops.
+    """Return the source of an agent file. The agent itself is opened when the server starts, and closed when it stops.
 
     Args:
+        path: Path of the agent file.
         credentials: Credential name → source; replaces the file's credentials of the same names.
-        record: Whether to record what models receive, for any configuration of the file.
+        record: Whether to record what models receive, even if the file does not ask for it.
         db: A database URL that replaces the file's, also for the memory; None for the file's.
-        caller: The user of requests on a transport without keys, such as standard input; None without one.
+        caller: The user of all requests, for a transport without keys such as standard input; None if keys name the
+            users.
 
     Raises:
-        ConfigError: If the file is missing or invalid, or a credential has no value.
+        ConfigError: The file is missing or invalid, or a credential has no value.
     """
     spec = with_sources(load_spec(path), credentials or {})
     return of_spec(recording(spec) if record else spec, db, caller=caller)
 
 
 def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None) -> AgentSource:
-    """Return the source of a parsed agent file; raise `ConfigError` if a credential has no value.
+    """Return the source of a parsed agent file.
 
-    `db` and `caller` are those of `of_file`.
+    Args:
+        spec: The agent file.
+        db: A database URL that replaces the file's, also for the memory; None for the file's.
+        caller: The user of all requests, for a transport without keys; None if keys name the users.
+
+    Raises:
+        ConfigError: A credential has no value.
     """
     read_credentials(spec.credentials)
     spec = spec if db is None else spec.model_copy(update={"db": db})
@@ -72,10 +83,11 @@ def of_spec(spec: AgentSpec, db: str | None = None, *, caller: str | None = None
 
 
 def of_served(agent: ServedAgent) -> AgentSource:
-    """Return the source of an agent that this process serves already; its MCP servers are shared."""
+    """Return the source of an agent that this process serves already. Both share its MCP servers."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        """Yield the served agent, which is kept open within the context."""
         async with agent.lifespan():
             yield await agent()
 
@@ -83,6 +95,7 @@ def of_served(agent: ServedAgent) -> AgentSource:
 
 
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
+    """Return the source of an agent file that `opened` opens."""
     return AgentSource(
         spec.name,
         spec.description,

@@ -19,25 +19,27 @@ from graph_agent.interfaces.server.chat.content_blocks import document_block, im
 from graph_agent.interfaces.server.problems import InvalidRequestError
 
 _GIVEN = ("text", "image", "document", "search_result", "tool_reference")
-"""Types that a user message or the result of a call has as content."""
+"""Types of blocks that are content of a user message or of the result of a call."""
 _WITHOUT_EFFECT = (
     *("tool_use", "tool_result", "thinking", "redacted_thinking"),
     *("tool_addition", "mcp_tool_listing", "fallback"),
 )
-"""Further types, which have no effect in a message of a role that does not use them."""
+"""Further types that are accepted. In a message whose role does not use them, they are ignored."""
 _UNSUPPORTED = {
     "container_upload": "files are not stored here",
     "tool_removal": "leave the tool out of 'tools' instead",
 }
-"""Types that are refused → what to do instead."""
+"""Types that are refused → what to do instead, for the error."""
 _KNOWN = {*_GIVEN, *_WITHOUT_EFFECT, *_UNSUPPORTED, "compaction"}
 _OF_PROVIDERS = ("_use", "_result", "_error", "_output")
-"""Ends of the types of the calls and results of tools that Anthropic's servers run, and of what is in a result."""
+"""Suffixes of the types of blocks about tools that Anthropic's servers run: calls, results, and the parts of
+results.
+"""
 _EXPECTED = f"{', '.join(map(repr, (*_GIVEN, *_WITHOUT_EFFECT[:4])))}, or the call or result of a provider's tool"
 
 
 def _known_type(name: str) -> str:
-    """Return the type of a block; raise an error of pydantic if this server does not know it."""
+    """Return the type of a block unchanged; raise pydantic's error if this server does not know the type."""
     if name not in _KNOWN and not name.endswith(_OF_PROVIDERS):
         # The error names the useful types, and not all that are ignored.
         raise PydanticCustomError("block_type", "Input should be {expected}", {"expected": _EXPECTED})
@@ -45,7 +47,7 @@ def _known_type(name: str) -> str:
 
 
 class Source(schemas.RequestObject):
-    """The source of an image or a document."""
+    """The data or the address of an image or a document."""
 
     type: Literal["base64", "url", "text", "content"]
     media_type: str = ""
@@ -60,7 +62,7 @@ class Block(schemas.RequestObject):
     type: Annotated[str, AfterValidator(_known_type)]
     text: str | None = None
     source: str | Source | None = None
-    """A text is the address of a search result."""
+    """The data of an image or a document; for a search result, the address as text."""
     title: str | None = None
     url: str | None = None
     id: schemas.CallId | None = None
@@ -84,9 +86,11 @@ class AnthropicInput(schemas.RequestObject):
 
 
 def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
-    """Return a message for the session: the results of calls first, each a message, then the rest.
+    """Convert a message of the API to messages for the session.
 
-    A system message returns an empty list. Raises `InvalidRequestError` for a block that is unsupported or incomplete.
+    The results of calls come first, each as a tool message, then the rest as one message. A system message returns an
+    empty list, because its text is part of the instructions. Raises `InvalidRequestError` for a block that is
+    unsupported or incomplete.
     """
     if message.role == "system":
         return []
@@ -104,10 +108,14 @@ def langchain_messages(message: AnthropicInput) -> list[AnyMessage]:
 
 
 def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = False) -> str:
-    """Return the text of a message as paragraphs; blocks without text are ignored.
+    """Return the text of a message as paragraphs. Blocks that have no text, such as images, are left out.
 
-    With `is_assistant`, the calls and results of tools that Anthropic's servers ran become text, too. Raises
-    `InvalidRequestError` for an unsupported block.
+    Args:
+        content: The content of a message; None is empty.
+        is_assistant: Whether the calls and results of tools that Anthropic's servers ran become text, too.
+
+    Raises:
+        InvalidRequestError: A block has an unsupported type.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -131,7 +139,7 @@ def text_of_blocks(content: str | list[Block] | None, *, is_assistant: bool = Fa
 
 
 def _check_ignored(block: Block) -> None:
-    """Raise `InvalidRequestError` for a block that must not be ignored."""
+    """Raise `InvalidRequestError` for a block of a type that must not be left out silently."""
     if block.type in _UNSUPPORTED:
         raise InvalidRequestError(
             f"A block of type {block.type} is not supported: {_UNSUPPORTED[block.type]}.", "messages"
@@ -141,7 +149,9 @@ def _check_ignored(block: Block) -> None:
 
 
 def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
-    """Return blocks as content blocks of LangChain; raise `InvalidRequestError` for an unsupported one."""
+    """Convert blocks to LangChain's content blocks, without those that have no effect; raise `InvalidRequestError` for
+    an unsupported one.
+    """
     found: list[dict[str, Any]] = []
     for block in blocks:
         if block.type in ("image", "document"):
@@ -154,14 +164,17 @@ def _content(blocks: Iterable[Block]) -> list[dict[str, Any]]:
 
 
 def _given_text(block: Block) -> str:
-    """Return the text of a block that is no image or document."""
+    """Return the text of a block that is neither an image nor a document."""
     if block.type == "tool_reference":
         return f"The tool {block.tool_name} can be called now."
     return _plain_text(block) if block.type == "search_result" else block.text or ""
 
 
 def _plain_text(value: str | list[Block] | Block | None) -> str:
-    """Return all text of a block, one field a line; images and encrypted content have none."""
+    """Return all text that a block, or a list of blocks, contains, one field a line.
+
+    Images and encrypted content have none.
+    """
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list):
@@ -175,9 +188,10 @@ def _plain_text(value: str | list[Block] | Block | None) -> str:
 
 
 def _media(block: Block) -> list[dict[str, Any]]:
-    """Return an image or document as content blocks.
+    """Convert an image or a document to LangChain's content blocks.
 
-    Raises `InvalidRequestError` if the source is missing or unsupported.
+    An image at an address keeps the address. Raises `InvalidRequestError` if the source is missing or of an unsupported
+    type.
     """
     source = block.source
     if not isinstance(source, Source):
@@ -193,7 +207,10 @@ def _media(block: Block) -> list[dict[str, Any]]:
 
 
 def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
-    """Return a document as content blocks; raise `InvalidRequestError` for one that is given by its address."""
+    """Convert a document to content blocks: its file, its text, or its own blocks, with the title as the first text.
+
+    Raises `InvalidRequestError` for a document that is given by an address.
+    """
     if source.type == "url":
         raise InvalidRequestError("A document is given by its bytes in base64, or as text.", "messages")
     if source.type == "base64":
@@ -206,21 +223,25 @@ def _document(source: Source, title: str | None) -> list[dict[str, Any]]:
 
 
 def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
-    """Return content blocks, as a text if they are only text; raise `InvalidRequestError` if there are none."""
+    """Return content blocks as one text if all are text, otherwise unchanged; raise `InvalidRequestError` if there are
+    none.
+    """
     if not blocks:
         raise InvalidRequestError("A message of the user's has no content.", "messages")
     return simplify_blocks(blocks)
 
 
 def _call(block: Block) -> ToolCall:
-    """Return the call of a block; raise `InvalidRequestError` without id or name."""
+    """Convert a block of type `tool_use` to a tool call; raise `InvalidRequestError` if its id or name is missing."""
     if not block.id or not block.name:
         raise InvalidRequestError("A block of type tool_use has no id or no name.", "messages")
     return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
 
 
 def _result(block: Block) -> ToolMessage:
-    """Return the result of a call in a block; raise `InvalidRequestError` without the id of the call."""
+    """Convert a block of type `tool_result` to a tool message; raise `InvalidRequestError` if it does not name its
+    call.
+    """
     if not block.tool_use_id:
         raise InvalidRequestError("A block of type tool_result has no tool_use_id.", "messages")
     content: str | list[Any] = block.content if isinstance(block.content, str) else ""

@@ -43,7 +43,7 @@ router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRo
 
 
 class AnthropicTool(schemas.RequestObject):
-    """A tool of the caller; one of another type than `custom`, the default, cannot be run."""
+    """A tool of the caller. Tools of another type than `custom`, which is the default, cannot be run here."""
 
     name: str = Field("", description="Letters, digits, `_` and `-`, 64 at most.")
     type: str | None = None
@@ -113,9 +113,11 @@ class MessagesRequest(CountRequest):
 
 
 def read_messages_request(body: MessagesRequest) -> ChatRequest:
-    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value.
+    """Convert the body of a request to a `ChatRequest`.
 
-    The session is that of the body's metadata, if any.
+    Headers are not considered, so the session is that of the body's metadata, if any.
+
+    Raises `ProblemError` for an unsupported or invalid value.
     """
     if body.thread is not None:
         # Clients start threads by default, and send the whole conversation after this error code.
@@ -154,7 +156,7 @@ def read_messages_request(body: MessagesRequest) -> ChatRequest:
 
 
 def tokens_of(body: CountRequest) -> int:
-    """Estimate the tokens of a request at 4 characters per token; at least 1."""
+    """Estimate the tokens of a request's messages, instructions and tools at 4 characters per token; at least 1."""
     messages = [read for message in body.messages for read in langchain_messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [*_tools(body)]
     # Some clients divide by the number.
@@ -162,23 +164,23 @@ def tokens_of(body: CountRequest) -> int:
 
 
 def _instructions(body: CountRequest) -> str:
-    """Return the system texts of a request, joined by empty lines."""
+    """Return the system prompt of a request and the texts of its system messages, joined by empty lines."""
     system = [message.content for message in body.messages if message.role == "system"]
     return "\n\n".join(text for content in (body.system, *system) if (text := text_of_blocks(content)))
 
 
 def _is_function(tool: AnthropicTool) -> bool:
-    """Return whether a tool is a function of the caller, and no tool that Anthropic's servers run."""
+    """Return whether a tool is a function that the caller runs, and not a tool that Anthropic's servers run."""
     return tool.type in (None, "custom")
 
 
 def _tools(body: CountRequest) -> list[dict[str, Any]]:
-    """Return the caller's functions of a request as OpenAI functions."""
+    """Return the caller's functions of a request in OpenAI's format. Other tools are left out."""
     return [_tool(tool) for tool in body.tools or [] if _is_function(tool)]
 
 
 def _tool(tool: AnthropicTool) -> dict[str, Any]:
-    """Return a tool as an OpenAI function; raise `InvalidRequestError` without a schema or a valid name."""
+    """Convert a tool to OpenAI's format; raise `InvalidRequestError` if it has no schema, or no valid name."""
     if tool.input_schema is None or not re.fullmatch(schemas.FUNCTION_NAME, tool.name):
         raise InvalidRequestError(f"The tool {tool.name!r} has no input_schema, or no valid name.", "tools")
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
@@ -186,7 +188,8 @@ def _tool(tool: AnthropicTool) -> dict[str, Any]:
 
 
 def _choice(body: MessagesRequest) -> str | None:
-    """Return the name of the tool that the model must call, `any` for one of them, or None for a free choice.
+    """Return the name of the tool that the model must call, `any` if it must call one of them, or None if it may
+    choose.
 
     Raises `InvalidRequestError` for a name that is not among the tools.
     """
@@ -201,10 +204,12 @@ def _choice(body: MessagesRequest) -> str | None:
 
 
 class _AnthropicDialect(ChatDialect):
-    """Formats one answer as a message; the first event estimates the input tokens, the last has the usage.
+    """Formats one answer as a message of the API, whole or as server-sent events.
+
+    The first event has an estimate of the input tokens; the last one has the usage.
 
     Args:
-        model: The name in the request.
+        model: The model's name in the request.
         input_tokens: Estimate of the request's tokens.
     """
 
@@ -220,7 +225,7 @@ class _AnthropicDialect(ChatDialect):
         """Type and text, in pieces, of each block of text or reasoning."""
 
     def start_frames(self) -> Iterable[str]:
-        """Yield the start of the message."""
+        """Yield the event `message_start` with the estimated usage, and a `ping`."""
         # The API reports input tokens first; the real ones are known only at the end.
         usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -228,15 +233,18 @@ class _AnthropicDialect(ChatDialect):
         yield _event("ping")
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the answer's text, after the start of a block if none is open."""
+        """Yield a piece of the answer's text, after the start of a text block unless one is open."""
         yield from self._piece_frames("text", text)
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the model's reasoning, in a block of type `thinking`."""
+        """Yield a piece of the model's reasoning, after the start of a `thinking` block unless one is open."""
         yield from self._piece_frames("thinking", text)
 
     def _piece_frames(self, type_: Literal["text", "thinking"], text: str) -> Iterable[str]:
-        """Yield a piece of a block of this type, after the end of another open block and the start of this one."""
+        """Yield a piece of text or reasoning.
+
+        If the open block is of another type, it is ended and a new block started before.
+        """
         if self._open != type_:
             yield from self._stop_frames()
             self._open = type_
@@ -246,14 +254,12 @@ class _AnthropicDialect(ChatDialect):
         yield _event("content_block_delta", index=self._blocks, delta={"type": f"{type_}_delta", type_: text})
 
     def break_frames(self) -> Iterable[str]:
-        """Yield the end of the open content block between two messages of the answer; each message has its own
-        block.
-        """
+        """Yield the end of the open block, because each message of the answer is a block of its own."""
         # Each message is a block.
         yield from self._stop_frames()
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """Yield a `ping`, which every client skips, with the field `progress`."""
+        """Yield a `ping`, which every client skips, with the progress in the field `progress`."""
         # A `ping`, which every client skips, with the field `progress`.
         yield _event("ping", progress=progress)
 
@@ -277,11 +283,13 @@ class _AnthropicDialect(ChatDialect):
         yield _event("message_stop")
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """Yield an error."""
+        """Yield an `error` event with a problem."""
         yield frame(anthropic_error(problem), "error")
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the whole message, with progress as a field of its own if there is any."""
+        """Return the whole message for a request without a stream; `progress` is added as a field of its own if it is
+        not empty.
+        """
         content = [_block(type_, "".join(pieces)) for type_, pieces in self._texts]
         if (citations := _citations(outcome)) and content and content[-1]["type"] == "text":
             content[-1]["citations"] = citations
@@ -293,11 +301,11 @@ class _AnthropicDialect(ChatDialect):
         return {**self._message(content), **_ending(outcome), "usage": _usage(outcome), **extra}
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the fields of the message with its content."""
+        """Return the fields that every form of the message has, with its content blocks."""
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model, "content": content}
 
     def _stop_frames(self) -> Iterable[str]:
-        """Yield the end of the open block; nothing if none is open."""
+        """Yield the end of the open block, and count the block; nothing if none is open."""
         if self._open:
             yield _event("content_block_stop", index=self._blocks)
             self._open = None
@@ -305,15 +313,15 @@ class _AnthropicDialect(ChatDialect):
 
 
 def _block(type_: Literal["text", "thinking"], text: str) -> dict[str, Any]:
-    """Return a block of text or reasoning.
+    """Return a block of text or reasoning. Reasoning has an empty signature.
 
-    The signature is empty: the session has the provider's own, and reasoning that comes back is ignored.
+    The session stores the provider's own signature, and reasoning that a client sends back is ignored.
     """
     return {"type": type_, type_: text, **({"signature": ""} if type_ == "thinking" else {})}
 
 
 def _citations(outcome: ChatOutcome) -> list[dict[str, Any]]:
-    """Return the sources of an answer in the form of the API; their encrypted index is empty, as is a signature."""
+    """Return the sources that an answer cites in the format of the API. Their encrypted index is empty."""
     return [
         {
             "type": "web_search_result_location",
@@ -327,34 +335,34 @@ def _citations(outcome: ChatOutcome) -> list[dict[str, Any]]:
 
 
 def _event(type_: str, **fields: Any) -> str:
-    """Return the frame of an event."""
+    """Return the frame of a server-sent event of the type `type_` with further fields."""
     return frame({"type": type_, **fields}, type_)
 
 
 def _ending(outcome: ChatOutcome) -> dict[str, Any]:
-    """Return the stop reason of an answer."""
+    """Return the fields of the API for how an answer ended: the stop reason and the stop sequence."""
     return {"stop_reason": _STOP[outcome.ending], "stop_sequence": outcome.stop_sequence}
 
 
 def _usage(outcome: ChatOutcome) -> dict[str, int]:
-    """Return the tokens of an answer."""
+    """Return the input and output tokens of an answer in the format of the API."""
     return {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
 
 
 @router.post("", response_model=AnthropicMessage, responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}})
 async def create_message(body: MessagesRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]) -> Response:
-    """Answer a conversation, as a whole or as a stream of events."""
+    """Answer a conversation with one message, as a whole or, with `stream`, as a stream of events."""
     return await endpoint.answer(body, read_messages_request, _dialect)
 
 
 def _dialect(body: MessagesRequest) -> _AnthropicDialect:
-    """Return the format of the answer to a request."""
+    """Return the format of the answer to a request, with an estimate of the request's tokens."""
     return _AnthropicDialect(body.model, tokens_of(body))
 
 
 @router.post("/count_tokens", responses=_ERRORS)
 async def count_tokens(request: Request, body: CountRequest, sender: Sender, server: RequestServices) -> TokenCount:
-    """Estimate the number of tokens of a request, at 4 characters per token."""
+    """Estimate the number of tokens of a request, at 4 characters per token. No model is asked."""
     server.check_body(body)
     with server.chat.limits.slot(sender.name):
         return TokenCount(input_tokens=await run_in_thread(request, tokens_of, body))

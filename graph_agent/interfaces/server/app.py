@@ -55,14 +55,14 @@ _APIS = {
     "graph_agent.interfaces.server.cases": ("/sessions",),
     "graph_agent.interfaces.server.agui.routes": ("/agui",),
 }
-"""Module of an API's routes → the beginnings of their paths."""
+"""Module with the routes of an API → the prefixes of the paths of the routes."""
 _A2A, _MCP = "graph_agent.interfaces.server.a2a.mount", "graph_agent.interfaces.server.mcp.mount"
 _PROTOCOLS = {_A2A: (RPC_PATH, CARD_PATH), _MCP: (MCP_PATH,)}
-"""Module of a protocol's SDK → the beginnings of its paths. Its routes are opened, and closed with the application."""
+"""Module of a protocol whose SDK has services that are opened at the first request → the prefixes of its paths."""
 ON_DEMAND = (*_APIS, *_PROTOCOLS)
 """Modules that are imported at the first request for one of their paths."""
 _OPTIONAL = {"graph_agent.interfaces.server.agui.routes": "ag_ui"}
-"""Module of an API's routes → the package of an extra that it needs; without the package, the API is left out."""
+"""Module of an API's routes → the package that it needs from an extra. Without the package, the API is left out."""
 GUARDED = (
     "/v1/*",
     "/memory/*",
@@ -82,7 +82,10 @@ GUARDED = (
     "/docs",
     "/",
 )
-"""Paths of this application; a trailing `/*` includes all paths below."""
+"""Paths of this application, which need a key and whose bodies are checked.
+
+A trailing `/*` includes all paths below.
+"""
 
 _ERROR: dict[str, Any] = {"model": ControlError}
 _FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin to a server without keys"}
@@ -151,7 +154,10 @@ def create_app(
                 opening, opened = asyncio.Lock(), set[str]()
 
                 async def open_protocol(name: str) -> None:
-                    """Import a protocol's module, open its routes and add them to the application, once."""
+                    """Import a protocol's module, open its services, and add its routes to the application.
+
+                    Does nothing if that was done.
+                    """
                     # Two first requests may arrive at once, and routes must not be added twice.
                     async with opening:
                         if name in opened:
@@ -215,39 +221,50 @@ def create_app(
 
 
 class _Apis:
-    """The APIs whose routes an application does not have yet, by module."""
+    """Adds the routes of APIs to an application when they are needed first.
+
+    Args:
+        app: The application.
+        paths: Module with the routes of an API → the prefixes of its paths.
+    """
 
     def __init__(self, app: FastAPI, paths: Mapping[str, tuple[str, ...]]) -> None:
         self._app = app
         self._missing = dict(paths)
 
     def include_all(self) -> None:
-        """Add the routes of every API."""
+        """Import every API that is missing, and add its routes."""
         for name in list(self._missing):
             self._include(name)
 
     async def include_for(self, path: str) -> None:
-        """Add the routes of the API with a path, importing its module in a thread; does nothing if they are there."""
+        """Add the routes of the APIs that a path belongs to, unless they are there.
+
+        Modules are imported in a thread.
+        """
         for name in [name for name, paths in self._missing.items() if path.startswith(paths)]:
             if _is_installed(name):
                 await asyncio.to_thread(import_module, name)
             self._include(name)
 
     def _include(self, name: str) -> None:
-        """Add the routes of an API, unless they are there or a package that it needs is not installed."""
+        """Add the routes of the API in the module `name`.
+
+        Does nothing if they are there, or a package that the API needs is not installed.
+        """
         if self._missing.pop(name, None) and _is_installed(name):
             self._app.include_router(import_module(name).router)
 
 
 def _is_installed(name: str) -> bool:
-    """Return whether the package that an API needs is installed."""
+    """Return whether the package is installed that the API in the module `name` needs; True if it needs none."""
     return name not in _OPTIONAL or find_spec(_OPTIONAL[name]) is not None
 
 
 class _RoutesOnDemand:
     """ASGI middleware that adds the routes of an API or a protocol at the first request for one of its paths.
 
-    To import every API would take a third of the CPU time of a server's start.
+    Importing every API would take a third of the CPU time of a server's start.
     """
 
     def __init__(self, app: ASGIApp, *, owner: FastAPI, apis: _Apis, protocols: Mapping[str, tuple[str, ...]]) -> None:
@@ -257,9 +274,9 @@ class _RoutesOnDemand:
         self._protocols = protocols
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Add the routes of a request's path, and call the application.
+        """Add the missing routes for a request's path, then call the application.
 
-        Raises `ProblemError` while the server is not open.
+        Raises `ProblemError` for a path of a protocol while the server is starting or stopping.
         """
         if scope["type"] in ("http", "websocket"):
             path = path_of(scope)
@@ -278,7 +295,10 @@ def _renamed(parameter: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, Any]:
-    """Return the OpenAPI document, with all APIs, their own error responses and the ways to send a key; made once."""
+    """Return the OpenAPI document of all APIs, with their own error responses and the ways to send a key.
+
+    It is created by the first call, which imports every API.
+    """
     if app.openapi_schema is not None:
         return app.openapi_schema
     apis.include_all()
@@ -309,7 +329,10 @@ def _openapi(app: FastAPI, apis: _Apis, settings: ServerSettings) -> dict[str, A
 
 @pages_router.get("/")
 async def root(request: Request) -> Response:
-    """Return the page of the sessions; to a client that accepts only JSON, where the documentation and APIs are."""
+    """Return the page of the sessions.
+
+    A client that accepts JSON and not HTML receives links to the documentation and the APIs.
+    """
     base = request.scope.get("root_path", "")
     accepted = request.headers.get("accept", "*/*")
     if "json" in accepted and "html" not in accepted:
@@ -335,7 +358,7 @@ async def root(request: Request) -> Response:
 
 @pages_router.get("/docs")
 async def docs(request: Request) -> HTMLResponse:
-    """Return a page that lists the operations; it has no script and loads nothing from elsewhere."""
+    """Return a page that lists the operations of every API. It has no script and loads nothing from elsewhere."""
     schema = request.app.openapi()
     rows = [
         (f"{method.upper()} {path}", operation.get("description") or operation.get("summary", ""))
@@ -349,7 +372,7 @@ async def docs(request: Request) -> HTMLResponse:
 
 @router.get("/health", responses={403: _FOREIGN_HOST})
 async def health() -> Health:
-    """Report that the process is alive."""
+    """Report that the process is alive. Nothing else is checked."""
     return Health(status="ok")
 
 
@@ -361,8 +384,9 @@ async def health() -> Health:
 async def ready(request: Request) -> Response:
     """Report whether requests can be answered: checks the model, the MCP servers and the database, 5 seconds each.
 
-    A model behind an OpenAI-compatible endpoint is checked by listing its models, at most every 10 seconds; this uses
-    no tokens. A model that failed a request within the last minute is not ready.
+    The status is 503 if one of them fails, or the server is stopping. A model behind an OpenAI-compatible endpoint is
+    checked by listing its models, at most every 10 seconds, which uses no tokens. A model that failed a request within
+    the last minute is not ready.
     """
     server = getattr(request.app.state, "graph_agent", None)
     if not isinstance(server, Services):
@@ -381,5 +405,5 @@ async def ready(request: Request) -> Response:
     },
 )
 async def metrics(server: RequestServices) -> Response:
-    """Return the metrics in Prometheus's text format."""
+    """Return the metrics of all processes of the server in Prometheus's text format."""
     return Response(server.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -10,10 +10,11 @@ _SHOWN = 3
 
 
 def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """Return a message about a body's faults, and the first faulty field; None if the fault is in no field.
+    """Return a message about the faults of a request's body, at most 3 of them, and the first faulty field, e.g.
+    `messages.0.content`.
 
-    For a field with a union type, e.g. text or a list of parts, only the faults of the member that the value matches
-    best are reported. The message repeats no value.
+    The field is None if the fault is in no field. For a field with a union type, e.g. text or a list of parts, only the
+    faults of the member that the value matches best are reported. Values of the request are not repeated.
 
     Args:
         faults: Errors of pydantic, not empty, with locations that begin with `body`.
@@ -29,7 +30,9 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | Non
 
 
 def _text(fault: Mapping[str, Any]) -> str:
-    """Return the text of one fault."""
+    """Return the text of one fault: the field and pydantic's message, or a sentence if the body as a whole is at
+    fault.
+    """
     if fault["type"] == "json_invalid":
         why = fault.get("ctx", {}).get("error", fault["msg"])
         return f"The request's body is not valid JSON: {why}, at character {fault['loc'][-1]}."
@@ -44,20 +47,24 @@ def _text(fault: Mapping[str, Any]) -> str:
 
 
 def _path(fault: Mapping[str, Any]) -> str:
-    """Return the field of a fault, e.g. `messages.0.content`; empty if it is in no field."""
+    """Return the field of a fault, e.g. `messages.0.content`, without the members of unions; empty if it is in no
+    field.
+    """
     if fault["type"] == "json_invalid":
         return ""  # its location is an offset, not a field
     return _dotted(part for part in fault["loc"][1:] if not _is_choice(part))
 
 
 def _field_of_choice(fault: Mapping[str, Any]) -> str:
-    """Return the path of the outermost field with a union type; the whole path if there is none."""
+    """Return the path of the outermost field with a union type that a fault is in; the whole path of the fault if there
+    is none.
+    """
     location = fault["loc"]
     return _dotted(location[: next((at for at, part in enumerate(location) if _is_choice(part)), len(location))])
 
 
 def _is_choice(part: int | str) -> bool:
-    """Return whether a part of a location is the member of a union and no field."""
+    """Return whether a part of a fault's location names a member of a union type, and not a field."""
     # Pydantic inserts the type of a union's member into the path.
     return isinstance(part, str) and (part == "str" or "[" in part or (part.isidentifier() and part[0].isupper()))
 

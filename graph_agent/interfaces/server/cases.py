@@ -29,7 +29,10 @@ async def get_case(
     caller_sessions: CallerSessions,
     server: RequestServices,
 ) -> models.EvaluationCase:
-    """Return a rated answer as a case of `graph-agent eval`: the same as `graph-agent feedback --case` writes."""
+    """Return a rated answer as a case of `graph-agent eval`, the same as `graph-agent feedback --case` writes.
+
+    The status is 404 if the answer has no feedback.
+    """
     session = await caller_sessions.session(session_id)
     # Imported here: it takes long, and most servers are never asked for a case.
     evaluation = await asyncio.to_thread(import_module, "graph_agent.devtools.evaluation.from_feedback")

@@ -19,7 +19,7 @@ from graph_agent.interfaces.server.settings import REST_PATH, RPC_PATH
 logger = logging.getLogger("graph_agent.server.problems")
 
 _DOMAIN = "graph-agent"
-"""Domain of the reasons, which the protocol does not define."""
+"""Domain of the reasons in A2A errors; the reasons are this server's, and not the protocol's."""
 _STATUSES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -43,11 +43,17 @@ _HINTS = {
     "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
     "/agui": "AG-UI is not installed with this server: pip install 'graph-agent[agui]'.",
 }
-"""End of an unknown path → the client setting that typically causes it."""
+"""End of an unknown path → a hint about the client setting that typically causes it."""
 
 
 def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
-    """Return the response to a refused A2A request, over HTTP+JSON or JSON-RPC by its path, with an HTTP status."""
+    """Return the response to a refused A2A request, in the format of HTTP+JSON or of JSON-RPC, which the path selects.
+
+    Args:
+        path: Path of the request.
+        problem: Why the request is refused.
+        status: HTTP status of the response.
+    """
     metadata = {} if problem.category is None else {"category": problem.category}
     info: dict[str, Any] = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -65,7 +71,7 @@ def a2a_refusal(path: str, problem: ProblemError, status: int) -> JSONResponse:
 
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
-    """Return the body of an error in Anthropic's format, which is also the data of an `error` event."""
+    """Return an error in Anthropic's format, which is the body of a response or the data of an `error` event."""
     optional = {"details": problem.details, "category": problem.category}
     extra = {name: value for name, value in optional.items() if value is not None}
     return {
@@ -75,7 +81,9 @@ def anthropic_error(problem: ProblemError) -> dict[str, Any]:
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
-    """Return the response to a refused request in Anthropic's format, with a request id."""
+    """Return the response to a refused request in Anthropic's format, with a new request id in the body and a
+    header.
+    """
     request_id = new_request_id()
     body = {**anthropic_error(problem), "request_id": request_id}
     status = FORMS[problem.kind].anthropic_status or problem.status
@@ -83,7 +91,7 @@ def anthropic_refusal(problem: ProblemError) -> JSONResponse:
 
 
 def openai_error(problem: ProblemError) -> dict[str, Any]:
-    """Return the body of an error in OpenAI's format."""
+    """Return an error in OpenAI's format, which is the body of a response or the data of a stream's last event."""
     form = FORMS[problem.kind]
     category = {} if problem.category is None else {"category": problem.category}
     error = {"message": problem.message, "type": form.openai_type, "param": problem.param, "code": form.openai_code}
@@ -96,9 +104,12 @@ def openai_refusal(problem: ProblemError) -> JSONResponse:
 
 
 def refusal(path: str, problem: ProblemError, status: int | None = None) -> Response:
-    """Return the error response for a problem, in the format of the path's API.
+    """Return the error response for a problem, in the format of the API that the path belongs to.
 
-    `status` replaces the problem's HTTP status; None for the problem's.
+    Args:
+        path: Path of the request.
+        problem: Why the request is refused.
+        status: HTTP status of the response; None for the problem's own.
     """
     status = status or problem.status
     if path.startswith("/v1/messages"):
@@ -116,20 +127,26 @@ def refusal(path: str, problem: ProblemError, status: int | None = None) -> Resp
 
 
 async def on_problem(request: Request, error: Exception) -> Response:
-    """Return the response for a `ProblemError` of a route; called by Starlette."""
+    """Exception handler of Starlette: return the response for a `ProblemError` of a route."""
     assert isinstance(error, ProblemError)
     return refusal(path_of(request.scope), error)
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
-    """Return the response for a request that does not fit the API's schema; called by FastAPI."""
+    """Exception handler of FastAPI: return the response for a request that does not match the schema of the API, with
+    status 400.
+    """
     assert isinstance(error, RequestValidationError)
     message, param = describe_faults(error.errors())
     return refusal(path_of(request.scope), InvalidRequestError(message, param))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Return the response for errors of the framework: an unknown path or method, or an unreadable body."""
+    """Exception handler of Starlette: return the response for an unknown path or method, or an unreadable body, in the
+    format of the API.
+
+    For an unknown path that clients often request by mistake, the message has a hint.
+    """
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         path = request.url.path
@@ -144,6 +161,8 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 
 def internal_error(path: str, error: Exception) -> Response:
-    """Log an unexpected error, with a traceback only at DEBUG, and return its response."""
+    """Log an unexpected error, with a traceback only at DEBUG, and return the error response for it, without
+    details.
+    """
     log_failure(logger, path, error)
     return refusal(path, problem_of_failure(error))

@@ -32,9 +32,14 @@ class FactText(BaseModel):
 
 
 def memory_of(server: Services, name: str) -> tuple[Memory, str]:
-    """Return the agent's memory, and the user whose facts a caller with this name reaches.
+    """Return the agent's memory, and the name of the user whose facts the caller may reach.
 
-    Raises `ProblemError` (`not_found`) if the agent has no memory.
+    Args:
+        server: The open server.
+        name: Name of the caller's API key; empty on a server without keys.
+
+    Raises:
+        ProblemError: The agent has no memory (`not_found`).
     """
     host = server.chat.runs.host
     memory = host.kept.builder.deps.memory
@@ -45,6 +50,7 @@ def memory_of(server: Services, name: str) -> tuple[Memory, str]:
 
 
 def _shown(fact: Fact) -> models.FactReply:
+    """Return a fact in the form of the API."""
     return models.FactReply(id=fact.id, content=fact.content, updated=fact.updated, forgotten=fact.forgotten)
 
 
@@ -62,7 +68,11 @@ async def list_facts(
     limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of facts.")] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31, description="Number of facts to leave out first.")] = 0,
 ) -> models.FactList:
-    """List the facts that the agent remembers about the caller: the best matches first, without `search` the newest."""
+    """List the facts that the agent remembers about the caller: the best matches for `search` first, or else the
+    newest.
+
+    With `id`, exactly these facts are listed, also forgotten ones.
+    """
     memory, caller = memory_of(server, sender.name)
     if id:
         found = [*(await memory.get(caller, id)).values()]
@@ -73,7 +83,7 @@ async def list_facts(
 
 @router.patch("/memory/facts/{fact_id}")
 async def edit_fact(fact_id: _FactId, body: FactText, sender: Sender, server: RequestServices) -> models.FactReply:
-    """Replace the text of a fact."""
+    """Replace the text of a fact of the caller."""
     memory, caller = memory_of(server, sender.name)
     try:
         return _shown(await memory.edit(caller, fact_id, body.content))
@@ -85,7 +95,10 @@ async def edit_fact(fact_id: _FactId, body: FactText, sender: Sender, server: Re
 
 @router.delete("/memory/facts/{fact_id}", status_code=204)
 async def forget_fact(fact_id: _FactId, sender: Sender, server: RequestServices) -> Response:
-    """Forget a fact, and its vectors; the ids in recorded events stay, and are marked as forgotten."""
+    """Delete a fact of the caller, with its vectors.
+
+    Its id remains in recorded events, where it is marked as forgotten.
+    """
     memory, caller = memory_of(server, sender.name)
     try:
         await memory.forget(caller, fact_id)

@@ -36,7 +36,7 @@ class Rated(SessionBody):
 async def rate_answer(
     session_id: SessionId, body: Rated, caller_sessions: CallerSessions, sender: Sender, server: RequestServices
 ) -> models.Feedback:
-    """Rate an answer of a session, also while it runs; the model never receives the rating."""
+    """Rate an answer of a session, also while the session runs. The model never receives the rating."""
     session = await caller_sessions.session(session_id)
     try:
         # The name is never the request's own, because the history records it.

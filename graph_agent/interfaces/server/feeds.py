@@ -14,22 +14,32 @@ from graph_agent.core.state.events import StoredEvent
 from graph_agent.session.history import EventReader
 
 LOOK_S = 2.0
-"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
+"""Seconds between two reads of the database for changes by other processes.
+
+Changes by this process are read at once.
+"""
 _REST_S = 0.1
-"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
+"""Minimum seconds between two reads, because a run stores several checkpoints in quick succession."""
 LivePart = Mapping[str, Any]
-"""Output of a run: `EARLY`, or an object of the type `begin`, `text`, `reasoning`, `break`, `progress`, `call` or
-`end`."""
+"""A piece of a run's output before it is stored: `EARLY`, or an object whose `type` is `begin`, `text`, `reasoning`,
+`break`, `progress`, `call` or `end`.
+"""
 
 EARLY = "events"
-"""Type of the part with the first events of a superstep that waits for a model (`events`), the first of which has the
-index `seq` in the history. Its readers send them as events."""
+"""Type of the part with the first events of a superstep that still waits for its model.
+
+`events` has the events, and `seq` the index of the first of them in the history. Followers receive them as events.
+"""
 RESULTS = ("tool_result", "delegation_response")
-"""Types of the events that end calls."""
+"""Types of the events that are results of calls."""
 
 
 class CheckpointNotifier:
-    """Wakes the followers of a saver's threads in one process; its methods belong to one event loop."""
+    """Wakes the followers of threads when a checkpoint is stored by this process.
+
+    A follower is a client that reads the events of a session as they are stored. Except `stop`, the methods must be
+    called on one event loop.
+    """
 
     def __init__(self) -> None:
         self._subscribers: dict[str, set[asyncio.Event]] = {}
@@ -37,10 +47,11 @@ class CheckpointNotifier:
         self.stopped = False
 
     def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
-        """Notify of every checkpoint that is stored through a saver; replaces the saver's `aput`."""
+        """Call `notify` for every checkpoint that a checkpointer stores. Replaces the `aput` of the checkpointer."""
         aput: Callable[..., Any] = saver.aput
 
         async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
+            """Store a checkpoint, and notify the followers of its thread."""
             stored = await aput(config, *args, **kwargs)
             self.notify(config["configurable"]["thread_id"])
             return stored
@@ -49,21 +60,21 @@ class CheckpointNotifier:
         saver.aput = aput_and_notify  # type: ignore[method-assign]
 
     def notify(self, thread: str) -> None:
-        """Wake the followers of a thread; does nothing if it has none."""
+        """Set the events of a thread's subscribers; does nothing if it has none."""
         for event in self._subscribers.get(thread, ()):
             event.set()
 
     def stop(self) -> None:
-        """Wake all followers for the last time; may be called from a signal handler."""
+        """Set `stopped`, and wake all followers for the last time. May be called from a signal handler."""
         self.stopped = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._notify_all)
 
     @contextmanager
     def subscribe(self, thread: str) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when a checkpoint of a thread is stored or the server stops.
+        """Yield an event that is set when a checkpoint of a thread is stored, or the server stops.
 
-        The subscriber clears it.
+        The subscriber clears the event.
         """
         self._loop = asyncio.get_running_loop()
         event = asyncio.Event()
@@ -77,60 +88,77 @@ class CheckpointNotifier:
 
     @contextmanager
     def stop_event(self) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when the server stops."""
+        """Yield an event that is set when the server stops; it is set already if the server has stopped."""
         with self.subscribe("") as event:
             if self.stopped:
                 event.set()
             yield event
 
     def _notify_all(self) -> None:
+        """Set the events of all subscribers."""
         for events in self._subscribers.values():
             for event in events:
                 event.set()
 
 
 class SessionFeed:
-    """The new events of one session, kept until every follower has taken them."""
+    """The new events of one session in this process. An event is kept in memory until every follower has taken it.
+
+    Args:
+        reader: Reads the events of the session from the database.
+    """
 
     def __init__(self, reader: EventReader) -> None:
         self.ended: str | None = None
-        """Reason for the end of the feed: `deleted` or `server_stopping`; None while it is open."""
+        """Why the feed has ended: `deleted` (the session) or `server_stopping`; None while it is open."""
         self._reader = reader
         self._events: list[StoredEvent] = []
         self._first = 0
         self._cursors: dict[object, int] = {}
         self._history: asyncio.Task[list[StoredEvent]] | None = None
         self.change = asyncio.Event()
-        """The event that the next change sets; a follower gets it before it takes events, so that it misses none."""
+        """Set at the next change.
+
+        A follower keeps a reference to it before it takes events, so that it misses no change.
+        """
 
     @property
     def pending(self) -> Sequence[StoredEvent]:
-        """The events of finished calls of a wave that still runs or waits; they have no final position."""
+        """The events of finished calls of a wave that still runs or waits.
+
+        Their index in the history may still change.
+        """
         return self._reader.pending
 
     @property
     def position(self) -> int:
-        """Index of the newest event in its final place; -1 before the first."""
+        """Index of the newest event whose index is final; -1 before the first."""
         return self._first + len(self._events) - 1
 
     @property
     def followers(self) -> int:
-        """Number of followers."""
+        """Number of followers of this feed."""
         return len(self._cursors)
 
     def join(self) -> object:
-        """Add a follower, and return its key for `take` and `leave`."""
+        """Add a follower, and return its key, which `take` and `leave` need."""
         follower = object()
         self._cursors[follower] = self.position
         return follower
 
     def leave(self, follower: object) -> None:
-        """Remove a follower."""
+        """Remove a follower, and drop the events that only it had not taken."""
         self._cursors.pop(follower, None)
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
-        """Return the events after position `after` (-1 for all), from memory or else from the database."""
+        """Return the events after the index `after`, and record that the follower has them.
+
+        Args:
+            follower: The key of the follower.
+            after: Index of the newest event that the follower has; -1 for all. Events that are no longer in memory are
+                read from the database.
+        """
         if after + 1 < self._first:
             # Followers that join together share one reading of the history.
             if self._history is None or self._history.done():
@@ -142,7 +170,10 @@ class SessionFeed:
         return found
 
     async def read(self) -> None:
-        """Read the new events and wake the followers; end the feed if the session is deleted."""
+        """Read the new events from the database, and wake the followers if there are any.
+
+        End the feed if the session is deleted.
+        """
         before = self.pending
         new = await self._reader.read()
         if new is None:
@@ -154,16 +185,17 @@ class SessionFeed:
             self.wake()
 
     def end(self, reason: str) -> None:
-        """End the feed with a reason, and wake the followers."""
+        """Set `ended` to a reason, and wake the followers."""
         self.ended = reason
         self.wake()
 
     def wake(self) -> None:
-        """Wake the followers, and begin a new change."""
+        """Set the current `change`, which wakes the followers, and replace it by a new one."""
         changed, self.change = self.change, asyncio.Event()
         changed.set()
 
     def _trim(self) -> None:
+        """Drop the events that every follower has taken."""
         taken = min(self._cursors.values(), default=self._first - 1) + 1 - self._first
         if taken > 0:
             del self._events[:taken]
@@ -171,7 +203,12 @@ class SessionFeed:
 
 
 class Feeds:
-    """The feeds of one process's sessions, each kept while it has followers."""
+    """The feeds of the sessions of one process. A feed exists while it has followers.
+
+    Args:
+        notifier: Wakes a feed when this process stores a checkpoint.
+        reader_of: Returns the reader of a thread's events.
+    """
 
     def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
         self._notifier = notifier
@@ -180,7 +217,11 @@ class Feeds:
 
     @asynccontextmanager
     async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
-        """Follow a thread within the context; yields its feed and the follower's key."""
+        """Follow a thread within the context; yields its feed and the follower's key.
+
+        The first follower starts a task that reads the new events, and the last one ends it. An exception of that task
+        is raised at the end of the context.
+        """
         feed, pump = self._feeds.get(thread, (None, None))
         if feed is None or pump is None or feed.ended is not None or pump.done():
             feed = SessionFeed(self._reader_of(thread))
@@ -199,6 +240,9 @@ class Feeds:
                     del self._feeds[thread]
 
     async def _pump(self, thread: str, feed: SessionFeed) -> None:
+        """Read the thread's new events into its feed, after each change and every 2 seconds, until the feed or the
+        server ends.
+        """
         try:
             with self._notifier.subscribe(thread) as changed:
                 while not self._notifier.stopped:
@@ -216,31 +260,38 @@ class Feeds:
 
 
 def call_end(event: Mapping[str, Any]) -> LivePart:
-    """Return the part that reports the end of a call, from the event of its result."""
+    """Return the live part that reports the end of a call, from the event of its result."""
     return {"type": "call", "id": event["id"], "status": event["status"], "ts": event["ts"]}
 
 
 class LiveRuns:
-    """The output of one process's active runs, which their histories have only after each superstep."""
+    """The output of the runs that are active in this process, before it is stored at the end of each superstep."""
 
     def __init__(self) -> None:
         self._runs: dict[str, list[LivePart]] = {}
         self._readers: dict[str, list[Callable[[], None]]] = {}
 
     def is_read(self, thread: str) -> bool:
-        """Return whether a thread has readers."""
+        """Return whether the output of a thread's runs has readers."""
         return thread in self._readers
 
     @contextmanager
     def run(self, thread: str, content: Any) -> Iterator[Callable[[LivePart], None]]:
-        """Yield a function that publishes a part of a thread's run, which ends with the context.
+        """Begin the output of a thread's run within the context; yields a function that adds a part and wakes the
+        readers.
 
-        `content` is the user's message, which the history has after the first plan; None for a run that resumes.
+        A part of the type `begin` is the first, one of the type `end` the last.
+
+        Args:
+            thread: The thread.
+            content: Content of the user's message, which is stored only with the first plan; None for a run that
+                resumes.
         """
         parts: list[LivePart] = [{"type": "begin", "content": content}]
         self._runs[thread] = parts
 
         def publish(part: LivePart) -> None:
+            """Add a part to the run's output, and wake the readers."""
             parts.append(part)
             for wake in self._readers.get(thread, ()):
                 wake()
@@ -254,11 +305,23 @@ class LiveRuns:
 
     @contextmanager
     def reading(self, thread: str, wake: Callable[[], None]) -> Iterator[Callable[[], list[LivePart]]]:
-        """Yield a function that returns a thread's parts since its last call; each new part calls `wake`."""
+        """Read the output of a thread's runs within the context; yields a function that returns the new parts since its
+        last call.
+
+        The first call returns the output of the active run from its beginning. Consecutive pieces of text or reasoning
+        are joined to one part.
+
+        Args:
+            thread: The thread.
+            wake: Called for each new part.
+        """
         parts: list[LivePart] | None = None
         position = 0
 
         def take() -> list[LivePart]:
+            """Return the parts that were added since the last call: the rest of the last run that was read, and all of
+            a newer one.
+            """
             nonlocal parts, position
             taken = parts[position:] if parts is not None else []
             position += len(taken)
@@ -277,6 +340,7 @@ class LiveRuns:
 
 
 def _joined(parts: Sequence[LivePart]) -> list[LivePart]:
+    """Return parts in which consecutive pieces of text are joined to one part, and pieces of reasoning likewise."""
     joined: list[LivePart] = []
     for part in parts:
         if part["type"] in ("text", "reasoning") and joined and joined[-1]["type"] == part["type"]:

@@ -38,7 +38,9 @@ from graph_agent.storage.checkpoints.open import open_saver, open_store
 logger = logging.getLogger("graph_agent.server.host")
 
 _SUSPENDED = ("graph_agent", "parked")  # the name is in stored databases
-"""Store namespace of suspended threads, whose requests wait for their caller: key → thread and expiry."""
+"""Store namespace of suspended threads, which belong to requests without a session that wait for results of the
+caller's own tools. Key → `thread` and `until` (expiry, in seconds since 1970).
+"""
 _PAGE = 1000
 _CLAIM_POLL_S = 0.02
 _CLAIM_CHECK_S = 1.0
@@ -46,14 +48,14 @@ _CLAIM_CHECK_S = 1.0
 
 @dataclass(frozen=True)
 class Host:
-    """One agent, opened for a server."""
+    """One agent that is open in a server, with its database and what all requests share."""
 
     source: AgentSource
     settings: ServerSettings
     kept: CompiledAgentGraph
-    """Compiled with the database; its sessions outlive the process."""
+    """The agent compiled with the database, for requests with a session."""
     stateless: CompiledAgentGraph
-    """Compiled without a saver, for requests that nothing can resume."""
+    """The agent compiled without a checkpointer, for requests that nothing can resume."""
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
     notifier: CheckpointNotifier
@@ -62,14 +64,16 @@ class Host:
     totals: TotalsReader = field(default_factory=TotalsReader)
     credential_headers: Mapping[str, str] = field(default_factory=dict)
     claims: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """The lock of each name that a request of this process claims."""
+    """Name → lock that the requests of this process hold or wait for while they claim the name."""
     closing: set[asyncio.Task[None]] = field(default_factory=set)
-    """Tasks that end requests and need the database."""
+    """Tasks that complete requests after their response and need the database; they are awaited before it is closed."""
     started: int = field(default_factory=lambda: int(time.time()))
     """Start time of the server, in seconds since 1970."""
 
     def check_client_tools(self, names: list[str]) -> None:
-        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with the agent's."""
+        """Raise `InvalidRequestError` if names of a caller's tools collide with each other or with tools of the
+        agent.
+        """
         if not names:
             return
         try:
@@ -78,7 +82,13 @@ class Host:
             raise InvalidRequestError(f"{error}", "tools") from None
 
     def check_unsupported_tools(self, types: Sequence[str]) -> tuple[str, ...]:
-        """Return warnings about a caller's tools that are no functions; raise if the settings refuse them."""
+        """Return warnings that tools of the caller are ignored because they are not functions; empty if there are none.
+
+        Raises `InvalidRequestError` if there are any and the setting `unsupported_tools` is `refuse`.
+
+        Args:
+            types: The types of the caller's tools that are not functions.
+        """
         if not types:
             return ()
         message = f"Tools of these types cannot be run here, only functions of the caller: {', '.join(types)}."
@@ -87,7 +97,9 @@ class Host:
         return (f"{message} They were ignored.",)
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
-        """Raise `InvalidRequestError` for images with a URL if a client of a model would download them here."""
+        """Raise `InvalidRequestError` if a message has an image with a URL that the client of a model would download on
+        this server.
+        """
         if any(map(_has_image_url, messages)) and downloads_images(self.kept):
             raise InvalidRequestError(
                 "An image is given by an address. The client of this agent's model would download it on this server, "
@@ -96,7 +108,9 @@ class Host:
             )
 
     def check_agentic_loops(self, limit: int | None) -> None:
-        """Raise `InvalidRequestError` if a request's limit of hook reruns is above the agent's; None passes."""
+        """Raise `InvalidRequestError` if a request allows more reruns of the model by hooks than the agent does; None
+        passes.
+        """
         most = self.kept.builder.config.max_agentic_loops
         if limit is not None and limit > most:
             raise InvalidRequestError(
@@ -105,16 +119,18 @@ class Host:
             )
 
     def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
-        """Return the credentials in a request's headers; raise `InvalidRequestError` if a header occurs twice."""
+        """Return the credentials in a request's headers, by name; raise `InvalidRequestError` if a header occurs
+        twice.
+        """
         try:
             return credentials_of(request.headers, self.credential_headers)
         except InputError as error:
             raise InvalidRequestError(str(error)) from None
 
     def context_of(self, thread: str, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the context of a run in a thread, with the caller whose name the thread begins with.
+        """Return the context of a run in a thread.
 
-        Nothing is added for an agent without a memory, or on a server without keys.
+        For an agent with a memory on a server with keys, the caller is added, whose name the thread begins with.
         """
         if self.kept.builder.deps.memory is None or not self.settings.keys:
             return {**context}
@@ -128,29 +144,34 @@ class Host:
 
     @property
     def may_write(self) -> bool:
-        """Whether a call of the agent may change something."""
+        """Whether the agent has a tool or a delegate with possible side effects."""
         return self.kept.builder.deps.toolbox.may_write
 
     @property
     def asks(self) -> bool:
-        """Whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
+        """Whether calls of the agent, or of a delegate in this process, may wait for an approval."""
         return self.kept.builder.asks
 
     async def mcp_states(self) -> dict[str, str]:
-        """Return the state of each MCP server by name, `ok` or `down`; may start one that is down."""
+        """Return the state of each MCP server, name → `ok` or `down`. A server that is down may be started by it."""
         states = self.kept.builder.mcp_states
         return {} if states is None else {name: "ok" if up else "down" for name, up in (await states()).items()}
 
     async def suspend(self, thread: str, ttl_s: float | None = None) -> None:
-        """Record that a thread may be deleted after `ttl_s` seconds; None for the setting `pending_ttl_s`."""
+        """Record that a thread waits for its caller, and may be deleted after `ttl_s` seconds; None for the setting
+        `pending_ttl_s`.
+        """
         value = {"thread": thread, "until": time.time() + (ttl_s or self.settings.pending_ttl_s)}
         await self.store.aput(_SUSPENDED, thread.replace("/", ":"), value, index=False)
 
     @asynccontextmanager
     async def claim(self, name: str, check: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-        """Exclude other requests that claim a name, in every process on the database, within the context.
+        """Exclude other requests that claim the same name, in every process on the database, within the context.
 
-        `check` is called every second of the waiting; an exception of it ends the waiting.
+        Args:
+            name: The name, such as a thread.
+            check: Called at least once a second while waiting. An exception that it raises ends the waiting, and is
+                raised here.
         """
         lock = self.claims.setdefault(name, asyncio.Lock())
         while True:
@@ -178,9 +199,9 @@ class Host:
         await self.store.adelete(_SUSPENDED, thread.replace("/", ":"))
 
     async def sweep(self) -> int:
-        """Delete suspended threads that have expired, and the oldest of each caller above `pending_requests`.
+        """Delete suspended threads that have expired, and the oldest ones of each caller beyond `pending_requests`.
 
-        Threads with an active run are kept. Returns the number of threads deleted.
+        Threads with an active run are kept. Returns the number of threads that were deleted.
         """
         now, deleted = time.time(), 0
         kept: Counter[str] = Counter()
@@ -199,7 +220,7 @@ class Host:
 
 
 async def all_items(store: BaseStore, namespace: tuple[str, ...]) -> list[SearchItem]:
-    """Return all items of a namespace, ordered by key."""
+    """Return all items of a store's namespace, ordered by key. They are read in pages."""
     # By key: an item that is added between two reads shifts others to the next page, which then repeats them.
     found: dict[str, SearchItem] = {}
     read = 0
@@ -210,20 +231,32 @@ async def all_items(store: BaseStore, namespace: tuple[str, ...]) -> list[Search
 
 
 def _has_image_url(message: AnyMessage) -> bool:
+    """Return whether a message contains an image that is given by a URL."""
     blocks = message.content if isinstance(message.content, list) else []
     return any(isinstance(block, dict) and block.get("type") == "image" and "url" in block for block in blocks)
 
 
 def thread_token() -> str:
-    """Return an unguessable name for a request's thread: 24 hexadecimal digits."""
+    """Return a random name for the thread of a request without a session: 24 hexadecimal digits, which cannot be
+    guessed.
+    """
     return secrets.token_hex(12)
 
 
 @asynccontextmanager
 async def open_host(source: AgentSource, settings: ServerSettings, db: str | None = None) -> AsyncIterator[Host]:
-    """Open an agent and its database, or `db` in its place, and close both on leaving.
+    """Open an agent and its database, and close both on exit; yields the host.
 
-    Raises `ConfigError` if one cannot be opened, or a credential's header is not permitted.
+    Expired requests are deleted in the background.
+
+    Args:
+        source: The agent.
+        settings: Keys, limits and times of the server.
+        db: A database URL that replaces the agent's; None for the agent's.
+
+    Raises:
+        ConfigError: The agent or the database cannot be opened, a credential's header is not permitted, or the agent
+            has a memory and the server no keys.
     """
     credential_headers = {**source.credential_headers, **settings.credential_headers}
     check_headers(credential_headers, has_keys=bool(settings.keys), session_header=settings.session_header)
@@ -254,7 +287,9 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
 
 
 def check_callers(needs_callers: bool, settings: ServerSettings) -> None:
-    """Raise `ConfigError` for an agent with a memory on a server without keys, which cannot distinguish its users."""
+    """Raise `ConfigError` if an agent needs to distinguish its users, because it has a memory, and the server has no
+    keys.
+    """
     if needs_callers and not settings.keys:
         raise ConfigError(
             "memory: this server has no API keys, so all who reach it would share one memory. Give each user a key, in "
@@ -265,6 +300,7 @@ def check_callers(needs_callers: bool, settings: ServerSettings) -> None:
 def _compile(
     graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any] | None, store: BaseStore | None
 ) -> CompiledAgentGraph:
+    """Return the agent compiled with other persistence; a store that the agent has itself precedes `store`."""
     return graph.builder.compile(
         checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
     )

@@ -23,10 +23,13 @@ def new_request_id() -> str:
 
 
 def with_request_id(send: Send) -> Send:
-    """Return a `send` that sets OpenAI's and Anthropic's header of the request id, to an existing id or a new one."""
+    """Return a `send` that adds the headers of the request id, OpenAI's and Anthropic's, to a response.
+
+    Both have the same id: that of a header that is set already, or a new one.
+    """
 
     async def send_with_id(message: Message) -> None:
-        """Send a message."""
+        """Send a message; the start of a response gets the headers."""
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
@@ -43,10 +46,12 @@ def path_of(scope: Scope) -> str:
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Run a coroutine, and return its result; None if the client of the request disconnects first, which cancels it.
+    """Run a coroutine and return its result.
 
-    The request's body must have been read, so that `receive` returns only the disconnect. Exceptions of the coroutine
-    are raised.
+    If the request's client disconnects first, the coroutine is cancelled, and None is returned.
+
+    Exceptions of the coroutine are raised. The request's body must have been read before, so that `receive` returns
+    only the disconnect.
     """
 
     async def disconnect() -> None:
@@ -66,10 +71,10 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
 
 
 class WholeAnswer(Response):
-    """A response that is sent as a whole; `close` is called when it was sent."""
+    """A response that is sent as a whole. Assign `close` to release resources afterwards."""
 
     close: Callable[[], Awaitable[None]] | None = None
-    """Called when the response was sent, or could not be; None for nothing."""
+    """Called when the response was sent or could not be sent; None if there is nothing to release."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, then call `close`."""

@@ -20,7 +20,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from graph_agent.interfaces.server.admission.worker_folder import is_alive, warn_of_folder
 
 _FIRST_BYTES = 1 << 16
-"""Bytes that a new file has."""
+"""Size of a new file in bytes."""
 _OVERHEAD_BYTES = 64
 """Upper bound of the bytes that a value takes in addition to its key."""
 
@@ -33,9 +33,10 @@ _MODEL_ERRORS = {"transient", "auth", "permission", "unknown_model"}
 
 
 class ReservedFile(MmapedDict):
-    """prometheus_client's file of values, whose pages are all allocated on disk before they are mapped.
+    """A file of metric values of prometheus_client, whose pages are allocated on disk before they are mapped into
+    memory.
 
-    Construction and new values raise `OSError` if the disk is full.
+    Creating it, and adding a value, raise `OSError` if the disk is full.
     """
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
@@ -44,7 +45,7 @@ class ReservedFile(MmapedDict):
         super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]  # prometheus_client is untyped
 
     def _init_value(self, key: str) -> None:
-        """Add a value with a key; called by prometheus_client."""
+        """Add a value with the key `key`, after extending the file if needed. prometheus_client calls it."""
         own: Any = self
         if own._used + len(key.encode()) + _OVERHEAD_BYTES > own._capacity:
             _reserve(own._fname, 2 * own._capacity)
@@ -52,7 +53,7 @@ class ReservedFile(MmapedDict):
 
 
 def _reserve(filename: str, size: int) -> None:
-    """Extend a file to a size with all bytes allocated on disk; restore the old size on failure."""
+    """Extend a file to `size` bytes, all allocated on disk. On failure, restore the old size and raise `OSError`."""
     file = os.open(filename, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(file).st_size
@@ -70,12 +71,12 @@ def _reserve(filename: str, size: int) -> None:
 
 
 class Metrics:
-    """Metrics of runs, steps, waves, calls and tokens, in their own registry.
+    """Counts runs, steps, waves (parallel batches of calls), calls and tokens, in a registry of its own.
 
-    If the folder cannot be used, this process counts alone, with a logged warning.
+    If the shared folder cannot be used, a warning is logged and only this process is counted.
 
     Args:
-        tools: Tool names that may be a label; any other counts as `other`, because callers can invent names.
+        tools: Names of tools that may be labels. Any other name counts as `other`, because callers can invent names.
         shared: The folder in which several processes count together; None for this process alone.
     """
 
@@ -83,7 +84,9 @@ class Metrics:
         self._tools = tools
         self._shared = shared
         self.last_model_error: tuple[str, float] | None = None
-        """Kind and time (seconds since 1970) of the newest model error since the last success."""
+        """Kind and time (seconds since 1970) of the newest model error that can affect every caller; None after a
+        success.
+        """
         if shared is not None:
             values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # there is no setting for the class
             try:
@@ -97,7 +100,7 @@ class Metrics:
             self._create()
 
     def _create(self) -> None:
-        """Create the metrics; raise `OSError` if their files cannot be."""
+        """Create the metrics; raise `OSError` if their files cannot be created."""
         self._registry = CollectorRegistry()
         self._runs = Counter(
             "graph_agent_runs",
@@ -135,13 +138,15 @@ class Metrics:
     def count(self, event: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
         """Count an event of a run.
 
-        `open_calls` has the start times of the run's calls without a result; it is updated in place.
+        Args:
+            event: The event.
+            open_calls: Id of a call → start time, for the run's calls that have no result yet. It is updated in place.
         """
         with self._counting():
             self._event(event, open_calls)
 
     def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count one event of a session's history."""
+        """Count one event, and keep `open_calls` and `last_model_error` up to date (see `count`)."""
         kind = entry["type"]
         if kind == "plan":
             self._steps.inc()
@@ -163,7 +168,12 @@ class Metrics:
             self.last_model_error = None
 
     def count_run(self, status: str, seconds: float) -> None:
-        """Count an ended run, by the session's status or the reason why there is none, e.g. `CANCELLED`."""
+        """Count a run that has ended, with its seconds.
+
+        Args:
+            status: The session's status, or the reason why there is none, such as `CANCELLED`.
+            seconds: Seconds from the run's start to its end.
+        """
         with self._counting():
             self._runs.labels(status).inc()
             self._seconds.labels(status).observe(seconds)
@@ -176,14 +186,16 @@ class Metrics:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Skip the count if the disk is full: a new label needs space, and no run may fail because of it."""
+        """Context manager that ignores an `OSError` of counting, such as a full disk, so that no run fails because of
+        it; a warning is logged.
+        """
         try:
             yield
         except OSError as error:
             warn_of_folder(self._shared, error)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format, summed over the processes that share the folder."""
+        """Return all metrics in Prometheus's text format, summed over all processes that share the folder."""
         if self._shared is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
@@ -192,7 +204,7 @@ class Metrics:
 
 
 def _remove_dead_workers(shared: Path) -> None:
-    """Delete the gauges of worker processes that have ended."""
+    """Delete the gauges that worker processes which no longer exist have left in the folder."""
     for file in shared.glob("gauge_live*.db"):
         worker = file.stem.rpartition("_")[2]
         if worker.isdigit() and not is_alive(int(worker)):

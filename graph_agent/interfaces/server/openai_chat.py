@@ -106,7 +106,7 @@ class Function(schemas.RequestObject):
 
 
 class ChatTool(schemas.RequestObject):
-    """A tool of the caller; one of another type than `function` cannot be run."""
+    """A tool of the caller. Tools of another type than `function` cannot be run here."""
 
     type: str
     function: Function | None = None
@@ -126,7 +126,7 @@ class NamedTool(schemas.RequestObject):
 
 
 class AllowedTools(schemas.RequestObject):
-    """The tools that the model may call, and whether it must call one."""
+    """The tools that the model may call, and whether it must call one of them."""
 
     mode: Literal["auto", "required"] = "auto"
     tools: schemas.ListOf[ChatTool] = Field(min_length=1)
@@ -140,7 +140,7 @@ class AllowedChoice(schemas.RequestObject):
 
 
 def _kind_of_choice(value: Any) -> str:
-    """Return the tag of a tool choice, by which pydantic selects the model that reports its faults."""
+    """Return the tag of a `tool_choice` value, by which pydantic selects the member of the union that validates it."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     if isinstance(value, str):
         return "Mode"
@@ -202,9 +202,11 @@ class ChatCompletionRequest(schemas.RequestObject):
 
 
 def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
-    """Convert a request's body, without its headers; raise `ProblemError` for an unsupported or invalid value.
+    """Convert the body of a request to a `ChatRequest`.
 
-    The session is that of the body's metadata, if any.
+    Headers are not considered, so the session is that of the body's metadata, if any.
+
+    Raises `ProblemError` for an unsupported or invalid value.
     """
     calls = (call for message in body.messages for call in message.tool_calls or [])
     check_arguments(((call.id, call.function.arguments) for call in calls), "messages")
@@ -243,9 +245,10 @@ def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
 
 
 def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:
-    """Return a final system message as the user message to answer, if nothing else is open; one message at most.
+    """Return the last message as a user message if it is a system message and no user message or result is unanswered;
+    otherwise an empty list.
 
-    Clients that have only a system prompt, and multi-agent clients, send such requests.
+    Some clients send only a system prompt, and a conversation must end with a message to answer.
     """
     *before, last = messages
     roles = [message.role for message in before if message.role not in _SYSTEM_ROLES]
@@ -255,9 +258,10 @@ def _system_question(messages: list[ChatMessage]) -> list[HumanMessage]:
 
 
 def _message(message: ChatMessage) -> AnyMessage | None:
-    """Return a message for the session.
+    """Convert a message of the API to a message for the session; None for a system message, whose text is part of the
+    instructions.
 
-    Returns None for instructions. Raises `InvalidRequestError` for an incomplete message.
+    Raises `InvalidRequestError` for an incomplete message.
     """
     match message.role:
         case "system" | "developer":
@@ -276,14 +280,14 @@ def _message(message: ChatMessage) -> AnyMessage | None:
 
 
 def _content(message: ChatMessage) -> str | list[Any]:
-    """Return the content of a message: a text, or content blocks of LangChain if it is more than text."""
+    """Return the content of a message: a text, or LangChain's content blocks if it has images or files."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return simplify_blocks([_block(part) for part in message.content])
 
 
 def _block(part: ChatPart) -> dict[str, Any]:
-    """Return a part as a content block of LangChain; raise `InvalidRequestError` if it is incomplete."""
+    """Convert a part of a message to a LangChain content block; raise `InvalidRequestError` if it is incomplete."""
     if part.type == "image_url":
         if part.image_url is None:
             raise InvalidRequestError("A part of type image_url has no image_url.", "messages")
@@ -297,20 +301,24 @@ def _block(part: ChatPart) -> dict[str, Any]:
 
 
 def _text(message: ChatMessage) -> str:
-    """Return the texts of a message, joined without a separator."""
+    """Return the texts and refusals of a message, joined without a separator."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "".join(part.text or part.refusal or "" for part in message.content)
 
 
 def _call(call: CallInHistory) -> ToolCall:
-    """Return a call of the client's history; raise `InvalidRequestError` if the arguments are no JSON object."""
+    """Convert a call in the client's history to a tool call; raise `InvalidRequestError` if the arguments are not a
+    JSON object.
+    """
     arguments = parse_arguments(call.id, call.function.arguments, "messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
 
 
 def _functions(body: ChatCompletionRequest) -> list[Function]:
-    """Return the functions of a request; raise `InvalidRequestError` for a function tool without one."""
+    """Return the functions among a request's tools; raise `InvalidRequestError` if a tool of type `function` has no
+    function.
+    """
     found = [tool.function for tool in body.tools or [] if tool.type == "function"]
     # The field is optional in the schema, because tools of other types do not have it.
     if None in found:
@@ -319,7 +327,7 @@ def _functions(body: ChatCompletionRequest) -> list[Function]:
 
 
 def _offered(body: ChatCompletionRequest) -> list[Function]:
-    """Return the functions that the model may call, by the request's tools and its choice.
+    """Return the functions that the model may call: the request's functions, restricted by its `tool_choice`.
 
     Raises `InvalidRequestError` if an allowed function is not among the tools.
     """
@@ -333,12 +341,15 @@ def _offered(body: ChatCompletionRequest) -> list[Function]:
 
 
 def _kinds(tools: Iterable[ChatTool]) -> list[tuple[str, str | None]]:
-    """Return type and name of each tool."""
+    """Return the type of each tool with the name of its function; the name is None for a tool that is not a
+    function.
+    """
     return [(tool.type, tool.function.name if tool.function else None) for tool in tools]
 
 
 def _choice(body: ChatCompletionRequest) -> str | None:
-    """Return the name of the tool that the model must call, `any` for one of them, or None for a free choice.
+    """Return the name of the function that the model must call, `any` if it must call one of them, or None if it may
+    choose.
 
     Raises `InvalidRequestError` for a name that is not among the tools.
     """
@@ -354,7 +365,12 @@ def _choice(body: ChatCompletionRequest) -> str | None:
 
 
 class _OpenAIDialect(ChatDialect):
-    """Formats one answer as a chat completion; with `include_usage`, a stream's last chunk has the usage."""
+    """Formats one answer as a chat completion, whole or as server-sent events.
+
+    Args:
+        model: The model's name in the request.
+        include_usage: Whether a stream's last chunk has the usage.
+    """
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
@@ -363,7 +379,7 @@ class _OpenAIDialect(ChatDialect):
         self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def start_frames(self) -> Iterable[str]:
-        """Yield the first chunk, which has the role."""
+        """Yield the first chunk, which has the role and an empty text."""
         yield self._chunk({"role": "assistant", "content": ""})
 
     def text_frames(self, text: str) -> Iterable[str]:
@@ -372,17 +388,21 @@ class _OpenAIDialect(ChatDialect):
         yield self._chunk({"content": text})
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the model's reasoning as a chunk, in the field that DeepSeek and vLLM have for it."""
+        """Yield a piece of the model's reasoning as a chunk, in the field `reasoning_content`, which DeepSeek and vLLM
+        use.
+        """
         self._reasoning.append(text)
         yield self._chunk({"reasoning_content": text})
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """Yield a chunk with an empty delta and the field `progress`."""
+        """Yield a chunk with an empty delta and the progress in the field `progress`."""
         # A chunk with an empty delta and the field `progress`.
         yield self._chunk({}, progress=progress)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the last chunks: the calls of the caller's tools, the finish reason, and the usage if asked for."""
+        """Yield the last chunks: the calls of the caller's tools, the sources, the finish reason, the usage if it was
+        asked for, and `[DONE]`.
+        """
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         if outcome.citations:
@@ -394,11 +414,13 @@ class _OpenAIDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """Yield an error."""
+        """Yield an event with a problem in OpenAI's format."""
         yield frame(openai_error(problem))
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the whole completion, with progress as a field of its own if there is any."""
+        """Return the whole completion for a request without a stream; `progress` is added as a field of its own if it
+        is not empty.
+        """
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
         if outcome.citations:
             message["annotations"] = _annotations(outcome)
@@ -420,18 +442,27 @@ class _OpenAIDialect(ChatDialect):
         }
 
     def _chunks(self) -> dict[str, Any]:
-        """Return the fields that every chunk has."""
+        """Return the fields that every chunk of the stream has."""
         return {**self._metadata, "object": "chat.completion.chunk"}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
-        """Return the frame of a chunk; `extra` are further fields."""
+        """Return the frame of a chunk.
+
+        Args:
+            delta: What the chunk adds to the message.
+            finish: The finish reason; None before the end.
+            extra: Further fields of the chunk.
+        """
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         usage = {"usage": None} if self._include_usage else {}
         return frame({**self._chunks(), "choices": [choice], **usage, **extra})
 
 
 def _annotations(outcome: ChatOutcome) -> list[dict[str, Any]]:
-    """Return the sources of an answer in the form of the API, with their places in the whole text."""
+    """Return the sources that an answer cites in the format of the API.
+
+    Their positions count from the start of the whole text.
+    """
     return [
         {
             "type": "url_citation",
@@ -447,7 +478,7 @@ def _annotations(outcome: ChatOutcome) -> list[dict[str, Any]]:
 
 
 def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:
-    """Return the calls of an answer in the form of the API, with arguments as text."""
+    """Return the calls of the caller's tools in the format of the API, with the arguments as JSON text."""
     return [
         {
             "id": call["id"],
@@ -459,7 +490,7 @@ def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:
 
 
 def _usage(outcome: ChatOutcome) -> dict[str, int]:
-    """Return the tokens of an answer."""
+    """Return the input, output and total tokens of an answer in the format of the API."""
     return {
         "prompt_tokens": outcome.input_tokens,
         "completion_tokens": outcome.output_tokens,
@@ -473,7 +504,7 @@ def _usage(outcome: ChatOutcome) -> dict[str, int]:
 async def create_chat_completion(
     body: ChatCompletionRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]
 ) -> Response:
-    """Answer a conversation, as a whole or as a stream of chunks."""
+    """Answer a conversation with one completion, as a whole or, with `stream`, as a stream of chunks."""
     return await endpoint.answer(body, read_chat_request, _dialect)
 
 
@@ -484,20 +515,20 @@ def _dialect(body: ChatCompletionRequest) -> _OpenAIDialect:
 
 @router.get("/models", responses=_MODEL_ERRORS)
 async def list_models(server: RequestServices) -> ModelList:
-    """List the models; the only model is this agent."""
+    """List the models. The only one is this agent."""
     model = _model(server)
     return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
 
 
 @router.get("/models/{model_id}", responses=_MODEL_ERRORS)
 async def get_model(model_id: Annotated[str, Path(description="The agent's name.")], server: RequestServices) -> Model:
-    """Describe one model."""
+    """Describe a model, which must be this agent; the status is 404 for any other name."""
     server.check_model(model_id)
     return _model(server)
 
 
 def _model(server: Services) -> Model:
-    """Return the description of the agent as a model."""
+    """Return this agent as a model, with the fields of OpenAI's and Anthropic's API."""
     host = server.chat.runs.host
     return Model(
         id=host.source.name,

@@ -22,9 +22,9 @@ from graph_agent.interfaces.server.readiness import ReadinessCheck
 from graph_agent.interfaces.server.sse import EventStream
 
 SESSION_HEADER = "X-Session-Id"
-"""The default name of the header that names a session."""
+"""Default name of the request header that names a session."""
 _AFFINITY_HEADER = "x-session-affinity"
-"""Header by which some clients name their conversation to load balancers."""
+"""Request header in which some clients name their conversation for load balancers."""
 SessionHeader = Annotated[
     str | None,
     Header(
@@ -78,27 +78,29 @@ class Services:
     streams: RequestLimits
     """Limits of event streams per caller."""
     readiness: ReadinessCheck
-    """Checks whether requests can be answered."""
+    """Checks whether the model, the MCP servers and the database can be used."""
 
     def check_model(self, name: str) -> None:
-        """Raise `ProblemError` (`model`) unless a request names this server's agent as its model."""
+        """Raise `ProblemError` (`model`) unless the model that a request names is this server's agent."""
         known = self.chat.runs.host.source.name
         # Clients often have a default model, whose name would hide a wrong address.
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
     def check_body(self, body: _ChatBody) -> None:
-        """Raise `ProblemError` for a chat request with another model, or too many messages or tools."""
+        """Raise `ProblemError` if a chat request names another model, or has more messages or tools than the settings
+        allow.
+        """
         self.check_model(body.model)
         self.check_items(body.messages, body.tools)
 
     def check_items(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> None:
-        """Raise `ProblemError` if the settings do not allow the number of a request's messages, or items, and tools."""
+        """Raise `ProblemError` if a request has more messages (or items) or tools than the settings allow."""
         settings = self.chat.runs.host.settings
         check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
     def followed(self, caller: Caller, frames: AsyncGenerator[str, None]) -> EventStream:
-        """Return a stream of frames as a response, which counts against the caller's limit of streams until it ends.
+        """Return a response that streams frames, and counts against the caller's limit of event streams until it ends.
 
         Raises `ProblemError` (`busy`) if the caller has too many streams.
         """
@@ -109,9 +111,11 @@ class Services:
 
 
 async def services(request: HTTPConnection) -> Services:
-    """Return the open server's services; a dependency of routes, asynchronous because FastAPI runs others in a thread.
+    """Return the services of the open server, as a dependency of routes.
 
-    Raises `ProblemError` if the server has not started or stops.
+    Raises `ProblemError` while the server is starting or stopping.
+
+    It is asynchronous because FastAPI would run it in a thread otherwise.
     """
     return open_part(request, "graph_agent", Services)
 
@@ -121,9 +125,15 @@ RequestServices = Annotated[Services, Depends(services)]
 
 
 def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
-    """Return the part `name` of the application's state, of the type `kind`, which it has while it is open.
+    """Return the object `name` of the application's state, which exists only while the server is open.
 
-    Raises `ProblemError` if the server has not started or stops.
+    Args:
+        request: A request of the application.
+        name: Name of the attribute.
+        kind: Type of the object.
+
+    Raises:
+        ProblemError: The server is starting or stopping.
     """
     found = getattr(request.app.state, name, None)
     if not isinstance(found, kind):
@@ -133,34 +143,36 @@ def open_part(request: HTTPConnection, name: str, kind: type[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class ChatEndpoint:
-    """A chat request of either API, except its body."""
+    """A request to one of the chat APIs, without its body."""
 
     request: Request
     caller: Caller
     services: Services
     session_in_header: str | None
-    """The session that the header names, not checked yet; None without one."""
+    """The session id in the header, which is not validated yet; None if there is none."""
     progress_as_field: bool
-    """Whether the client receives progress in a field, in place of comments."""
+    """Whether progress is sent in a field of the answer, in place of comments of the stream."""
     idempotency_key: str | None = None
-    """The key in the headers; None without one."""
+    """The `Idempotency-Key` of the request; None if there is none."""
 
     def session_of(self, in_body: str | None) -> str | None:
-        """Return the session of the header, or else of the body; None without a session.
+        """Return the id of the session that the header names, or else `in_body`, the one of the body; None if neither
+        does.
 
-        Raises `ProblemError` for an invalid id.
+        Raises `ProblemError` if the id is invalid.
         """
         if self.session_in_header is not None:
             return checked_session_id(self.session_in_header, self.services.chat.runs.host.settings.session_header)
         return None if in_body is None else checked_session_id(in_body)
 
     async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
-        """Run the request, and return its response; raise `ProblemError` if it cannot be answered.
+        """Run the request, and return the response; raise `ProblemError` if the request cannot be answered.
 
         Args:
             body: The body of the request.
-            read: Converts the body; called in a thread if it is large.
-            dialect: Creates the format of the answer from the body; called in a thread if it is large.
+            read: Converts the body to a `ChatRequest`. A large body is converted in a thread.
+            dialect: Returns the object that formats the answer to the body. It is called in a thread if the body is
+                large.
         """
         self.services.check_body(body)
         chat_request = await run_in_thread(self.request, read, body)
@@ -183,7 +195,11 @@ async def chat_endpoint(
     progress: ProgressHeader = None,
     idempotency_key: IdempotencyKey = None,
 ) -> ChatEndpoint:
-    """Return a chat request except its body; a dependency of routes."""
+    """Return the parts of a chat request that are not in its body, as a dependency of routes.
+
+    A session id that equals the header `x-session-affinity` is ignored, because such a client sends the whole history
+    itself.
+    """
     header = server.chat.runs.host.settings.session_header
     if header != SESSION_HEADER:
         session = request.headers.get(header) if header else None

@@ -32,18 +32,20 @@ _RUN_ERRORS: dict[str, tuple[Kind, str]] = {
     "empty_answer": ("upstream", "The model gave an empty answer twice; send the request again, or with other words."),
     "response_format": ("upstream", "The model gave no answer that fits the response format."),
 }
-"""Kind of a run's error → kind of the problem, and text for the client."""
+"""`kind` of a failed run's `error` event → kind of the problem, and the text for the client."""
 
 
 class ProblemForm(NamedTuple):
-    """How the APIs report one kind of problem: status, and type and code of OpenAI's and Anthropic's errors."""
+    """How the APIs report one kind of problem: the HTTP status, and the type and code of the error in OpenAI's and
+    Anthropic's format.
+    """
 
     status: int
     openai_type: str
     openai_code: str | None
     anthropic_type: str
     anthropic_status: int | None = None
-    """HTTP status of Anthropic's API; None for `status`."""
+    """HTTP status of Anthropic's API if it differs; None for `status`."""
 
 
 FORMS: dict[Kind, ProblemForm] = {
@@ -75,7 +77,7 @@ FORMS: dict[Kind, ProblemForm] = {
     "database": ProblemForm(503, "server_error", "database_unavailable", "api_error"),
     "internal": ProblemForm(500, "server_error", "internal_error", "api_error"),
 }
-"""Kind → its form in each API."""
+"""Kind of problem → how the APIs report it."""
 
 
 class ProblemError(Exception):
@@ -109,21 +111,25 @@ class ProblemError(Exception):
         self.category = category
 
     def after_write(self, report: str) -> ProblemError:
-        """Return this problem for a run that may have changed something, for a client that may repeat the request.
+        """Return this problem with another message, for a run that may have had side effects: the same request can be
+        repeated safely.
 
-        `report` is a text about the calls that have run.
+        Args:
+            report: A sentence about the calls that have run, which begins the message.
         """
         message = f"{report} Send the same request again to continue; nothing is done twice."
         return ProblemError(self.kind, message, retry_after_s=self.retry_after_s, category=self.category)
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
+        """The HTTP status of the response."""
         return FORMS[self.kind].status
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the response: when to retry, and whether official clients should retry automatically."""
+        """Headers of the response: when to retry, whether official clients should retry automatically, and how to
+        authenticate.
+        """
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
@@ -136,23 +142,29 @@ class ProblemError(Exception):
 
 
 class InvalidRequestError(ProblemError):
-    """The request, or its field `param`, cannot be used as it is; status 400."""
+    """The request, or its field `param`, cannot be used as it is. The status is 400."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__("invalid", message, param=param)
 
 
 class BusySessionError(ProblemError):
-    """Another request runs or has continued the session; status 429, to be repeated after a second."""
+    """Another request runs the session, or has continued it.
+
+    The status is 429, and the request may be repeated after a second.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__("busy", message, retry_after_s=1)
 
 
 def problem_of_run(error_kind: str) -> ProblemError:
-    """Return the problem for a failed run, by the `kind` of its `error` event, which may be empty.
+    """Return the problem for a run that has failed.
 
-    The details are in the session's history and the server's log.
+    Its text has no details, which are in the session's history and the server's log.
+
+    Args:
+        error_kind: `kind` of the run's `error` event; may be empty.
     """
     kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
     retry_after_s = 5 if error_kind == "transient" else None
@@ -160,7 +172,10 @@ def problem_of_run(error_kind: str) -> ProblemError:
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
-    """Return the problem for an exception of this server, without its details, which the caller logs."""
+    """Return the problem for an exception of this server.
+
+    Its text has no details of the exception, which the caller must log.
+    """
     if isinstance(error, SessionLostError):
         return ProblemError(
             "taken_over",
@@ -205,7 +220,7 @@ def problem_of_failure(error: BaseException) -> ProblemError:
 
 
 def key_reused() -> ProblemError:
-    """Return the problem for an idempotency key of a different request."""
+    """Return the problem for a request whose idempotency key was used for a different request."""
     return ProblemError(
         "key_reused",
         "This Idempotency-Key belongs to a different request. Send each new request with a new key.",
@@ -214,7 +229,12 @@ def key_reused() -> ProblemError:
 
 
 def superseded(session_label: str) -> ProblemError:
-    """Return the problem for an idempotency key whose request a later one replaced."""
+    """Return the problem for an idempotency key whose request has no answer, because the session received a later
+    request.
+
+    Args:
+        session_label: The beginning of a sentence that names the session.
+    """
     return ProblemError(
         "conflict",
         f"The request with this Idempotency-Key has no answer. {session_label} received a later request before it was "
@@ -224,7 +244,11 @@ def superseded(session_label: str) -> ProblemError:
 
 
 def stopping(session_id: str | None = None) -> ProblemError:
-    """Return the problem for a request, or a started run of a session, that ends because the server is stopping."""
+    """Return the problem for a request that ends because the server is starting or stopping.
+
+    Args:
+        session_id: The session whose run was stopped; None if no run had started.
+    """
     advice = "Send the request again."
     if session_id is not None:
         advice = f"Continue the session with POST /sessions/{session_id}/resume, or with the next input."

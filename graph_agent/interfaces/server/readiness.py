@@ -23,12 +23,14 @@ from graph_agent.session.agent_checks import model_state, probe_database
 logger = logging.getLogger("graph_agent.server.monitoring")
 
 CHECK_S = 5.0
-"""Timeout of one check in seconds."""
+"""Seconds after which one check counts as `timeout`."""
 _ENDPOINT_CACHE_S = 10.0
-"""Seconds that the endpoint's state is cached, to keep frequent probes from reaching the provider."""
+"""Seconds for which the state of the model's endpoint is cached, so that frequent probes do not reach the provider."""
 CACHE_S = 5.0
-"""Seconds that the states of the database and of the MCP servers are cached: the route is public, and a check costs a
-write, or starts the process of a server that is down."""
+"""Seconds for which the states of the database and the MCP servers are cached.
+
+The route is public, and a check costs a write, or starts the process of a server that is down.
+"""
 _MODEL_DOWN_S = 60
 """Seconds after a failed model request during which the model counts as down."""
 
@@ -38,8 +40,8 @@ class ReadinessCheck:
 
     Args:
         host: The open agent.
-        metrics: Remembers the newest model error.
-        runs: Reports whether the server stops.
+        metrics: Has the newest model error.
+        runs: Reports whether the server is stopping.
     """
 
     def __init__(self, host: Host, metrics: Metrics, runs: Drainable) -> None:
@@ -47,16 +49,17 @@ class ReadinessCheck:
         self._metrics = metrics
         self._runs = runs
         self._remark = ""
-        """What was wrong with the endpoint's list of models at the last check; logged once."""
+        """What was wrong with the endpoint's list of models at the last check, so that it is logged only once."""
         self._model = StateCheck("model", self._check_model, _ENDPOINT_CACHE_S)
         self._database = StateCheck("database", partial(database_states, host.saver, host.store), CACHE_S)
         self._mcp = StateCheck("mcp", self._check_mcp, CACHE_S)
 
     async def checks(self) -> dict[str, str]:
-        """Return the state of each part: `ok`, or the fault in one word; `timeout` if the check takes too long.
+        """Return the state of each part, name → `ok` or the fault in one word, such as `failed`, `timeout`, or `full`
+        for a full disk.
 
-        A database on a full disk is `full`. The cause of a failure is only logged, because the route is public. A
-        model that failed a request within the last minute is not ready, even if its endpoint answers.
+        A model that failed a request within the last minute has the kind of that error as its state, even if its
+        endpoint answers. The cause of a failure is only logged, because the route is public.
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}
@@ -67,7 +70,10 @@ class ReadinessCheck:
         return {"server": "stopping" if self._runs.draining else OK, **states}
 
     async def _check_model(self) -> dict[str, str]:
-        """Return the state of the model's endpoint, and log once what is wrong with its list of models."""
+        """Return the state of the model's endpoint as `{"model": STATE}`.
+
+        A fault of its list of models is logged once.
+        """
         state, remark = await model_state(self._host.kept)
         if remark and remark != self._remark:
             logger.warning("The check of /ready of the model: %s; completion requests are %s.", remark, state)
@@ -75,32 +81,32 @@ class ReadinessCheck:
         return {"model": state}
 
     async def _check_mcp(self) -> dict[str, str]:
-        """Return the states of the MCP servers, as `mcp:NAME`."""
+        """Return the states of the MCP servers, `mcp:NAME` → `ok` or `down`."""
         return {f"mcp:{name}": state for name, state in (await self._host.mcp_states()).items()}
 
 
 def readiness(checks: Mapping[str, str]) -> JSONResponse:
-    """Return the response of `/ready`: status 503 unless the state of every part is `ok`."""
+    """Return the response of `/ready` for the state of each part. The status is 200 if all are `ok`, otherwise 503."""
     is_ready = all(state == OK for state in checks.values())
     return JSONResponse({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)
 
 
 async def database_states(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> dict[str, str]:
-    """Check that the database of sessions can be read and written; return `{"database": "ok"}`.
+    """Check that the database, and the store if there is one, can be read and written; return `{"database": "ok"}`.
 
-    Raises the error of the database, or of the Store, if not.
+    Raises the error of the database if not.
     """
     await probe_database(saver, store)
     return {"database": OK}
 
 
 class StateCheck:
-    """The check of one part: cached, shared by concurrent callers, and run at most once at a time.
+    """The check of one part. Its result is cached, and concurrent callers share one check.
 
     Args:
-        name: Name of the part, for its state if the check fails.
-        check: Returns the states of the part by name; any exception counts as `failed`, or `full` on a full disk.
-        cache_s: Seconds that a result is used again.
+        name: Name of the part, which has the state if the check fails.
+        check: Returns name → state. If it raises, the state is `failed`, or `full` for a full disk.
+        cache_s: Seconds for which a result is used again.
     """
 
     def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], cache_s: float = 0.0) -> None:
@@ -113,7 +119,10 @@ class StateCheck:
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        """Return the states of the part; `timeout` if the check takes more than 5 seconds, in which it continues."""
+        """Return the states of the part, name → state.
+
+        If the check takes more than 5 seconds, the state is `timeout`, and the check continues.
+        """
         if self._result is not None and time.monotonic() - self._result[0] < self._cache_s:
             return self._result[1]
         if self._task is None or self._task.done():
@@ -126,7 +135,7 @@ class StateCheck:
         return self._result[1]
 
     async def _run(self) -> None:
-        """Run the check, and store its result; the first of consecutive failures is logged."""
+        """Run the check and store its result. Of consecutive failures, only the first is logged."""
         try:
             states = await self._check()
             self._failed = False

@@ -75,11 +75,12 @@ class ControlError(_Reply):
 def error_responses(
     model: type[BaseModel], own: Mapping[int, str] | None = None, *, only: Collection[int] = ()
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of an API's routes, for its OpenAPI document: HTTP status → response.
+    """Return the error responses of an API's routes for FastAPI's OpenAPI document, HTTP status → model and
+    description.
 
     Args:
-        model: The form of the errors.
-        own: HTTP status → description, for errors that differ from the usual ones.
+        model: The model of the errors.
+        own: HTTP status → description, for errors whose description differs from the usual one, or that are not usual.
         only: The statuses of the usual errors to include; empty for all.
     """
     texts = {status: text for status, text in _ERRORS.items() if not only or status in only} | dict(own or {})
@@ -87,9 +88,10 @@ def error_responses(
 
 
 def control_errors(more: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of routes whose errors are a `ControlError`, for the OpenAPI document.
+    """Return the error responses of routes whose errors are a `ControlError`, HTTP status → model and description.
 
-    `more` has descriptions, by HTTP status, of errors that only these routes have.
+    Args:
+        more: HTTP status → description, for errors that only these routes have.
     """
     own = {400: "Malformed", 429: "Too many requests", **(more or {})}
     return error_responses(ControlError, own, only=(401, 403, 408, 413, 500, 503, 507))

@@ -28,9 +28,9 @@ class CallKind(SessionBody):
 async def revoke_approval(
     session_id: SessionId, body: CallKind, caller_sessions: CallerSessions, sender: Sender, server: RequestServices
 ) -> models.Accepted:
-    """Take back the approval of all calls of a kind, also while the session runs: later calls wait for a person again.
+    """Take back an approval that holds for all calls of a kind in a session, also while the session runs.
 
-    An event of its history has it, with the name of the person.
+    Later calls of this kind wait for an approval again. The history has an event about it, with the name of the person.
     """
     session = await caller_sessions.session(session_id)
     try:

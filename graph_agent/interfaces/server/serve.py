@@ -39,10 +39,11 @@ logger = get_logger("graph_agent.server.serve")
 _APP = "graph_agent.interfaces.server.app"
 
 _DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}
-"""Variables that a desktop sets."""
+"""Environment variables that a desktop sets on Linux."""
 SERVE_THRESHOLDS = 20_000, 20, 20
-"""Thresholds of the garbage collector: allocations per collection of the youngest generation, and collections of each
-generation per collection of the next older one."""
+"""Thresholds of the garbage collector: allocations before a collection of the youngest generation, then collections of
+a generation before one of the next older generation.
+"""
 
 
 def serve(
@@ -58,25 +59,25 @@ def serve(
     record: bool = False,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent file until the process receives a signal to stop; returns then.
+    """Serve an agent file until the process receives a signal to stop, then return.
 
     Args:
-        config: The agent file.
+        config: Path of the agent file.
         host: The address to bind to; any but a loopback address needs keys.
         port: The port; 0 for any free one.
         db: A database URL that replaces the file's; None for the file's.
-        workers: Number of processes.
+        workers: Number of processes. Several need a database that they can share.
         keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
         settings: Limits and times; `settings.keys` is ignored.
         credentials: Credential name → source; replaces the file's credentials of the same names.
-        record: Whether to record what models receive, for any configuration of the file.
+        record: Whether to record what models receive, even if the file does not ask for it.
         log_level: Name of the level of this package's and uvicorn's logs on standard error, in every process; None for
             WARNING (INFO for uvicorn), unless the program has configured logging itself.
 
     Raises:
-        ConfigError: If the file, the keys, a credential, the address or the database cannot be used. No port is bound
+        ConfigError: The file, the keys, a credential, the address or the database cannot be used. Nothing is served
             then.
-        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+        SystemExit: With `STARTUP_FAILURE` (3) if the agent or its database cannot be opened; the cause is logged.
     """
     _begin_log(log_level)
     source = of_file(config, credentials, record=record, db=db)
@@ -115,7 +116,7 @@ def serve_a2a(
     settings: ServerSettings | None = None,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent to A2A clients only, until the process receives a signal to stop; prints the URL.
+    """Serve an agent to A2A clients only, until the process receives a signal to stop. The URL is printed.
 
     Args:
         source: The agent.
@@ -127,14 +128,14 @@ def serve_a2a(
         log_level: Name of the level of this package's and uvicorn's logs on standard error; None for WARNING.
 
     Raises:
-        ConfigError: If the keys, a credential or the address cannot be used.
-        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
+        ConfigError: The keys, a credential or the address cannot be used.
+        SystemExit: With `STARTUP_FAILURE` (3) if the agent or its database cannot be opened; the cause is logged.
     """
     _begin_log(log_level)
     settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
 
     def show(url: str) -> None:
-        """Print the URL."""
+        """Print the agent's name and URL."""
         typer.echo(f"{source.name} listens at {settings.public_url or url}")
 
     app = partial(_application, source, settings, db, a2a_only=True)
@@ -180,7 +181,9 @@ def _serve_at(
     log_level: str | None,
     show: Callable[[str], None],
 ) -> None:
-    """Serve an application in this process until a signal stops it; raise `ConfigError` if the address cannot be bound.
+    """Serve an application in this process until a signal stops it.
+
+    Raises `ConfigError` if the address cannot be bound.
 
     Args:
         host: The address.
@@ -200,16 +203,16 @@ def _serve_at(
 
 
 def _begin_log(log_level: str | None) -> None:
-    """Set up the log, and warn of environment variables that look like settings and are none."""
+    """Set up the log, and log a warning for each environment variable with this package's prefix that nothing reads."""
     log_at(log_level)
     for text in unknown_variables().values():
         logger.warning("%s", text)
 
 
 def _exit_cleanly_on_sigterm() -> None:
-    """Make exit status 0 the result of a stop by SIGTERM, as containers and service managers expect.
+    """Make the process exit with status 0 after SIGTERM, as containers and service managers expect.
 
-    uvicorn handles the signal itself, and sends it to this handler once the server has stopped.
+    uvicorn handles the signal itself, and raises it again for this handler once the server has stopped.
     """
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -220,14 +223,14 @@ def _exit_cleanly_on_sigterm() -> None:
 
 
 class _ServerWithStartupLine(uvicorn.Server):
-    """A server that calls a function, such as one that prints its address, once it has started."""
+    """A uvicorn server that calls `show` once it has started, e.g. to print its address."""
 
     def __init__(self, config: uvicorn.Config, show: Callable[[], None]) -> None:
         super().__init__(config)
         self._show = show
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the server, and call the function if it has started."""
+        """Start the server, and call `show` if that succeeded."""
         await super().startup(sockets)
         if self.started:
             self._show()
@@ -242,10 +245,18 @@ def _worker_application(
     shared: Path | None,
     log_level: str | None,
 ) -> ASGIApp:
-    """Create the application in a worker process, from the agent file as it is now; exit with status 1 if that fails.
+    """Create the application in a worker process, from the agent file as it is now.
 
-    The arguments are those of `serve`, except `with_keys`, which returns the settings with the keys for an agent, and
-    `shared`, the folder of all workers.
+    If that fails, log the cause and exit with status 1.
+
+    Args:
+        config: Path of the agent file.
+        credentials: Credential name → source, as in `serve`.
+        record: Whether to record what models receive.
+        with_keys: Returns the settings, with the keys, for an agent.
+        db: A database URL that replaces the file's; None for the file's.
+        shared: The folder of all workers; None if none could be created.
+        log_level: Name of the log level.
     """
     log_at(log_level)
     try:
@@ -257,10 +268,18 @@ def _worker_application(
 
 
 def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
-    """Return the settings with the API keys of the environment and of `keys_file`.
+    """Return the settings with the API keys of the environment and of a file, after checking them for an agent and an
+    address.
 
-    Raises `ConfigError` if the keys are invalid, `host` is reachable by other machines and there are none, the agent's
-    memory needs some, or a header of a credential is in use otherwise.
+    Args:
+        source: The agent.
+        settings: The settings without keys.
+        keys_file: File with API keys; None if there is none.
+        host: The address to bind to.
+
+    Raises:
+        ConfigError: A key is invalid; there is no key, although other machines can reach `host` or the agent has a
+            memory; or a header of a credential has another use.
     """
     settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
     check_callers(source.needs_callers, settings)
@@ -270,7 +289,7 @@ def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | 
 
 
 def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
-    """Return uvicorn's options, for an application that a function creates."""
+    """Return uvicorn's options for an application that is created by a function."""
     return {
         "factory": True,
         "http": BoundedProtocol,
@@ -312,10 +331,10 @@ def _application(
 
 
 def freeze_gc() -> None:
-    """Exclude loaded modules from garbage collection, enable it, and collect less often.
+    """Exclude all current objects from garbage collection, enable the collector, and make it collect less often.
 
-    Traversing them otherwise takes half of a busy server's time; requests leave few cycles. Call it once, after all
-    imports, in programs that own their process.
+    Traversing the loaded modules otherwise takes half of a busy server's time, and requests leave few cycles. Call it
+    once, after all imports, in a program that owns its process.
     """
     gc.collect()
     gc.freeze()

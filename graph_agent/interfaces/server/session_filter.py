@@ -18,19 +18,19 @@ from graph_agent.session.history import EventReader
 
 @dataclass(slots=True)
 class SessionTotals:
-    """What a session has used, from its events."""
+    """What a whole session has used, summed over its events."""
 
     events: int = 0
-    """Number of the events that were read."""
+    """Number of events that were added."""
     tools: set[str] = field(default_factory=set)
-    """Names of the called tools, and `delegate_to_<name>` of the delegates."""
+    """Names of the tools that were called, with `delegate_to_<name>` for each delegate."""
     total_cost: float = 0.0
     """Cost of all model calls, in the currency of the prices; 0.0 without prices."""
     tokens: int = 0
     """Tokens of the requests and replies of all model calls."""
 
     def add(self, events: Iterable[StoredEvent]) -> None:
-        """Add the events that follow those that were read."""
+        """Add the events that follow those that were added before."""
         for entry in events:
             self.events += 1
             if entry["type"] == "plan":
@@ -40,21 +40,27 @@ class SessionTotals:
                 self.tokens += call.get("input_tokens", 0) + call.get("output_tokens", 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of a session's summary."""
+        """Return the totals as the fields that a session's summary has."""
         return {"tools": sorted(self.tools), "total_cost": self.total_cost, "tokens": self.tokens}
 
 
 class TotalsReader:
-    """Reads the totals of sessions, each event once as long as the session is among the newest 1,000 that were read."""
+    """Reads the totals of sessions. For the 1,000 sessions that were read last, each event is read only once."""
 
     def __init__(self) -> None:
         self._known = BoundedCache[str, dict[str, SessionTotals]](1000)
-        """Thread → an empty dictionary, or `{"totals": …}`."""
+        """Thread → `{"totals": …}`, or an empty dictionary before the first reading."""
 
     async def read(
         self, graph: CompiledStateGraph[Any, Any, Any, Any], saver: BaseCheckpointSaver[Any], newest: CheckpointTuple
     ) -> SessionTotals:
-        """Return the totals of the session with this newest checkpoint."""
+        """Return the totals of a session.
+
+        Args:
+            graph: The agent.
+            saver: The checkpointer of the session.
+            newest: The newest checkpoint of the session, which identifies it.
+        """
         thread = newest.config["configurable"]["thread_id"]
         held = self._known.get(thread, dict)
         totals = held.pop("totals", None) or SessionTotals()
@@ -75,30 +81,34 @@ class TotalsReader:
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Which sessions a list has: those that fit each field that is set."""
+    """Selects sessions of a list: those that match every field that is set."""
 
     search: str = ""
-    """Text of the id or the title, in any case."""
+    """Text that the id or the title contains, ignoring case."""
     status: str = ""
-    """Activity, such as `waiting`, or for an idle session its status, such as `completed`; in any case."""
+    """Activity such as `waiting`, or the status of an idle session such as `completed`, ignoring case."""
     tool: str = ""
-    """Name of a tool or a delegate that it has called."""
+    """Name of a tool or a delegate that the session has called."""
     min_cost: float = 0.0
-    """Cost of its model calls, at least."""
+    """Minimum cost of all model calls of the session."""
     since: datetime | None = None
-    """When its newest checkpoint was stored, at the earliest."""
+    """Earliest time at which the newest checkpoint was stored; in UTC if it has no zone."""
     until: datetime | None = None
-    """The same, at the latest."""
+    """Latest time at which the newest checkpoint was stored; in UTC if it has no zone."""
     totals: bool = False
     """Whether the summaries have the totals of the whole session."""
 
     @property
     def needs_totals(self) -> bool:
-        """Whether the events of the sessions are read."""
+        """Whether the totals of sessions, and so their events, must be read."""
         return self.totals or bool(self.tool) or self.min_cost > 0
 
     def accepts(self, summary: Mapping[str, Any]) -> bool:
-        """Return whether a session is in the list, by its summary with its totals, if they are needed."""
+        """Return whether a session matches the filter.
+
+        Args:
+            summary: The session's summary, which contains its totals if `needs_totals`.
+        """
         if self.search.casefold() not in f"{summary['id']}\n{summary['title']}".casefold():
             return False
         shown = summary["status"] if summary["activity"] == "idle" else summary["activity"]
@@ -115,7 +125,7 @@ class SessionFilter:
 
 
 def _aware(time: datetime) -> datetime:
-    """Return a time with its zone; one without a zone is in UTC."""
+    """Return a time with a zone. A time without one is taken as UTC."""
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
@@ -132,5 +142,5 @@ def session_filter(
         bool, Query(description="Add `tools`, `total_cost` and `tokens` of the whole session; reads its events.")
     ] = False,
 ) -> SessionFilter:
-    """Return the filter of a request; a dependency of routes."""
+    """Return the filter in a request's query, as a dependency of routes."""
     return SessionFilter(search, status, tool, min_cost, since, until, totals)

@@ -17,7 +17,7 @@ router = APIRouter(tags=["Sessions"], responses=_ERRORS)
 
 @router.get("/sessions/{session_id}/queue")
 async def list_queued_messages(session_id: SessionId, caller_sessions: CallerSessions) -> models.QueuedMessages:
-    """List the steering and the follow-ups of a session that no run has processed, oldest first."""
+    """List the steering messages and follow-ups of a session that no run has read yet, oldest first."""
     queued = [asdict(each) for each in await (await caller_sessions.session(session_id)).queued()]
     return models.QueuedMessages(queued=[{**each, "sent_at": each["sent_at"].isoformat()} for each in queued])
 
@@ -28,5 +28,5 @@ async def withdraw_queued_message(
     message_id: Annotated[str, Path(max_length=64, description="The id of the queued message.")],
     caller_sessions: CallerSessions,
 ) -> models.Accepted:
-    """Withdraw a queued message before a run reads it; `accepted` is false if it is not queued any more."""
+    """Withdraw a queued message before a run reads it. `accepted` is false if it is no longer queued."""
     return models.Accepted(accepted=await (await caller_sessions.session(session_id)).withdraw(message_id))

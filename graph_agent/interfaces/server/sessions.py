@@ -44,7 +44,7 @@ from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 
 FORK = "-fork-"
-"""Part of the id of a forked session, between the id of its origin and a random text."""
+"""Part of the id of a forked session, between the id of the session that was copied and a random text."""
 _ERRORS = models.control_errors({404: "No such session", 409: "The session's state does not allow this"})
 SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
@@ -52,17 +52,18 @@ router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
 
 
 def is_selected(event: Mapping[str, Any], types: Collection[str]) -> bool:
-    """Return whether an event is one of the requested types; without any, recorded requests are left out.
+    """Return whether an event is sent to a client that asked for these types of events.
 
-    They have the system prompt, which most callers must not receive by accident.
+    Without any type, every event is selected but recorded model requests: they have the system prompt, which most
+    clients must not receive by accident.
     """
     return event["type"] in types if types else event["type"] != "model_request"
 
 
 def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str = "") -> Mapping[str, Any]:
-    """Return an event as the caller may see it.
+    """Return an event as a client may see it.
 
-    Recorded requests in a delegate's history are left out unless their type is requested.
+    Recorded model requests in the history of a delegate are left out, unless their type is requested.
 
     Args:
         event: The event.
@@ -79,7 +80,9 @@ def visible_event(event: Mapping[str, Any], types: Collection[str], caller: str 
 
 
 class EventOrder:
-    """Selects the events to send to a follower, each once with its index, some of them before they are stored.
+    """Selects the events to send to a follower, so that it receives each once, with its index in the history.
+
+    Some events are sent before they are stored (early). They are sent again only if they are stored with other values.
 
     Args:
         after: Index of the newest event that the follower has.
@@ -89,22 +92,33 @@ class EventOrder:
         self.after = after
         """Index of the newest stored event that was sent."""
         self._early: list[StoredEvent] = []
-        """The events after it that were sent before they were stored."""
+        """The events after `after` that were sent before they were stored."""
 
     @property
     def next_index(self) -> int:
-        """Index of the first event that was not sent, stored or early."""
+        """Index of the first event that was sent neither as stored nor as early."""
         return self.after + 1 + len(self._early)
 
     def early(self, seq: int, events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return those of the first events of a superstep that were not sent; the first one has the index `seq`."""
+        """Return the events of a running superstep that were not sent yet, each with its index, and record them as
+        sent.
+
+        Args:
+            seq: Index of the first of `events` in the history.
+            events: The first events of the superstep.
+        """
         first = self.next_index
         new = [(index, event) for index, event in enumerate(events, seq) if index >= first]
         self._early += [event for _, event in new]
         return new
 
     def stored(self, events: Iterable[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Return the next stored events that were not sent, or sent with other values, each with its index."""
+        """Return the stored events that must be sent, each with its index: those that were not sent early, or with
+        other values.
+
+        Args:
+            events: The stored events that follow those of the last call.
+        """
         new = []
         for event in events:
             self.after += 1
@@ -115,9 +129,13 @@ class EventOrder:
 
 
 class Sessions:
-    """The sessions of one caller; those of other callers cannot be reached.
+    """The sessions of one caller. Sessions of other callers cannot be reached.
 
-    Each method with a session's id raises `ProblemError` (`not_found`) if the caller has no such session.
+    Each method that takes the id of a session raises `ProblemError` (`not_found`) if the caller has no such session.
+
+    Args:
+        runs: The runs of the server.
+        caller: The caller, whose name is part of the sessions' threads.
     """
 
     def __init__(self, runs: Runs, caller: Caller) -> None:
@@ -126,7 +144,13 @@ class Sessions:
         self._caller = caller
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
-        """Return at most `limit` ids of sessions (None for all), newest first, those after `after` in this order."""
+        """Return the ids of sessions, newest first.
+
+        Args:
+            limit: Maximum number of ids; None for all.
+            after: Return only the sessions after this one in the order; None to begin with the newest. `ProblemError`
+                is raised if it does not exist.
+        """
         # The database lists threads, which have the caller's name.
         after_thread = self._caller.thread(after) if after is not None else None
         try:
@@ -138,7 +162,9 @@ class Sessions:
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
-        """Return the states of at most `limit` sessions, newest first, those after the session `after`."""
+        """Return the states (see `info`) of at most `limit` sessions, newest first, beginning after the session `after`
+        or with the newest.
+        """
         found: list[dict[str, Any]] = []
         for session_id in await self.ids(limit, after):
             # Another request may delete a session meanwhile.
@@ -149,9 +175,15 @@ class Sessions:
     async def summaries(
         self, limit: int, after: str | None, chosen: SessionFilter
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return summaries of at most `limit` sessions, newest first, and the id to continue after; None at the end.
+        """Return summaries of sessions, newest first, and the id to continue the list after; None at its end.
 
-        Sessions that cannot be read, and those that the filter does not accept, are left out.
+        At most `limit` sessions are read. Those that cannot be read, and those that the filter does not accept, are
+        left out, so that fewer summaries may be returned although the list continues.
+
+        Args:
+            limit: Maximum number of sessions to read.
+            after: Read only the sessions after this one; None to begin with the newest.
+            chosen: The filter.
         """
         found = []
         read = await self.ids(limit, after)
@@ -162,7 +194,9 @@ class Sessions:
         return [each for each in found if chosen.accepts(each)], read[-1] if len(read) == limit else None
 
     async def _summary(self, session_id: str, *, with_totals: bool) -> dict[str, Any] | None:
-        """Return the summary of a session with the cost of its newest input; None if it is not stored."""
+        """Return the summary of a session, with the cost of its newest input and the totals if wanted; None if it is
+        not stored.
+        """
         thread, saver = self._caller.thread(session_id), self._host.saver
         newest = await saver.aget_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
         if newest is None:
@@ -173,18 +207,22 @@ class Sessions:
         return {**asdict(summary), "cost": usage.get("cost"), **totals}
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        """Return events of a session as JSON, oldest first, with those of finished calls of a step that runs or waits.
+        """Return events of a session as JSON objects, oldest first, also those of finished calls in a step that runs or
+        waits.
 
-        `types` selects types of events, empty for all; `after` is the index of the newest event that the caller has, or
-        -1.
+        Args:
+            session_id: The session.
+            types: Types of events to return; empty for all but recorded model requests.
+            after: Index of the newest event that the client has; -1 for all events.
         """
         found, _ = await self.events_to_follow(session_id, types, after)
         return found
 
     async def events_to_follow(self, session_id: str, types: list[str], after: int) -> tuple[list[dict[str, Any]], int]:
-        """Return events as `events` does, and the position from which to follow.
+        """Return events as `events` does, and the index after which to follow the session.
 
-        It is the index of the newest event in its final place; events after it are of a wave that runs or waits.
+        This is the index of the newest event whose index is final. Returned events after it belong to a wave that runs
+        or waits, and are sent again when their index is final.
         """
         thread = self._caller.thread(session_id)
         reader = EventReader(self._host.kept, self._host.saver, thread)
@@ -202,13 +240,20 @@ class Sessions:
     async def follow(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, *, live: bool = False
     ) -> AsyncGenerator[str, None]:
-        """Stream past and future events of a session as server-sent events, until the server stops or it is deleted.
+        """Stream the past and future events of a session as server-sent events, until the server stops or the session
+        is deleted.
 
-        The first events of an input are sent before its first model call has ended, and again if they are stored with
-        other values or at another place. The last event has the type `end`, with the reason (`server_stopping` or
-        `deleted`) and the position from which to continue (`after`). With `live`, the output of runs is sent as events
-        of the type `live` before the stored events that contain it, as are the ends of calls whose wave still runs or
-        waits.
+        The first events of an input are sent before its first model call has ended. They are sent again if they are
+        stored with other values or at another index. The last event is `end`, with the reason (`server_stopping` or
+        `deleted`) and the index after which to continue (`after`).
+
+        Args:
+            session_id: The session.
+            types: Types of events to send; empty for all but recorded model requests.
+            after: Index of the newest event that the client has; -1 for all.
+            keepalive_s: Seconds without an event after which a comment is sent.
+            live: Also send the output of runs in events of the type `live`, before the stored events that contain it,
+                and the ends of calls whose wave still runs or waits.
         """
         await self._check(session_id)
         return self._followed(session_id, types, after, keepalive_s, live)
@@ -216,13 +261,13 @@ class Sessions:
     async def _followed(
         self, session_id: str, types: list[str], after: int, keepalive_s: float, live: bool
     ) -> AsyncGenerator[str, None]:
-        """Yield the frames that `follow` describes."""
+        """Yield the frames of the stream that `follow` describes."""
         thread = self._caller.thread(session_id)
         silent_since = time.monotonic()
         order, held = EventOrder(after), list[LivePart]()
 
         def frames(events: Iterable[tuple[int, StoredEvent]]) -> Iterator[str]:
-            """Yield the frames of selected events, each with its index."""
+            """Yield the frames of those events that the client asked for, each with its index."""
             nonlocal silent_since
             for seq, event in events:
                 if is_selected(event, types):
@@ -276,11 +321,13 @@ class Sessions:
         yield frame({"type": "end", "reason": over, "after": order.after}, "end")
 
     async def info(self, session_id: str) -> dict[str, Any]:
-        """Return the state of a session: id, status, answer, what it waits for and whether it runs."""
+        """Return the state of a session as JSON, with the fields of `SessionInfo`: status, answer, what it waits for,
+        whether it runs.
+        """
         return await self._info(session_id, await self._state(session_id))
 
     async def _info(self, session_id: str, state: StateSnapshot) -> dict[str, Any]:
-        """Return the state of a session from a snapshot of its newest checkpoint."""
+        """Return the state of a session (see `info`) from a snapshot of its newest checkpoint."""
         result = run_result(state)
         activity = "idle"
         if state.tasks:
@@ -299,7 +346,7 @@ class Sessions:
         }
 
     async def session(self, session_id: str) -> Session:
-        """Return a session, to steer, queue, or abort."""
+        """Return a session object, by which the session can be steered or aborted, or an input queued."""
         await self._check(session_id)
         return Session(self._host.kept, self._caller.thread(session_id))
 
@@ -311,16 +358,17 @@ class Sessions:
         credentials: Mapping[str, SecretStr] | None = None,
         resources: ExitStack | None = None,
     ) -> dict[str, Any]:
-        """Resume a session, wait for the run's end or its next question, and return the session's state.
-
-        Raises `ProblemError` (`conflict`) for a session that runs or has nothing to resume, and an answer that does not
-        fit.
+        """Resume a session, wait until its run has ended or asks the next question, and return the session's state.
 
         Args:
             session_id: The session.
-            answer: The answer to its interrupt, or interrupt id → answer; None after a stop or a crash.
+            answer: The answer to the open interrupt, or interrupt id → answer; None after a stop or a crash.
             credentials: Secrets of this request for the tools of the run.
-            resources: Resources of the request that are released when the run has ended.
+            resources: Resources of the request, which are released when the run has ended, also if the client has left.
+
+        Raises:
+            ProblemError: The session runs, has nothing to resume, waits for an answer and there is none, or the answer
+                does not fit (`conflict`).
         """
         state = await self._state(session_id)
         # `next` would not do: it is empty if the process died between a superstep's last write and its checkpoint.
@@ -356,9 +404,14 @@ class Sessions:
         return await self._info(session_id, run.input.state)
 
     async def fork(self, session_id: str, seq: int) -> str:
-        """Copy a session up to the end of a step, whose last event has the index `seq`, to a new one; return its id.
+        """Copy a session, up to the end of a step, to a new session, and return the id of the new one.
 
-        Raises `ProblemError` (`conflict`) if the event does not end a step.
+        Args:
+            session_id: The session to copy.
+            seq: Index of the last event of the step.
+
+        Raises:
+            ProblemError: The event does not end a step (`conflict`).
         """
         # Imported here: it loads the code of exports.
         from graph_agent.session.importing import fork_session
@@ -375,7 +428,10 @@ class Sessions:
         return fork_id
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session and those of its background tasks; raise `ProblemError` (`conflict`) if one of them runs."""
+        """Delete a session with those of its background tasks.
+
+        Raises `ProblemError` (`conflict`), and deletes none, if one of them is running.
+        """
         # Imported here: it loads the code of exports.
         from graph_agent.session.importing import lock_for_removal
 
@@ -393,12 +449,14 @@ class Sessions:
             self._host.notifier.notify(each)
 
     async def _check(self, session_id: str) -> None:
-        """Raise `ProblemError` if there is no such session; reads one row."""
+        """Raise `ProblemError` if the caller has no such session. Reads only the newest checkpoint."""
         if await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}}) is None:
             raise _unknown(session_id)
 
     async def _state(self, session_id: str) -> Any:
-        """Return the newest state of a session."""
+        """Return a snapshot of a session's newest checkpoint; raise `ProblemError` if the caller has no such
+        session.
+        """
         thread = self._caller.thread(session_id)
         state = await self._host.kept.aget_state({"configurable": {"thread_id": thread}})
         if not state.values and not state.next:
@@ -407,7 +465,7 @@ class Sessions:
 
 
 def _unknown(session_id: str) -> ProblemError:
-    """Return the error for a session that the caller does not have."""
+    """Return the error (`not_found`) for a session that the caller does not have."""
     return ProblemError("not_found", f"There is no session {session_id!r}.")
 
 
@@ -440,7 +498,7 @@ class ForkPoint(BaseModel):
 
 
 def sessions_of_caller(sender: Sender, server: RequestServices) -> Sessions:
-    """Return the sessions of the request's caller; a dependency of routes."""
+    """Return the sessions of the request's caller, as a dependency of routes."""
     return Sessions(server.chat.runs, sender)
 
 
@@ -455,7 +513,7 @@ async def list_sessions(
     ] = None,
     after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
 ) -> models.SessionIds:
-    """List the sessions, newest first."""
+    """List the ids of the caller's sessions, newest first."""
     return models.SessionIds(sessions=await caller_sessions.ids(limit, after))
 
 
@@ -482,7 +540,7 @@ async def get_events(
         bool, Query(description="With `follow`: stream the output of runs before it is stored, as `live` events.")
     ] = False,
 ) -> Any:
-    """Return a session's history, oldest event first."""
+    """Return a session's history, oldest event first, as a list or, with `follow`, as a stream."""
     if not follow:
         events, position = await caller_sessions.events_to_follow(session_id, type or [], after)
         return models.EventList(events=events, after=position)
@@ -499,7 +557,11 @@ async def list_summaries(
     *,
     chosen: Annotated[SessionFilter, Depends(session_filter)],
 ) -> models.SessionSummaries:
-    """List the sessions with title, age and activity, newest first; reads two checkpoints of each."""
+    """List the caller's sessions with title, age and activity, newest first. Two checkpoints of each are read.
+
+    With a filter, fewer than `limit` may be returned although the list continues; `next` is the `after` of the next
+    request.
+    """
     found, next_after = await caller_sessions.summaries(limit, after, chosen)
     return models.SessionSummaries(sessions=found, next=next_after)
 
@@ -510,7 +572,10 @@ async def list_session_states(
     limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of sessions.")] = 20,
     after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
 ) -> models.SessionList:
-    """List the sessions with their states, newest first; `waiting` is set for those that wait."""
+    """List the caller's sessions with their states, newest first.
+
+    `waiting` is set for sessions that wait for an answer.
+    """
     return models.SessionList(
         sessions=[models.SessionInfo(**info) for info in await caller_sessions.infos(limit, after)]
     )
@@ -518,13 +583,16 @@ async def list_session_states(
 
 @router.get("/sessions/{session_id}")
 async def get_session(session_id: SessionId, caller_sessions: CallerSessions) -> models.SessionInfo:
-    """Return a session's state: its status, newest answer and open questions, and whether it runs."""
+    """Return a session's state: its status, its newest answer, its open questions, and whether it runs."""
     return models.SessionInfo(**await caller_sessions.info(session_id))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
 async def delete_session(session_id: SessionId, caller_sessions: CallerSessions) -> Response:
-    """Delete a session and those of its background tasks; refused while one of them runs."""
+    """Delete a session with those of its background tasks.
+
+    The status is 409 while one of them runs, and nothing is deleted.
+    """
     await caller_sessions.delete(session_id)
     return Response(status_code=204)
 
@@ -533,7 +601,9 @@ async def delete_session(session_id: SessionId, caller_sessions: CallerSessions)
 async def steer_session(
     session_id: SessionId, body: SessionMessage, caller_sessions: CallerSessions
 ) -> models.Accepted:
-    """Send a user message to a running session, which the model reads before its next plan."""
+    """Send a message to a session, which the model reads before its next plan; if the session is idle, with the next
+    input.
+    """
     await (await caller_sessions.session(session_id)).steer(body.text)
     return models.Accepted(accepted=True)
 
@@ -547,7 +617,10 @@ async def follow_up_session(
     sender: Sender,
     server: RequestServices,
 ) -> models.Accepted:
-    """Queue a session's next input, to run after the current answer; its answer is in the events."""
+    """Queue the next input of a session, which runs after the current answer. Its answer is in the events.
+
+    Credentials in headers are refused, because queued messages are stored.
+    """
     if brought := server.chat.runs.host.credentials_of(request):
         raise InvalidRequestError(
             f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
@@ -562,13 +635,16 @@ async def follow_up_session(
 
 @router.post("/sessions/{session_id}/abort", status_code=202)
 async def abort_session(session_id: SessionId, caller_sessions: CallerSessions) -> models.Accepted:
-    """Abort a session's current run; `accepted` is false if there is none."""
+    """Abort a session's current run, or drop the calls that wait for an answer.
+
+    `accepted` is false if there was nothing to stop.
+    """
     return models.Accepted(accepted=await (await caller_sessions.session(session_id)).abort())
 
 
 @router.post("/sessions/{session_id}/fork", status_code=201)
 async def fork_session(session_id: SessionId, body: ForkPoint, caller_sessions: CallerSessions) -> models.ForkedSession:
-    """Copy a session up to the end of a step to a new session, which can be resumed or get another input."""
+    """Copy a session up to the end of a step to a new session, which can be resumed or receive another input."""
     return models.ForkedSession(id=await caller_sessions.fork(session_id, body.seq))
 
 
@@ -581,7 +657,9 @@ async def resume_session(
     request: Request,
     body: Answer | None = None,
 ) -> models.SessionInfo:
-    """Resume a session: with an answer to its open interrupts, or after a stop or a crash."""
+    """Resume a session, with an answer to its open interrupts or after a stop or a crash, and wait for the end of the
+    run.
+    """
     with ExitStack() as resources:
         resources.enter_context(server.chat.limits.slot(sender.name))
         credentials = server.chat.runs.host.credentials_of(request)

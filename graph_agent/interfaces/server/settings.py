@@ -41,12 +41,12 @@ MCP_PATH = "/mcp"
 """Path of MCP."""
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
-"""Settings of A2A runs that neither the agent's configuration nor its context class sets."""
+"""Settings of A2A runs, unless the agent's configuration or its context class sets them."""
 _PREFIX = "GRAPH_AGENT_"
 _OPTIONS = ("CONFIG", "CREDENTIALS", "DB", "HOST", "KEYS_FILE", "LOG_LEVEL", "PORT", "SHOW_OUTPUTS", "WORKERS")
-"""Ends of the variables that set options of commands."""
+"""Suffixes of the environment variables that set options of commands."""
 _OTHERS = ("HISTORY", "LOG_FORMAT", "OTEL", "TODAY")
-"""Ends of the variables that other parts of the package read."""
+"""Suffixes of the environment variables that other parts of the package read."""
 
 
 class ApiKey(BaseModel):
@@ -142,14 +142,14 @@ class ServerSettings(CheckedModel):
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the origins; raise `ValueError` if one is no origin."""
+        """Return the origins unchanged; raise `ValueError` if one is not an origin, such as a URL with a path."""
         for each in origins:
             if not re.fullmatch(r"\*|null|file://|[a-z][a-z0-9+.-]*://[^/\s]+", each):
                 raise ValueError(f"{each!r} is no origin, which has no path; write e.g. 'https://my.page'")
         return origins
 
     def checked_for(self, host: str) -> Self:
-        """Return these settings unchanged if they are safe for binding to an address.
+        """Return these settings unchanged, after checking that they are safe for a server that is bound to `host`.
 
         Raises:
             ConfigError: Other machines can reach the address, and there are no keys.
@@ -164,24 +164,27 @@ class ServerSettings(CheckedModel):
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable of a field of `ServerSettings`, e.g. `GRAPH_AGENT_DRAIN_S`; for `keys`,
-    `GRAPH_AGENT_API_KEYS`.
+    """Return the name of the environment variable that sets a field of `ServerSettings`, e.g. `GRAPH_AGENT_DRAIN_S` for
+    `drain_s`.
+
+    The variable of `keys` is `GRAPH_AGENT_API_KEYS`.
     """
     return KEYS_VARIABLE if field == "keys" else f"GRAPH_AGENT_{field.upper()}"
 
 
 def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.environ) -> ServerSettings:
-    """Parse settings of the environment, and those written as `field=value`, which replace them.
+    """Return the settings of environment variables and of entries written as `field=value`, which precede the
+    variables.
 
-    A value is YAML, e.g. `cors_origins=["https://my.page"]`. The field `drain_s` has the environment variable
-    `GRAPH_AGENT_DRAIN_S`, and every other field likewise; an empty variable counts as unset.
+    Values are YAML, e.g. `cors_origins=["https://my.page"]`. The variable of a field is that of `variable_of`; an empty
+    variable counts as unset.
 
     Args:
-        entries: The settings of the command line.
+        entries: Entries of the command line, each `field=value`.
         environment: The environment variables.
 
     Raises:
-        ConfigError: A value cannot be parsed or is invalid, or an entry sets `keys` or no known field.
+        ConfigError: A value cannot be parsed or is invalid, or an entry sets `keys` or an unknown field.
     """
     values = _from_environment(environment)
     for entry in entries:
@@ -195,9 +198,9 @@ def settings_from(entries: Sequence[str], environment: Mapping[str, str] = os.en
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return a warning for each variable that has this package's prefix and that nothing reads: name → text.
+    """Return the environment variables with this package's prefix that nothing reads, name → text of a warning.
 
-    They are no errors: an agent file may name such a variable, and Kubernetes sets some.
+    They are not errors, because an agent file may name such a variable, and Kubernetes sets some.
     """
     fields = ServerSettings.model_fields.keys() | ServerSettings.removed_fields.keys()
     known = {*map(variable_of, fields), *KEY_VARIABLES, *(_PREFIX + name for name in (*_OPTIONS, *_OTHERS))}
@@ -212,7 +215,9 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of the environment; raise `ConfigError`, which names the variable, if one is invalid."""
+    """Return the settings that environment variables set, field → value; raise `ConfigError` with the variable's name
+    if one is invalid.
+    """
     values: dict[str, Any] = {}
     for name in (ServerSettings.model_fields.keys() | ServerSettings.removed_fields.keys()) - {"keys"}:
         variable = variable_of(name)
@@ -227,7 +232,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _parse(text: str, where: str, example: str) -> Any:
-    """Parse a value as YAML; raise `ConfigError`, which begins with `where` and shows an example, if it is none."""
+    """Parse a value as YAML; raise `ConfigError` if it is not YAML.
+
+    Args:
+        text: The value.
+        where: The beginning of the error: what sets the value.
+        example: A valid setting, for the error.
+    """
     try:
         return load_yaml(text)
     except yaml.YAMLError:
@@ -235,7 +246,9 @@ def _parse(text: str, where: str, example: str) -> Any:
 
 
 def describe_settings() -> str:
-    """Return the fields that `--set` accepts as lines, each with its default, description and environment variable."""
+    """Return a text with the fields that `--set` accepts, each with its default, its description and its environment
+    variable.
+    """
     docs = field_docs(ServerSettings)
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(
@@ -245,10 +258,7 @@ def describe_settings() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address, which only this machine reaches.
-
-    Of names, only `localhost` counts.
-    """
+    """Return whether only this machine can reach an address. Of names, only `localhost` counts."""
     if host == "localhost":
         return True
     try:

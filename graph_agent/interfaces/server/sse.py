@@ -20,24 +20,31 @@ from graph_agent.base._internal.text import json_line
 from graph_agent.interfaces.server.http_request import unless_disconnected
 
 HEAD = "is_head"
-"""Key of a request's state that is set if the request has the method HEAD, which is served as GET."""
+"""Key of a request's state that is set for a HEAD request, which is handled as GET but receives no body."""
 
 
 def frame(data: Any, event: str | None = None) -> str:
-    """Return the text of one event, e.g. `event: end` and `data: {"after":3}` on two lines, followed by an empty line.
+    """Return the text of one server-sent event: a line `event: NAME` if it has a name, a line `data: JSON`, and an
+    empty line.
 
-    `event` is the name; None for an event without one. The data is JSON on one line.
+    Args:
+        data: The data, which is written as JSON on one line.
+        event: Name of the event; None for an event without a name.
     """
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {json_line(json.dumps(data, ensure_ascii=False, separators=(',', ':')))}\n\n"
 
 
 def with_json_lines(send: Send) -> Send:
-    """Return a `send` that escapes raw line ends of Unicode in the events of an SDK's event stream, as `frame` does."""
+    """Return a `send` that escapes the line separators of Unicode in event streams of an SDK, at which some clients
+    split lines.
+
+    Other responses are sent unchanged.
+    """
     is_stream = False
 
     async def send_lines(message: Message) -> None:
-        """Send a message."""
+        """Send a message; the body of an event stream is escaped."""
         nonlocal is_stream
         if message["type"] == "http.response.start":
             is_stream = Headers(scope=message).get("content-type", "").startswith(EventStream.media_type)
@@ -49,24 +56,25 @@ def with_json_lines(send: Send) -> Send:
 
 
 def comment(text: str) -> str:
-    """Return a comment of one line as a frame, which clients skip."""
+    """Return the frame of a comment, which clients skip. The text must be one line."""
     return f": {text}\n\n"
 
 
 def progress_comment(progress: Mapping[str, Any]) -> str:
-    """Return progress as a comment, `progress` and JSON."""
+    """Return the frame of a comment with progress, `progress JSON`."""
     return comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
 
 
 class EventStream(Response):
-    """A response that streams frames to a client, until they end or the client disconnects.
+    """A response that streams frames to a client, until they end or the client disconnects or stops reading.
 
     Args:
-        frames: The frames; closed at the end.
-        send_timeout_s: Seconds that a client may leave a frame unread; then the stream ends without a last chunk.
-        close: Called when the stream has ended for any reason, before its last byte; it may be called twice.
-        after: Called after the last byte, or when the stream has ended before it.
-        headers: Further headers.
+        frames: The frames. The generator is closed in any case.
+        send_timeout_s: Seconds that a client may leave a frame unread. After that the stream ends without its last
+            chunk, so that the client notices.
+        close: Called when the frames have ended for any reason, before the last byte is sent. It may be called twice.
+        after: Called after the last byte, or when the stream was cut off.
+        headers: Further headers of the response.
     """
 
     media_type = "text/event-stream"
@@ -90,7 +98,7 @@ class EventStream(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the frames until they end, the client disconnects or stops reading; then release the resources."""
+        """Send the frames until they end or the client disconnects or stops reading, then release the resources."""
         try:
             # uvicorn closes the connection of an incomplete response.
             with suppress(TimeoutError):
@@ -104,9 +112,9 @@ class EventStream(Response):
                     await self._after()
 
     async def _stream(self, send: Send, *, is_head: bool) -> None:
-        """Send the headers, the frames unless the request is a HEAD, and the last chunk.
+        """Send the headers, the frames and the last chunk; a HEAD request receives no frames.
 
-        Raises `TimeoutError` if one is not read.
+        Raises `TimeoutError` if the client leaves a frame unread for too long.
         """
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not is_head:

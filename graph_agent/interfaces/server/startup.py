@@ -14,15 +14,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graph_agent.base.errors import ConfigError, GraphAgentError
 
 _FAILED = "not-started"
-"""Name of the file by which a worker reports that it could not start."""
+"""Name of the file by which a worker process reports that it could not start."""
 STARTUP_FAILURE = 3
 """Exit status of a server that could not start; the same as uvicorn's."""
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a TCP socket bound to an address; it does not listen yet. Port 0 selects any free port.
+    """Return a TCP socket that is bound to an address. It does not listen yet. Port 0 selects any free port.
 
-    Raises `ConfigError` if there is no such address, or the port is in use or not permitted for this user.
+    Raises `ConfigError` if the address does not exist, or the port is in use or not permitted for this user.
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -50,19 +50,21 @@ def url_of(listener: socket.socket) -> str:
 
 
 def _bind_fault(host: str, port: int, error: OSError) -> str:
-    """Return the text of an error of binding, with the fix."""
+    """Return the message for an error of binding, with the fix."""
     about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
     fix = "take another port" if about_port else "give an address of this machine"
     return f"--host {host} --port {port}: {error.strerror}; {fix}."
 
 
 class StartupErrors:
-    """ASGI middleware that reports a `GraphAgentError` at startup as its message, others with Starlette's stack trace.
+    """ASGI middleware that reports a `GraphAgentError` at the start as one line.
+
+    Other errors keep Starlette's stack trace.
 
     Args:
         app: The application.
-        shared: The folder of worker processes, in which a failure is recorded for the supervisor; None for a single
-            process.
+        shared: The folder of worker processes, in which a failed start is recorded for the supervisor; None for a
+            single process.
         on_start: Called when the application has started; None for nothing.
     """
 
@@ -72,13 +74,19 @@ class StartupErrors:
         self._on_start = on_start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application; only the message of a failed startup is replaced."""
+        """Call the application.
+
+        Of its lifespan messages, the text of a failed start is replaced by the error's message.
+        """
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
 
         async def send_plain(message: Message) -> None:
-            """Send a message of the application's lifespan, with a plain text if it reports a failure."""
+            """Send a lifespan message.
+
+            Calls `on_start` when the start is complete, and records and shortens a failed one.
+            """
             # Starlette sends this message from its `except` block.
             error = sys.exc_info()[1]
             if message["type"] == "lifespan.startup.complete" and self._on_start is not None:
@@ -95,5 +103,5 @@ class StartupErrors:
 
 
 def has_failed(shared: Path | None) -> bool:
-    """Return whether one of the processes that share a folder could not start; False without a folder."""
+    """Return whether one of the processes that share a folder could not start; False for None."""
     return shared is not None and (shared / _FAILED).exists()

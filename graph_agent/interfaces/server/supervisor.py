@@ -29,9 +29,11 @@ from graph_agent.interfaces.server.admission.worker_folder import stop_at_once, 
 logger = logging.getLogger("graph_agent.server.supervisor")
 
 _POLL_S = 0.1
-"""Seconds between two looks at processes."""
+"""Seconds between two checks whether processes are alive."""
 _PAUSE_S = 1.0
-"""Most seconds that one check may add to the time without progress: a suspended machine is no stalled worker."""
+"""Maximum seconds that one check adds to the time without progress, so that a suspended machine does not count as a
+stalled worker.
+"""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop the server."""
 # A forked worker has the imports of its supervisor. The system libraries of macOS do not work in a forked process.
@@ -39,18 +41,21 @@ _FORKS = sys.platform == "linux"
 _PROCESSES: Any = get_context("fork" if _FORKS else "spawn")
 
 _MEMORY = ("/dev/shm",)
-"""Fallback locations of the folder if the default ones are full or not writable; on Linux this one is in memory."""
+"""Folders to try if no temporary folder can be created in the default location; on Linux this one is in memory."""
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable that makes prometheus_client use files shared by processes; read when it is imported."""
+"""Environment variable with the folder in which prometheus_client's processes share their values.
+
+It is read on import.
+"""
 
 
 class Worker(Process):
-    """A worker process, forked from its supervisor where the platform allows it.
+    """A worker process, which is forked from its supervisor on Linux and spawned elsewhere.
 
     Args:
         config: uvicorn's configuration.
         sockets: The listening sockets.
-        others: Connections to the other workers, which a forked process inherits and closes.
+        others: The supervisor's connections to the other workers, which a forked process inherits and closes.
     """
 
     process: BaseProcess  # type: ignore[assignment]  # uvicorn's is a `SpawnProcess`
@@ -59,26 +64,26 @@ class Worker(Process):
         super().__init__(config, sockets)
         self.process = _PROCESSES.Process(target=self.target, args=(sockets,))
         self.ready = False
-        """Whether the server had started at the last answer."""
+        """Whether the worker's server had started when it answered the last health check."""
         self._inherited = list(others) if _FORKS else []
         self._supervisor = os.getpid()
         self._asked = False
-        """Whether a health check has no answer yet."""
+        """Whether a health check was sent that has no answer yet."""
         self._cpu_s = 0.0
-        """CPU seconds of the process at the last look."""
+        """CPU seconds of the process at the last check."""
         self._checked = time.monotonic()
-        """Time of the last look."""
+        """Time of the last check, on the monotonic clock."""
         self._stalled_s = 0.0
-        """Seconds without progress up to the last look."""
+        """Seconds without progress up to the last check."""
 
     def start(self) -> None:
-        """Start the process; called by the supervisor, in its process."""
+        """Start the process. Called in the supervisor."""
         super().start()
         # An end that stays open here would hide the death of the process.
         self.child_conn.close()
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal stops the server; called in the worker process."""
+        """Serve until a signal stops the server. This is the main function of the worker process."""
         for connection in (self.parent_conn, *self._inherited):
             connection.close()
         # A forked worker inherits the handlers of its supervisor.
@@ -90,9 +95,11 @@ class Worker(Process):
             super().target(sockets)
 
     def always_pong(self) -> None:
-        """Answer health checks, and stop this worker when its supervisor has ended; called in a thread of the worker.
+        """Answer health checks until the supervisor has ended, then send this process SIGTERM.
 
-        A killed supervisor cannot stop its workers, which would otherwise keep the port.
+        Runs in a thread of the worker.
+
+        A supervisor that was killed cannot stop its workers, which would otherwise keep the port.
         """
         with contextlib.suppress(OSError, EOFError):
             super().always_pong()
@@ -102,10 +109,10 @@ class Worker(Process):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def stalled_s(self) -> float:
-        """Return the seconds without progress, and send a health check; never blocks.
+        """Return the seconds without progress so far, and send the next health check. Never blocks.
 
-        Progress is an answer to a health check or, before the start is complete, CPU time: a slow start is progress,
-        however long it takes.
+        An answer to a health check is progress. Before the server has started, so is CPU time, because a start may take
+        long.
         """
         now = time.monotonic()
         progress = self._has_answered()
@@ -116,7 +123,7 @@ class Worker(Process):
         return self._stalled_s
 
     def _has_answered(self) -> bool:
-        """Return whether an answer to a health check has arrived, and send the next one."""
+        """Read the answers to health checks and send the next check; return whether an answer had arrived."""
         answered = False
         with contextlib.suppress(OSError, EOFError):
             while self.parent_conn.poll():
@@ -129,9 +136,10 @@ class Worker(Process):
 
 
 class Supervisor(Multiprocess):
-    """uvicorn's supervisor, with other workers, another health check, and a second stop signal that is forwarded.
+    """uvicorn's supervisor of worker processes, with a health check that a busy worker passes, and a second stop
+    signal.
 
-    A terminal or an init system signals the workers as well as this process, which signals them again. Only this
+    A terminal or an init system signals the workers as well as this process, which signals them again. So only this
     process can count the requests to stop; the workers read its decision with `is_to_stop_at_once`.
 
     Args:
@@ -139,7 +147,7 @@ class Supervisor(Multiprocess):
         sockets: The listening sockets.
         shared: The folder that this process shares with its workers; None if none could be created. Without it, every
             second signal stops a worker at once, also one from this process.
-        timeout_s: Seconds without progress after which a worker is ended and replaced.
+        timeout_s: Seconds without progress after which a worker is killed and replaced.
     """
 
     processes: list[Worker]  # type: ignore[assignment]  # uvicorn's are `Process`
@@ -153,29 +161,29 @@ class Supervisor(Multiprocess):
         self._stop_requests = 0
 
     def handle_int(self) -> None:
-        """Count SIGINT as a request to stop; called by uvicorn."""
+        """Count SIGINT as a request to stop, and handle it as uvicorn does."""
         self._stop_requests += 1
         super().handle_int()
 
     def handle_term(self) -> None:
-        """Count SIGTERM as a request to stop; called by uvicorn."""
+        """Count SIGTERM as a request to stop, and handle it as uvicorn does."""
         self._stop_requests += 1
         super().handle_term()
 
     def handle_ttin(self) -> None:
-        """Add a worker; called by uvicorn on SIGTTIN."""
+        """Start a further worker. uvicorn calls it on SIGTTIN."""
         self.processes_num += 1
         self.processes.append(self._start())
 
     def init_processes(self) -> None:
-        """Start the workers; called by uvicorn."""
+        """Start all workers. uvicorn calls it once."""
         for _ in range(self.processes_num):
             self.processes.append(self._start())
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead and stalled workers; called by uvicorn twice a second.
+        """Kill stalled workers, and replace them and those that have ended. uvicorn calls it twice a second.
 
-        A worker that could not start ends the server, because every new one would fail in the same way.
+        If a worker could not start, the server stops, because every new one would fail in the same way.
         """
         for index, worker in enumerate(self.processes):
             if self.should_exit.is_set():
@@ -194,9 +202,10 @@ class Supervisor(Multiprocess):
             self.processes[index] = self._start()
 
     def restart_all(self) -> None:
-        """Replace each worker once its successor has started; called by uvicorn on SIGHUP.
+        """Replace each worker by a new one, which must have started before the old one is stopped. uvicorn calls it on
+        SIGHUP.
 
-        A successor that does not start, or a stop signal, ends the restart, and the old workers stay.
+        If a new worker does not start, or a stop signal arrives, the restart ends, and the remaining old workers stay.
         """
         for index, worker in enumerate(self.processes):
             new = self._start()
@@ -212,9 +221,11 @@ class Supervisor(Multiprocess):
             worker.join()
 
     def join_all(self) -> None:
-        """Wait until the workers have stopped, and forward a second stop signal.
+        """Close the listening sockets, and wait until the workers have stopped.
 
-        Called by uvicorn after it has signalled them.
+        A second stop signal meanwhile makes them stop at once.
+
+        uvicorn calls it after it has signalled the workers.
         """
         # With the sockets open here, new clients would wait forever instead of being refused.
         for listener in self.sockets:
@@ -230,13 +241,13 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def _start(self) -> Worker:
-        """Start a worker, and return it."""
+        """Start a new worker process, and return it."""
         worker = Worker(self.config, self.sockets, [worker.parent_conn for worker in self.processes])
         worker.start()
         return worker
 
     def _is_lost(self, worker: Worker) -> bool:
-        """Return whether a worker has ended, or has made no progress for too long, which is logged."""
+        """Return whether a worker has ended, or has made no progress for `timeout_s` seconds, which is logged."""
         if not worker.process.is_alive():
             return True
         if worker.stalled_s() < self._timeout_s:
@@ -249,7 +260,7 @@ class Supervisor(Multiprocess):
         return True
 
     def _stop_at_once(self) -> None:
-        """Make every worker stop without waiting for its runs."""
+        """Make every worker stop without waiting for its runs to reach a superstep boundary."""
         if self._shared is not None:
             with contextlib.suppress(OSError):
                 stop_at_once(self._shared)
@@ -261,7 +272,7 @@ class Supervisor(Multiprocess):
 def _cpu_s(process: int | None) -> float:
     """Return the CPU seconds that a process has used.
 
-    Elsewhere than on Linux the time, as if it were always at work.
+    On other systems than Linux the clock is returned, so that the process appears to make progress.
     """
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
@@ -283,10 +294,10 @@ def check_workers(workers: int, db: str) -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[Path | None]:
-    """Create the shared folder of the processes started within the context, and remove it on exit; yields its path.
+    """Create the folder that worker processes share, and remove it on exit; yields its path.
 
-    Yields None for a single process, which needs none, and, with a logged warning, if no folder can be created. Sets
-    the variable that makes prometheus_client use the folder.
+    Yields None if `workers` is 1, and, after a logged warning, if no folder can be created. Sets the environment
+    variable that makes prometheus_client use the folder.
     """
     folder = _temporary_folder() if workers > 1 else None
     if folder is None:

@@ -60,15 +60,15 @@ from graph_agent.session.compiled import CompiledAgentGraph
 
 _TIMEOUT_S = 10
 _CLOSE_S = 2.0
-"""Seconds for sending queued notifications when the server closes."""
+"""Maximum seconds in which queued notifications are sent when the server closes."""
 _MAX_QUEUED = 100
-"""Queued notifications of a task at which chunks of the answer are dropped."""
+"""Number of queued notifications of a task at which further chunks of the answer are dropped."""
 
 CARD_AGE_S = 60
-"""Seconds a client may cache the card."""
+"""Seconds for which a client may cache the agent card."""
 
 _PARKED_S = 1.0
-"""Seconds a task that waits for a person stays in memory; another process may receive the answer."""
+"""Seconds for which a task that waits for an answer stays in memory, because another process may receive the answer."""
 
 UrlCheck = Callable[[str], Awaitable[bool]]
 # Unwrapped: the SDK's decorator validates required fields by a walk through all values of metadata and data.
@@ -77,7 +77,8 @@ _SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Filter of the SDK's logger: write a failed notification as one line, and drop the record that sums them up.
+    """Filter of the SDK's logger: shorten a failed notification to one line, and drop the record that summarizes
+    failures.
 
     The receiver belongs to a client, and may fail for each notification.
     """
@@ -91,15 +92,16 @@ logging.getLogger(base_push_notification_sender.__name__).addFilter(_shorten)
 
 
 class PushNotifier(PushNotificationSender):
-    """Sends the notifications of each task in order, in tasks of the event loop, without making the A2A task wait.
+    """Sends the notifications of each task in order, in background tasks, so that the A2A task does not wait for a
+    receiver.
 
     A receiver may take seconds for each notification, or be unreachable. One that falls far behind misses chunks of the
-    answer, which is sent complete at the end; it misses no change of the task's state.
+    answer, which is sent whole at the end; it misses no change of the task's state.
 
     Args:
         configs: The addresses that clients have registered for their tasks.
-        url_check: Whether an address may be notified. With the default check, connections reach the public network
-            only.
+        url_check: Returns whether an address may be notified. With the default check, connections are also restricted
+            to the public network.
     """
 
     def __init__(self, configs: PushNotificationConfigStore, url_check: Callable[[str], Awaitable[bool]]) -> None:
@@ -110,7 +112,7 @@ class PushNotifier(PushNotificationSender):
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     async def send_notification(self, task_id: str, event: PushNotificationEvent) -> None:
-        """Queue a copy of a notification behind the task's earlier ones; returns at once.
+        """Queue a copy of a notification behind the earlier ones of the task. Does not wait until it is sent.
 
         A chunk of the answer is dropped if 100 notifications of the task wait already.
         """
@@ -129,7 +131,7 @@ class PushNotifier(PushNotificationSender):
             await asyncio.wait(self._sending.values())
 
     async def aclose(self) -> None:
-        """Send queued notifications for at most 2 seconds, drop the rest, and close the HTTP client."""
+        """Send the queued notifications for at most 2 seconds, drop the rest, and close the HTTP client."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.drained()
@@ -149,10 +151,11 @@ class PushNotifier(PushNotificationSender):
 
 
 def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
-    """Return an HTTP client that follows no redirects, ignores proxies of the environment, and reads no response body.
+    """Return an HTTP client for push notifications, whose receivers are not trusted because clients name their
+    addresses.
 
-    A receiver's address is untrusted, as it comes from a client of the agent: the receiver must not redirect requests
-    or exhaust memory. A request may take 10 seconds.
+    It follows no redirects, ignores proxies of the environment, and reads no response body, so that a receiver can
+    neither redirect requests nor exhaust memory. A request may take 10 seconds.
 
     Args:
         public_only: Refuse addresses that are not on the public network.
@@ -164,24 +167,24 @@ def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
 
 
 class _StatusOnly(httpx.AsyncBaseTransport):
-    """HTTP transport that returns the status of a response, and neither headers nor body."""
+    """HTTP transport that returns only the status of a response, without its headers and body."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         self._transport = transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, and return its status."""
+        """Send a request, and return a response that has only the status."""
         response = await self._transport.handle_async_request(request)
         await response.aclose()
         return httpx.Response(response.status_code, extensions=response.extensions)
 
     async def aclose(self) -> None:
-        """Close the transport."""
+        """Close the wrapped transport."""
         await self._transport.aclose()
 
 
 class A2AOptions(TypedDict, total=False):
-    """The types of the options of `A2AServer`."""
+    """The keyword arguments of `A2AServer`, for type checkers."""
 
     stores: Stores | None
     context: Mapping[str, Any]
@@ -196,24 +199,25 @@ class A2AOptions(TypedDict, total=False):
 
 
 class A2AServer:
-    """A2A endpoints of one agent: agent card, JSON-RPC and HTTP+JSON, in protocol versions 1.0 and 0.3.
+    """The A2A endpoints of one agent: agent card, JSON-RPC and HTTP+JSON, in the protocol versions 1.0 and 0.3.
 
     Args:
         graph: The agent, compiled with a checkpointer.
-        card: The agent card, e.g. from `agent_card`; its `push_notifications` enables push notifications.
+        card: The agent card, e.g. from `agent_card`. Its `push_notifications` enables push notifications.
         stores: Storage for tasks and push configurations; None for in-memory storage.
-        context: Context overrides for every run. Without one, `max_steps` is 10 if the agent does not set it.
-        show_outputs: Whether tool outputs are sent to subscribers.
+        context: Fields of `AgentContext` for every run. If neither they nor the agent set `max_steps`, it is 10.
+        show_outputs: Whether the outputs of tools are sent to subscribers.
         heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
-        session_ids: Builds a session id from a user name and a conversation id.
+        session_ids: Returns the session id for a user name and a conversation id.
         context_builder: Builds the SDK's call context, including the user; None for Starlette's authenticated user.
         credential_headers: Credential name → request header that carries the credential for its run.
-        push_url_check: Whether a client's address may be notified; by default only addresses on the public network.
+        push_url_check: Returns whether an address of a client may be notified; by default only addresses on the public
+            network.
         slots: Limits how many tasks of one user run at the same time.
         bounds: Size limits of one request.
 
     Raises:
-        ConfigError: If the graph has no checkpointer, or a credential header is invalid.
+        ConfigError: The graph has no checkpointer, or a credential header is invalid.
     """
 
     def __init__(
@@ -303,7 +307,7 @@ class A2AServer:
         self._executor.drain()
 
     async def drained(self, within_s: float) -> None:
-        """Wait up to `within_s` seconds until no task runs and all final states are stored and sent; then return."""
+        """Wait until no task runs and all final states are stored and sent, but at most `within_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._executor.drained()
@@ -313,15 +317,15 @@ class A2AServer:
                     await self._push.drained()
 
     def cancel(self) -> None:
-        """Begin to stop every task immediately, and return.
+        """Begin to stop every task, without waiting.
 
-        `aclose` waits for the end. Call it in the server's event loop.
+        `aclose` waits until they have stopped. Must be called on the server's event loop.
         """
         if self._closing is None:
             self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
-        """Stop every running task, and close all resources; waits until that is done."""
+        """Stop every running task, close all resources, and wait until that is done."""
         # First, because its streams wait for the executor's events.
         await self._handler.aclose()
         await self._executor.aclose()
@@ -333,17 +337,23 @@ class A2AServer:
 
 
 def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Refusal) -> BaseRoute:
-    """Make a route refuse requests over the size limits, in place, and return it; `refusal` builds the response."""
+    """Make a route refuse requests over the size limits, in place, and return it.
+
+    Args:
+        route: A route of the SDK.
+        bounds: The size limits.
+        refusal: Builds the response to a refused request.
+    """
     if isinstance(route, Route):
         route.app = BoundedRequests(route.app, bounds, refusal)
     return route
 
 
 class _Handler(DefaultRequestHandler):
-    """The SDK's handler, extended for tasks of other processes and for one message per task at a time.
+    """The SDK's request handler, extended for tasks that other processes run, and for one message per task at a time.
 
-    The SDK assumes that no process runs a task which this process does not run. It also queues a message to a running
-    task, sends the sender the events of the previous message, and drops the queued message when the task ends.
+    The SDK assumes that a task runs in this process or nowhere. It also queues a message to a running task, answers the
+    sender with the events of the previous message, and drops the queued message when the task ends.
     """
 
     agent_executor: GraphExecutor
@@ -356,10 +366,10 @@ class _Handler(DefaultRequestHandler):
     async def on_message_send(
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> types.Message | types.Task:
-        """Answer a message, and wait until the task has ended or asks a question.
+        """Run a message, and return the task once it has ended or asks a question.
 
-        Raises an `A2AError` for an invalid message, one to a task that has ended, and one to a task that has a message
-        under way.
+        Raises an `A2AError` for an invalid message, a message to a task that has ended, and a message to a task that
+        processes another one.
         """
         check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
@@ -371,7 +381,7 @@ class _Handler(DefaultRequestHandler):
     async def on_message_send_stream(
         self, params: types.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Answer a message with the updates of its task; raises the errors of `on_message_send`."""
+        """Run a message, and yield the updates of its task. Raises the errors of `on_message_send`."""
         check_required_fields(params)
         if (reply := await self._reply(params.message, context)) is not None:
             yield reply
@@ -382,10 +392,10 @@ class _Handler(DefaultRequestHandler):
                     yield event
 
     async def _reply(self, message: types.Message, context: ServerCallContext) -> types.Message | types.Task | None:
-        """Return the reply to a message that begins or continues no task; None for any other message.
+        """Return the reply to a message that starts no run; None for any other message.
 
-        Such a message steers its conversation, or repeats one to a task that has ended, which is returned. Raises
-        `UnsupportedOperationError` for any other message to such a task.
+        It is a message that steers its conversation, or one that a task which has ended has received before, for which
+        that task is returned. Raises `UnsupportedOperationError` for any other message to a task that has ended.
         """
         task = await self.task_store.get(message.task_id, context) if message.task_id else None
         if STEERING in message.extensions:
@@ -406,9 +416,9 @@ class _Handler(DefaultRequestHandler):
 
     @contextmanager
     def _one_message(self, params: types.SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
-        """Refuse further messages to the same task within the block, by `UnsupportedOperationError`.
+        """Within the block, refuse further messages to the same task by `UnsupportedOperationError`.
 
-        A message without a task id is not affected.
+        Does nothing for a message without a task id.
         """
         key = context.user.user_name, params.message.task_id
         if key in self._tasks_in_use:
@@ -423,13 +433,16 @@ class _Handler(DefaultRequestHandler):
     async def on_list_tasks(
         self, params: types.ListTasksRequest, context: ServerCallContext
     ) -> types.ListTasksResponse:
-        """Return a page of the caller's tasks; raise `InvalidParamsError` for an invalid filter or page token."""
+        """Return a page of the caller's tasks. Raises `InvalidParamsError` for an invalid filter or page token."""
         check_listing(params)
         page: types.ListTasksResponse = await super().on_list_tasks(params, context)
         return page
 
     async def on_cancel_task(self, params: types.CancelTaskRequest, context: ServerCallContext) -> types.Task | None:
-        """Cancel a task, in whichever process it runs, and return it once it has stopped."""
+        """Cancel a task, in whichever process it runs, and return it once it has stopped.
+
+        A waiting question of it is dropped.
+        """
         # The SDK would write the final state itself, and the other process would overwrite it.
         ended = await self.other_processes.cancel(params.id, context)
         if ended is not None and ended.status.state in ENDED_STATES:
@@ -442,7 +455,10 @@ class _Handler(DefaultRequestHandler):
     async def on_subscribe_to_task(
         self, params: types.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Yield the updates of a task; of one that another process runs, only its stored state now and at its end."""
+        """Yield the updates of a task.
+
+        If another process runs it, yield only its stored state now and after its end.
+        """
         watched = False
         async for task in self.other_processes.watch(params.id, context):
             watched = True

@@ -13,16 +13,21 @@ from graph_agent.session.activity import running_check
 from graph_agent.session.compiled import CompiledAgentGraph
 
 SessionIdOf = Callable[[str, str], str]
-"""Builds a session id from a user name (empty for an anonymous user) and a conversation id."""
+"""Returns the session id for a user name (empty for an anonymous user) and a conversation id."""
 
 TaskLease = Callable[[types.Task, ServerCallContext], Awaitable[bool]]
-"""Whether any process runs the conversation of a caller's task."""
+"""Returns whether any process runs the conversation of a caller's task."""
 
 
 def session_id_of(user: str, context_id: str) -> str:
-    """Return the session id of a conversation: the conversation id, prefixed by the user name if there is one.
+    """Return the session id of a conversation: the conversation id, after the user name if there is one, e.g.
+    `alice/c1`.
 
-    Clients choose the conversation id; the prefix, e.g. `alice/c1`, prevents access to another user's conversation.
+    Clients choose the conversation id, so the user name prevents access to another user's conversation.
+
+    Args:
+        user: The user name; empty for an anonymous user.
+        context_id: The conversation id.
     """
     if user:
         return f"{quote(user, safe='@')}/{context_id}"
@@ -31,15 +36,18 @@ def session_id_of(user: str, context_id: str) -> str:
 
 
 def task_lease(graph: CompiledAgentGraph, session_ids: SessionIdOf = session_id_of) -> TaskLease:
-    """Return an async function that returns whether any process runs a task's conversation.
+    """Return an async function that reports whether any process runs the conversation of a task.
 
-    `session_ids` builds the session's id from user and conversation.
+    Args:
+        graph: The agent, whose checkpointer holds the sessions.
+        session_ids: Returns the session id for a user name and a conversation id.
     """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)
     is_running = running_check(saver)
 
     async def has_lease(task: types.Task, context: ServerCallContext) -> bool:
+        """Return whether any process runs the conversation of a task."""
         return await is_running(session_ids(context.user.user_name, task.context_id))
 
     return has_lease

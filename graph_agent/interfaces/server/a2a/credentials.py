@@ -21,7 +21,9 @@ _HEADERS = "headers"
 
 
 class CredentialContext(ServerCallContextBuilder):
-    """Builds the SDK's call context with the credentials of a request as secrets; their headers are removed.
+    """Builds the SDK's call context with the credentials of a request.
+
+    Their headers are removed from it, so that the SDK cannot log or store them.
 
     Args:
         inner: Builds the rest of the context.
@@ -34,9 +36,9 @@ class CredentialContext(ServerCallContextBuilder):
         self._headers = frozenset(header.lower() for header in names.values())
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return the context of a request.
+        """Return the call context of a request.
 
-        A credential header that occurs twice is reported by `request_credentials`.
+        A credential header that occurs twice is an error that `request_credentials` raises.
         """
         context = self._inner.build(request)
         headers: Mapping[str, Any] = context.state.get(_HEADERS, {})
@@ -50,7 +52,7 @@ class CredentialContext(ServerCallContextBuilder):
 
 
 def request_credentials(context: ServerCallContext) -> dict[str, SecretStr]:
-    """Return the credentials of a request; raise `InvalidParamsError` if a credential header occurs twice."""
+    """Return the credentials of a request by name; raise `InvalidParamsError` if a credential header occurs twice."""
     found: dict[str, SecretStr] | InvalidParamsError = context.state.get(_STATE, {})
     if isinstance(found, InvalidParamsError):
         raise found

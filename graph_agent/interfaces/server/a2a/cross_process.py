@@ -25,26 +25,28 @@ from graph_agent.interfaces.server.a2a.store import LiveTaskStore
 logger = logging.getLogger("graph_agent.server.a2a.cross_process")
 
 STOPS_WITHIN_S = 20.0
-"""Seconds for the other process to receive the request, stop the run, and write the final state."""
+"""Maximum seconds in which another process must receive a request to cancel, stop the run, and write the final
+state.
+"""
 _POLL_REQUESTS_S = 0.25
 """Seconds between two reads of the requests to cancel."""
 _POLL_TASK_S = 0.2
 """Seconds between two reads of a task that another process runs."""
 _STALE_S = 600.0
-"""Age in seconds at which a request is deleted; long enough to allow for clock differences between machines."""
+"""Age in seconds at which a request is deleted. It is long enough for different clocks of machines."""
 _KIND = "a2a"
 _BOX = "cancelled"
 
 
 class CancelRequests:
-    """Requests to cancel tasks, stored where every process that shares the Store of LangGraph reads them."""
+    """Requests to cancel tasks, in the LangGraph Store, where every process that shares it reads them."""
 
     def __init__(self, store: BaseStore) -> None:
         self._notes = StoreInbox(store, _KIND)
 
     @asynccontextmanager
     async def request(self, task_id: str) -> AsyncIterator[None]:
-        """Keep a request to cancel the task in the Store within the block."""
+        """Keep a request to cancel a task in the Store within the block."""
         note = new_note("abort", task_id)
         await self._notes.add(_BOX, note)
         try:
@@ -53,14 +55,14 @@ class CancelRequests:
             await self._notes.forget(_BOX, [note.key])
 
     async def listen(self, cancel: Callable[[str], None]) -> None:
-        """Poll the Store until cancelled, and call `cancel` with each requested task id.
+        """Poll the Store for requests until this coroutine is cancelled, and call `cancel` with each task id.
 
-        Each request is reported at every poll, also for tasks of other processes. Requests older than 10 minutes are
-        deleted.
+        Each request is reported at every poll, also for tasks that run in other processes. Requests older than 10
+        minutes are deleted.
         """
 
         async def poll() -> None:
-            """Read the requests once."""
+            """Read the requests once, report them, and delete the old ones."""
             notes = await self._notes.read(_BOX)
             for note in notes:
                 cancel(str(note.content))
@@ -73,26 +75,25 @@ class CancelRequests:
 
 
 class OtherProcesses:
-    """The tasks that other processes run.
+    """Watches and cancels the tasks that other processes run.
 
     Args:
-        tasks: The tasks; only a `LiveTaskStore` over a database is shared with other processes.
-        store: The Store through which other processes are reached; None if there is none.
+        tasks: The task store. Only a `LiveTaskStore` over a database is shared with other processes.
+        store: The LangGraph Store through which other processes are reached; None if there is none.
     """
 
     def __init__(self, tasks: TaskStore, store: BaseStore | None) -> None:
         self._tasks = tasks if isinstance(tasks, LiveTaskStore) else LiveTaskStore(tasks)
         self.cancel_requests = CancelRequests(store) if store is not None and self._tasks.shared else None
-        """Cancel requests between processes; None without other processes or without a Store."""
+        """The requests to cancel between processes; None if there are no other processes, or no Store."""
 
     async def has(self, task_id: str, context: ServerCallContext) -> bool:
-        """Return whether another process runs a task of the caller."""
+        """Return whether a task of the caller runs in another process."""
         return await self._tasks.run_by_other_process(task_id, context) is not None
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Cancel a task that another process runs, and return it once its run has stopped.
-
-        Returns None if no other process runs it.
+        """Cancel a task that another process runs, and return the task once its run has stopped; None if no other
+        process runs it.
 
         Raises:
             TaskNotCancelableError: There is no Store to reach that process.
@@ -115,9 +116,9 @@ class OtherProcesses:
             ) from None
 
     async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
-        """Yield a task that another process runs: as it is stored now, and once its run has stopped.
+        """Yield a task that another process runs, as it is stored now and after its run has stopped.
 
-        Yields nothing for tasks that no other process runs.
+        Yields nothing for a task that no other process runs.
         """
         task = await self._tasks.run_by_other_process(task_id, context)
         if task is None:
@@ -127,7 +128,9 @@ class OtherProcesses:
             yield stopped
 
     async def _wait_until_stopped(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Poll until no other process runs the task, and return it as stored; None if it was deleted."""
+        """Wait until no other process runs the task, by polling, and return the task as it is stored; None if it was
+        deleted.
+        """
         while True:
             if await self._tasks.run_by_other_process(task_id, context) is None:
                 return await self._tasks.get(task_id, context)

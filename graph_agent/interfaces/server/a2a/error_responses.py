@@ -20,13 +20,13 @@ from graph_agent.base._internal.failure_log import leaves
 from graph_agent.base._internal.text import find_lone_surrogate
 
 Refusal = Callable[[Any, A2AError], Response]
-"""Builds the response to a refused request from its JSON (None if unknown) and the error."""
+"""Builds the response to a refused request, from the request as JSON (None if it is unknown) and the error."""
 
 
 def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
-    """Return the JSON-RPC error for a refused request, with its id if that is known.
+    """Return the JSON-RPC error response to a refused request, with the request's id if it is known.
 
-    An invalid request has status 400, any other 200.
+    The HTTP status is 400 for an invalid request, otherwise 200.
     """
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
@@ -37,9 +37,9 @@ def refused_over_jsonrpc(request: Any, error: A2AError) -> Response:
 
 
 def refused_over_rest(request: Any, error: A2AError) -> Response:
-    """Return the HTTP+JSON error for a refused request, whose JSON is not used.
+    """Return the HTTP+JSON error response to a refused request. The request itself is not used.
 
-    Invalid JSON counts as an invalid request.
+    JSON that cannot be parsed is reported as an invalid request.
     """
     # The SDK has no HTTP status for invalid JSON.
     known = InvalidRequestError(error.message) if isinstance(error, JSONParseError) else error
@@ -48,16 +48,19 @@ def refused_over_rest(request: Any, error: A2AError) -> Response:
 
 
 class RefusedStreams:
-    """ASGI middleware that makes an `A2AError` before the first event of a stream an error response.
+    """ASGI middleware that answers with an error response if a stream raises an `A2AError` before its first event.
 
-    The SDK's streams of A2A 0.3 over REST send status 200 first, so that a refusal breaks the connection.
+    The SDK's streams of A2A 0.3 over REST send status 200 first, so that such an error would only break the connection.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; an exception after the first event, and any but an `A2AError`, passes on."""
+        """Serve one request.
+
+        An exception after the first event, and any other exception than an `A2AError`, is raised.
+        """
         start: ASGIMessage | None = None
         has_begun = False
 

@@ -75,10 +75,13 @@ _REPLACED = (
 )
 
 STEERING = "urn:graph-agent:steering:1"
-"""URI of the extension whose messages steer a conversation, and begin no task."""
+"""URI of the A2A extension whose messages steer a conversation, and do not begin a task."""
 
 SlotFactory = Callable[[str], AbstractContextManager[None]]
-"""Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
+"""Returns a context manager that occupies one of a user's task slots.
+
+Entering it raises `NoSlotError` if none is free.
+"""
 
 HEARTBEAT_S = 15.0
 """Seconds without an update after which a running task sends a heartbeat."""
@@ -87,34 +90,34 @@ CANCEL_S = 10.0
 
 
 class NoSlotError(UserError):
-    """The user's limit of concurrent tasks is reached; the message is sent to the user."""
+    """The user has too many active tasks. The message is sent to the client."""
 
 
 def unbounded(user: str) -> AbstractContextManager[None]:
-    """Return a context manager that limits nothing; the default `SlotFactory`."""
+    """Return a context manager that limits nothing. It is the default `SlotFactory`."""
     return nullcontext()
 
 
 class GraphExecutor(AgentExecutor):
     """Runs an agent's graph for the SDK's request handler.
 
-    A conversation (`contextId`) is a session, and a task is one input of that session. Tasks of one conversation run
-    one after the other, since a session processes one input at a time. A message is run once in its conversation: the
-    task of a repeated `messageId` resumes the first one's run, or ends as it did. Queued follow-ups of the session run
-    after the task's own input and belong to no task.
+    A conversation (`contextId`) is a session, and a task is one input of it. Tasks of a conversation run one after the
+    other, because a session processes one input at a time. A message is run once in its conversation: the task of a
+    repeated `messageId` resumes the run of the first one, or ends as that did. Queued follow-ups of the session run
+    after the task's input and belong to no task.
 
-    Final states of a task: `completed` with an answer, including an answer at a limit (it begins with the limit's
-    sentence, and the metadata has the `stop_reason`); `failed` if the model did not answer; `canceled` if the run was
-    aborted; `rejected` if there is nothing to run; `input-required` if the graph waits for a person. While the server
-    shuts down, a run stops at its next superstep boundary and its task ends as `failed`; the session can be continued.
+    Final states of a task: `completed` with an answer, also one at a limit (it begins with a sentence about the limit,
+    and the metadata has the `stop_reason`); `failed` if the model did not answer; `canceled` if the run was aborted;
+    `rejected` if there is nothing to run; `input-required` if the graph waits for an answer. While the server shuts
+    down, a run stops at its next superstep boundary, and the task ends as `failed`; the session can be continued.
 
     Args:
         graph: The agent, compiled with a checkpointer.
-        context: Context overrides for every run.
-        show_outputs: Whether tool outputs are sent to subscribers.
+        context: Fields of `AgentContext` for every run.
+        show_outputs: Whether the outputs of tools are sent to subscribers.
         heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
-        session_ids: Builds a session id from a user name and a conversation id.
-        cancel_requests: Cancel requests of other processes; None if there are no other processes.
+        session_ids: Returns the session id for a user name and a conversation id.
+        cancel_requests: Requests of other processes to cancel tasks; None if there are no other processes.
         slots: Limits how many tasks of one user run at the same time.
     """
 
@@ -137,14 +140,16 @@ class GraphExecutor(AgentExecutor):
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """One lock per session: held by the running task of a conversation."""
+        """Session id → lock that the running task of the conversation holds."""
         self._running: dict[str, TaskRun] = {}
-        """Task id → its run or queued run in this process."""
+        """Task id → the run of this process, which may still wait for the lock."""
         self._marks: WeakKeyDictionary[RequestContext, tuple[str, InputId]] = WeakKeyDictionary()
-        """Request of a new task → its session and its message's mark, which the session may not have stored yet."""
+        """Request of a new task → its session and the mark of its message, which the session may not have stored
+        yet.
+        """
         self._cancel_requests = cancel_requests
         self._listener: asyncio.Task[None] | None = None
-        """Polls for cancel requests of other processes while a task runs."""
+        """Polls for requests of other processes to cancel, while a task runs; None at other times."""
         self._draining = False
         self._follow_ups: set[asyncio.Task[None]] = set()
         self._control = RunControl()
@@ -158,7 +163,7 @@ class GraphExecutor(AgentExecutor):
             run.control.request_drain()
 
     def is_working_on(self, task_id: str) -> bool:
-        """Return whether this process runs a task or has queued it."""
+        """Return whether this process runs a task, or has it waiting for its turn."""
         return task_id in self._running
 
     async def drained(self) -> None:
@@ -169,17 +174,17 @@ class GraphExecutor(AgentExecutor):
             await asyncio.wait(self._follow_ups)
 
     async def aclose(self) -> None:
-        """Stop the running follow-ups, and wait for their end."""
+        """Cancel the running follow-ups, and wait until they have ended."""
         for follow_up in self._follow_ups:
             follow_up.cancel()
         if self._follow_ups:
             await asyncio.wait(self._follow_ups)
 
     async def check_new(self, context: RequestContext) -> None:
-        """Check the id of a message that begins a task, and reserve it for the message.
+        """Check the message id of a message that begins a task, and reserve the id for this message.
 
-        Raises `InvalidParamsError` if another message of the conversation has it, or if a later message has replaced
-        that one.
+        Raises `InvalidParamsError` if another message of the conversation has the id, or the session has received a
+        later message before the one with this id was answered.
         """
         driver = self._session(context, RunHandle()).driver
         try:
@@ -204,9 +209,14 @@ class GraphExecutor(AgentExecutor):
             raise InvalidParamsError(message=_REPLACED.format(id=mark.id)) from None
 
     async def steer(self, message: Message, user: str) -> Message:
-        """Send a message's text to the model of its conversation before the next plan; return the reply.
+        """Send the text of a message to the model of its conversation, which reads it before the next plan; return the
+        reply.
 
         Raises `InvalidParamsError` if the message names no existing conversation, or has no text.
+
+        Args:
+            message: The client's message.
+            user: Name of the authenticated user; empty if there is none.
         """
         session = Session(self._graph, self._session_ids(user, message.context_id))
         try:
@@ -224,10 +234,10 @@ class GraphExecutor(AgentExecutor):
         )
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Run one message of a task until the task ends or asks a question; updates are put into `event_queue`.
+        """Run one message of a task until the task ends or asks a question, and put the updates into `event_queue`.
 
-        Failures end the task: as rejected, failed or canceled, or with the question again if the message did not answer
-        it. Raises `UnsupportedOperationError` if the task has ended already.
+        Failures are updates, too: the task ends as rejected, failed or canceled, or asks its question again if the
+        message did not answer it. Raises `UnsupportedOperationError` if the task has ended already.
         """
         task_id, context_id = _ids(context)
         reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
@@ -266,12 +276,17 @@ class GraphExecutor(AgentExecutor):
             self._end(task_id, run)
 
     async def _still_asked(self, context: RequestContext, question: Message) -> list[Interrupt]:
-        """Return the session's open interrupts if the question is about any of them; else an empty list."""
+        """Return the session's open interrupts if the question is about at least one of them; otherwise an empty
+        list.
+        """
         open_now = await self._session(context, RunHandle()).interrupts()
         return open_now if question_ids(question) & {each.id for each in open_now} else []
 
     def _begin(self, task_id: str) -> TaskRun:
-        """Register a run of a task, and begin to listen to cancel requests of other processes; return the run."""
+        """Register and return a run of a task.
+
+        The first one starts the poll for requests of other processes to cancel.
+        """
         # Registered before the first await, so that a request to cancel finds it.
         run = self._running[task_id] = TaskRun()
         if self._cancel_requests is not None and self._listener is None:
@@ -279,7 +294,7 @@ class GraphExecutor(AgentExecutor):
         return run
 
     def _end(self, task_id: str, run: TaskRun) -> None:
-        """Remove a run of a task, and stop listening to cancel requests if it was the last one."""
+        """Remove a run of a task. The last one stops the poll for requests of other processes to cancel."""
         del self._running[task_id]
         run.ended.set()
         if self._listener is not None and not self._running:
@@ -287,10 +302,10 @@ class GraphExecutor(AgentExecutor):
             self._listener = None
 
     async def _run_message(self, run: TaskRun, context: RequestContext, reporter: TaskReporter) -> None:
-        """Wait for the conversation's earlier tasks, run the message, and report how the task ends.
+        """Wait for the earlier tasks of the conversation, run the message, and report how the task ends.
 
         The session's follow-ups then run in the background. A task that is cancelled while it waits is reported as
-        cancelled. Raises `GraphDrained` while the server stops, and `NoSlotError` if the user has too many active
+        cancelled. Raises `GraphDrained` while the server is stopping, and `NoSlotError` if the user has too many active
         tasks.
         """
         session = self._session(context, run.scope)
@@ -318,12 +333,12 @@ class GraphExecutor(AgentExecutor):
         await self._settle(result, reporter)
 
     async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock, user: str) -> None:
-        """Run a session's queued follow-ups, which belong to no task; errors are logged.
+        """Run a session's queued follow-ups, which belong to no task. Errors are logged.
 
         Args:
             session_id: Id of the session.
-            lock: Excludes other tasks of the conversation.
-            user: Name of the authenticated user; empty without one.
+            lock: The lock of the conversation, which excludes its tasks.
+            user: Name of the authenticated user; empty if there is none.
         """
         async with lock:
             try:
@@ -335,10 +350,10 @@ class GraphExecutor(AgentExecutor):
                 log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop a task's run and wait for its end, up to 10 seconds; the run itself reports the task as cancelled.
+        """Stop a task's run and wait up to 10 seconds for its end. The run itself reports the task as cancelled.
 
-        A task that waits for an answer is aborted and reported here. Raises `InternalError` if the run does not stop in
-        time.
+        A task that waits for an answer is aborted and reported here. Does nothing for a task that has just ended.
+        Raises `InternalError` if the run does not stop in time.
         """
         task_id, context_id = _ids(context)
         known = context.current_task
@@ -358,15 +373,15 @@ class GraphExecutor(AgentExecutor):
         # Otherwise the task has just ended, and its final state is being stored.
 
     def _cancel_here(self, task_id: str) -> None:
-        """Stop a task if this process runs it; the run reports its own end."""
+        """Stop a task if this process runs it. Its run reports the end."""
         # The run reports its own end, to the database and to subscribers.
         if run := self._running.get(task_id):
             run.cancel()
 
     async def forget(self, user: str, task: Task) -> None:
-        """Abort a task's session if it still waits for the answer to the task's question.
+        """Abort a task's session if it still waits for the answer to the question of the task.
 
-        A busy session is left alone.
+        Does nothing if the session is busy.
         """
         session = Session(self._graph, self._session_ids(user, task.context_id))
         if question_ids(task.status.message).isdisjoint(each.id for each in await session.interrupts()):
@@ -376,14 +391,16 @@ class GraphExecutor(AgentExecutor):
             await session.driver.control.settle()
 
     def _context_of(self, user: str) -> dict[str, Any]:
-        """Return the context of a user's runs: the overrides, and for an agent with a memory the user as the caller."""
+        """Return the context of a user's runs. For an agent with a memory, the user is the caller in it."""
         identified = user and self._graph.builder.deps.memory is not None
         return {**self._context, "caller": user} if identified else self._context
 
     def _session(self, context: RequestContext, scope: RunHandle) -> Session:
-        """Return the session of a request's conversation, with the budget that a delegating run has sent.
+        """Return the session of a request's conversation, with the limits that a delegating agent has sent.
 
-        `scope` is the handle by which this task aborts its run.
+        Args:
+            context: The SDK's context of the request.
+            scope: The handle of this task's run, by which the session's run can be aborted.
         """
         _, context_id = _ids(context)
         user = context.call_context.user.user_name
@@ -395,9 +412,9 @@ class GraphExecutor(AgentExecutor):
     async def _run(
         self, session: Session, run: TaskRun, request: RequestContext, reporter: TaskReporter, waiting: Task | None
     ) -> RunResult | None:
-        """Run a message, or resume the session with it, and report the parts.
+        """Run a message, or resume the session with it, and report the parts of the run.
 
-        Returns the result, None if the run had none.
+        Returns the result; None if the run had none.
 
         Args:
             session: The session of the conversation.
@@ -429,7 +446,7 @@ class GraphExecutor(AgentExecutor):
         return None
 
     async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
-        """Report how the task ends, by the result of its run; None is a failure."""
+        """Report how the task ends, from the result of its run. None is reported as a failure."""
         if result is None:
             await reporter.failed("The run ended without a result.")
         elif result.interrupts:
@@ -443,11 +460,13 @@ class GraphExecutor(AgentExecutor):
 
 
 def _defaults(graph: CompiledAgentGraph) -> dict[str, Any]:
-    """Return the defaults of A2A runs for the fields that the agent's configuration and context class leave unset."""
+    """Return those defaults of A2A runs, field → value, that neither the agent's configuration nor its context class
+    sets.
+    """
     config, context = graph.builder.config, graph.builder.deps.context_schema
 
     def is_set(name: str) -> bool:
-        """Return whether the agent sets a field."""
+        """Return whether the agent's configuration or its context class sets a field."""
         built_in = LoopConfig.model_fields[name].default
         return (
             name in config.model_fields_set
@@ -464,21 +483,22 @@ def _is_waiting(task: Task) -> bool:
 
 
 def _ids(context: RequestContext) -> tuple[str, str]:
-    """Return the ids of a request's task and conversation; raise `InvalidParamsError` without them."""
+    """Return the task id and the conversation id of a request; raise `InvalidParamsError` if one is missing."""
     if not context.task_id or not context.context_id:
         raise InvalidParamsError(message="A task has an id and a context id.")
     return context.task_id, context.context_id
 
 
 def _input_id(message: Message | None) -> str | None:
-    """Return the id with which a message's input runs once; None for a message without an id."""
+    """Return the id by which a message's input runs once; None for a message without an id."""
     return as_input_id(message.message_id) if message is not None and message.message_id else None
 
 
 def _input(message: Message | None) -> list[AnyMessage]:
-    """Return a client's message as messages: context that a delegating agent has forwarded, then the user's message.
+    """Convert a client's message to input: first the context that a delegating agent has forwarded, then the user's
+    message.
 
-    Raises `InputError` if the message has no text or data.
+    Raises `InputError` if the message has neither text nor data.
     """
     parts = list(message.parts) if message is not None else []
     forwarded = [part for part in parts if EXTENSION in part.metadata]
@@ -493,7 +513,7 @@ def _input(message: Message | None) -> list[AnyMessage]:
 
 
 def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Message | None) -> Any:
-    """Return a client's answer for `Session.resume`.
+    """Return a client's answer in the form that `Session.resume` takes.
 
     Args:
         question: Ids of the interrupts that the task's question is about.
@@ -501,7 +521,7 @@ def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Messa
         message: The client's message.
 
     Raises:
-        InputError: None of the interrupts is open any more, or others are asked about now.
+        InputError: None of the interrupts is open any more, or the question has changed since.
     """
     if question.isdisjoint(each.id for each in open_now):
         raise InputError("The question is not open any more: the conversation continued without an answer.")
@@ -514,7 +534,7 @@ def _answer_to(question: set[str], open_now: Sequence[Interrupt], message: Messa
 
 
 def _answer(message: Message | None) -> Any:
-    """Return the data of a message that is one data part, else the text of its parts."""
+    """Return the value of a message that has a single data part; otherwise the text of its parts."""
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
         return part_data(parts[0])

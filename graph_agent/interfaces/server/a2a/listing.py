@@ -17,17 +17,20 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from graph_agent.base._internal.text import find_lone_surrogate
 
 _PARAMETERS: dict[str, Any] = {field.json_name: field for field in types.ListTasksRequest.DESCRIPTOR.fields}
-"""Query parameters by name: a parameter of another request is one of these too."""
+"""Name of a query parameter of the request that lists tasks → its field.
+
+Parameters of other requests have the same names.
+"""
 _OTHER_NAMES = {field.name: name for name, field in _PARAMETERS.items() if field.name != name}
 _LEAST = {"pageSize": 1, "historyLength": 0}
-"""Query parameter → its smallest number."""
+"""Name of a numeric query parameter → its minimum."""
 MOST_INT32 = 2**31 - 1
 TASK_STATES = {*types.TaskState.keys(), *map(str, types.TaskState.values())}
-"""Names and numbers of the states of tasks, as a query may have them."""
+"""The states of tasks in the two forms that a query may have: names, and numbers as text."""
 
 
 def check_query(query: bytes) -> None:
-    """Check the query string of a request, which may list tasks.
+    """Check the query string of a request, which may be one that lists tasks. Unknown parameters are ignored.
 
     Raises `InvalidParamsError` if it is not UTF-8, or a known parameter is repeated, invalid, or written in snake case.
     """
@@ -48,7 +51,7 @@ def check_query(query: bytes) -> None:
 
 
 def _expected(field: Any, value: str) -> str | None:
-    """Return a description of valid values of a query parameter, if `value` is invalid; None if it is valid."""
+    """Return a description of the valid values if `value` is invalid for a query parameter; None if it is valid."""
     match field.type:
         case FieldDescriptor.TYPE_INT32:
             least = _LEAST[field.json_name]
@@ -69,9 +72,9 @@ def _expected(field: Any, value: str) -> str | None:
 
 
 def check_listing(params: types.ListTasksRequest) -> None:
-    """Check a request to list tasks: the state, the page token and the conversation's id.
+    """Check a request that lists tasks.
 
-    Raises `InvalidParamsError` for an unknown state or token, and for an id with NUL.
+    Raises `InvalidParamsError` for an unknown state or page token, or a conversation id with NUL.
     """
     if params.status not in types.TaskState.values():
         raise unknown_state(params.status)
@@ -91,10 +94,10 @@ def check_listing(params: types.ListTasksRequest) -> None:
 
 
 def _unknown_token() -> InvalidParamsError:
-    """Return the error for a page token that this server did not make."""
+    """Return the error for a page token that this server has not issued."""
     return InvalidParamsError("The page token is unknown; send the nextPageToken of an earlier answer.")
 
 
 def unknown_state(status: object) -> InvalidParamsError:
-    """Return the error for an unknown state of tasks."""
+    """Return the error for a filter by a state that tasks do not have."""
     return InvalidParamsError(f"status={status!r}: give one of {', '.join(types.TaskState.keys())}.")

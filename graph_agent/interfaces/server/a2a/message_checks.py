@@ -28,16 +28,19 @@ STILL_RUNNING = (
     "The task is running. Send the message when it has ended, or without its id to continue the conversation."
 )
 _MAX_DEPTH = 25
-"""Nesting levels of a message's JSON. Protobuf parses 100 levels; a JSON level takes three, and the task adds some."""
+"""Maximum nesting of a message's JSON.
+
+Protobuf parses 100 levels; a level of JSON takes three of them, and the task adds some.
+"""
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
-    """Builds the SDK's context of a request, and refuses a message that cannot be stored or whose task is running.
+    """Builds the SDK's context of a request, and refuses a message that cannot be stored, or whose task is running.
 
     Args:
         notifies: Whether the server sends push notifications.
         tasks: The stored tasks.
-        task_lease: Returns whether this process runs a task.
+        task_lease: Returns whether this process runs the task with an id.
         other_processes: The tasks that other processes run.
         check_new: Raises an `A2AError` if a message cannot begin a task.
     """
@@ -66,13 +69,15 @@ class CheckedRequests(SimpleRequestContextBuilder):
         context_id: str | None = None,
         task: types.Task | None = None,
     ) -> RequestContext:
-        """Build the context; a message with a task id but no context id belongs to that task's conversation.
+        """Build the SDK's context of a request, after checking its message.
 
-        The same first message of an authenticated caller begins the same conversation, in which it is run once.
+        A message with a task id but no context id belongs to the conversation of the task. A message without both
+        begins a conversation; if an authenticated caller repeats it, it begins the same conversation, in which it runs
+        only once.
 
         Raises an `A2AError` for values that cannot be stored (numbers that are not finite, deep nesting, NUL in an id),
-        an empty part, credentials in metadata or twice in headers, a message id of another message, unsupported push
-        notifications, and a task that is running, in this process or another.
+        an empty part, credentials in metadata or twice in headers, the message id of another message, push
+        notifications that are not supported, and a task that is running in this process or another.
         """
         if params is not None:
             _check(params)
@@ -99,10 +104,11 @@ class CheckedRequests(SimpleRequestContextBuilder):
 
 
 def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
-    """Return the id of the conversation that a first message begins; None to let the SDK make a new one.
+    """Return the id of the conversation that a first message begins; None to let the SDK generate one.
 
-    It depends on the caller, the message's id and its content. An anonymous caller gets a new conversation each time:
-    its message ids are unique only among its own, and nothing but its id protects a conversation without a user.
+    For an authenticated caller, the id is derived from the caller, the message id and the content. An anonymous caller
+    gets a new conversation each time: message ids are unique only for one client, and only the id protects the
+    conversation.
     """
     if not user:
         return None
@@ -112,7 +118,7 @@ def _conversation_of(params: types.SendMessageRequest, user: str) -> str | None:
 
 
 def check_required_fields(params: types.SendMessageRequest) -> None:
-    """Check a message's required fields and its role, without walking its metadata and data.
+    """Check the required fields and the role of a message, without reading its metadata and data, which may be large.
 
     Raises the SDK's `InvalidParamsError` for a missing field, and for the role of the agent.
     """
@@ -132,10 +138,8 @@ def check_required_fields(params: types.SendMessageRequest) -> None:
 
 
 def _check(params: types.SendMessageRequest) -> None:
-    """Raise `InvalidParamsError` for values of a message that cannot be stored.
-
-    These are NUL in an id, credentials in metadata, an empty part, numbers that are not finite, and more than 25
-    levels.
+    """Raise `InvalidParamsError` if a message has values that cannot be stored: NUL in an id, credentials in metadata,
+    an empty part, numbers that are not finite, or more than 25 levels.
     """
     message = params.message
     for name, text in (("messageId", message.message_id), ("contextId", message.context_id)):
@@ -162,7 +166,7 @@ def _check(params: types.SendMessageRequest) -> None:
 
 
 def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
-    """Yield the number of each nested value (0.0 for other types) with its depth, from 0."""
+    """Yield, for each nested value, its number (0.0 if it is not a number) and its depth, counted from 0."""
     pending: list[tuple[Struct | Value, int]] = [(root, 0)]
     while pending:
         value, depth = pending.pop()

@@ -46,7 +46,7 @@ from graph_agent.session.activity import sees_other_processes
 from graph_agent.session.compiled import CompiledAgentGraph
 
 INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
-"""Accepted media types of messages; others are refused."""
+"""Media types of messages that are accepted; other types are refused."""
 
 _BINDINGS = ((TransportProtocol.JSONRPC, RPC_PATH), (TransportProtocol.HTTP_JSON, REST_PATH))
 _VERSIONS = (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3)
@@ -100,7 +100,7 @@ def agent_card(
 
 
 def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
-    """Return a skill for each tool and delegate of an agent."""
+    """Return one skill for each tool and delegate of an agent."""
     schemas = graph.builder.deps.toolbox.schemas
     return [
         AgentSkill(
@@ -114,7 +114,7 @@ def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
 
 
 def _conversation() -> AgentSkill:
-    """Return the skill of an agent without tools; the protocol requires at least one."""
+    """Return the only skill of an agent without tools, because the protocol requires at least one."""
     return AgentSkill(id="conversation", name="conversation", description="Answers questions.", tags=["conversation"])
 
 
@@ -122,16 +122,16 @@ def _conversation() -> AgentSkill:
 async def a2a_routes(
     runs: Runs, limits: RequestLimits, tasks: RequestLimits, db: str
 ) -> AsyncIterator[list[BaseRoute]]:
-    """Open the agent for A2A clients, yield the routes, and stop the tasks on exit.
+    """Serve the open agent to A2A clients within the context; yields the routes, and stops the tasks on exit.
 
     A conversation is a session of the caller, with the same id if that is a valid session id. Other processes may serve
     the same database, e.g. a replacement server during a restart. A task can be cancelled through any of them; a
     process that does not run the task streams it without the pieces of its answer.
 
     Args:
-        runs: The server's runs; the tasks are stopped together with them.
+        runs: The runs of the server; the tasks are drained and stopped together with them.
         limits: Limits of requests per caller.
-        tasks: Limits of active tasks per caller; a task may outlast its request.
+        tasks: Limits of active tasks per caller. A task may outlast its request.
         db: URL of the database of the tasks.
     """
     host = runs.host
@@ -162,7 +162,7 @@ async def a2a_routes(
 
 
 def bounds_of(settings: ServerSettings) -> RequestBounds:
-    """Return the size limits of one A2A request from the server's settings."""
+    """Return the size limits of one A2A request that the server's settings define."""
     return RequestBounds(
         values=settings.max_a2a_values,
         depth=settings.max_body_depth,
@@ -172,11 +172,11 @@ def bounds_of(settings: ServerSettings) -> RequestBounds:
 
 
 def task_slots(tasks: RequestLimits) -> SlotFactory:
-    """Return a context manager factory that limits the concurrent tasks of each user; it raises `NoSlotError`."""
+    """Return a `SlotFactory` that limits the concurrent tasks of each user."""
 
     @contextmanager
     def slot(user: str) -> Iterator[None]:
-        """Occupy a slot of a user within the block; raise `NoSlotError` if no slot is free."""
+        """Occupy one task slot of a user within the block; raise `NoSlotError` if none is free."""
         try:
             tasks.enter(user)
         except ProblemError as problem:
@@ -190,7 +190,7 @@ def task_slots(tasks: RequestLimits) -> SlotFactory:
 
 
 def _card(runs: Runs, url: str) -> AgentCard:
-    """Return the card of the served agent at a URL, with the ways to send a key if the server has keys."""
+    """Return the agent card for a server URL, with the ways to send a key if the server has keys."""
     source = runs.host.source
     card = agent_card(
         runs.host.kept,
@@ -220,7 +220,7 @@ def _card(runs: Runs, url: str) -> AgentCard:
 
 
 async def _respond_with_card(runs: Runs, request: Request) -> Response:
-    """Respond with the card; its URL is the setting `public_url`, or the address of the request."""
+    """Respond with the agent card, for the URL of the setting `public_url` or else the address of the request."""
     url = runs.host.settings.public_url or str(request.base_url)
     [route] = create_agent_card_routes(_card(runs, url), cache_control=f"private, max-age={CARD_AGE_S}")
     response: Response = await route.endpoint(request)
@@ -228,14 +228,14 @@ async def _respond_with_card(runs: Runs, request: Request) -> Response:
 
 
 class _KeyUser(User):
-    """The owner of an API key as the SDK's user."""
+    """The owner of an API key, as a user of the SDK."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     @property
     def is_authenticated(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
@@ -245,10 +245,12 @@ class _KeyUser(User):
 
 
 class CallerContext(ServerCallContextBuilder):
-    """Builds the SDK's context of an admitted request: its user, and its headers without those that carry keys."""
+    """Builds the SDK's context of an admitted request, with the owner of the key as its user, and without headers that
+    carry keys.
+    """
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return the context of a request; a server without keys has an unauthenticated user."""
+        """Return the context of a request. On a server without keys, the user is not authenticated."""
         name = admitted_caller(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),
@@ -258,7 +260,10 @@ class CallerContext(ServerCallContextBuilder):
 
 
 def _thread(user: str, context_id: str) -> str:
-    """Return the LangGraph thread of a user's conversation, e.g. `alice/c1`; an invalid session id is hashed."""
+    """Return the LangGraph thread of a user's conversation, e.g. `alice/c1`.
+
+    A conversation id that is no valid session id is hashed.
+    """
     # Clients choose context ids freely; one with a slash would reach other callers' sessions.
     is_valid = re.fullmatch(SESSION_ID, context_id)
     session_id = context_id if is_valid else f"a2a-{hashlib.sha256(context_id.encode()).hexdigest()}"
@@ -303,7 +308,7 @@ def a2a_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        """Drain and close the tasks when the application stops."""
+        """Run the application; when it stops, drain the tasks if SIGTERM was received, and stop them."""
         with drain_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
             try:
                 yield
@@ -321,7 +326,9 @@ def a2a_app(
 
 
 def _probes(graph: CompiledAgentGraph, server: A2AServer) -> list[BaseRoute]:
-    """Return the routes that report that the process is alive, and whether tasks can be run."""
+    """Return the routes `/health`, which reports that the process is alive, and `/ready`, which reports whether tasks
+    can run.
+    """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver), "an A2A server has a checkpointer"
     database = StateCheck("database", partial(database_states, saver, graph.store), CACHE_S)
@@ -331,7 +338,7 @@ def _probes(graph: CompiledAgentGraph, server: A2AServer) -> list[BaseRoute]:
         return JSONResponse({"status": "ok"})
 
     async def ready(request: Request) -> Response:
-        """Respond with the states of the server and the database; status 503 if one cannot serve."""
+        """Respond with the states of the server and the database, with status 503 if one is not `ok`."""
         return readiness({"server": "stopping" if server.draining else OK, **await database.states()})
 
     return [Route("/health", health), Route("/ready", ready)]

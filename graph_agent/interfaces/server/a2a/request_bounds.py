@@ -23,32 +23,38 @@ from graph_agent.interfaces.server.admission.body import ReplayedBody, read_body
 from graph_agent.interfaces.server.sse import with_json_lines
 
 _FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
-"""Keys with the base64 of a file, in all protocol versions."""
+"""Keys whose value is the base64 of a file, in all protocol versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """Size limits of one A2A request; the SDK blocks the event loop for tens of microseconds per value."""
+    """Size limits of one A2A request.
+
+    They are low because the SDK blocks the event loop for tens of microseconds per value.
+    """
 
     values: int = 5_000
-    """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
+    """Maximum JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`. Keys do not count."""
     depth: int = 100
-    """Nesting levels of JSON."""
+    """Maximum nesting levels of JSON."""
     parts: int = 200
-    """Parts of a message."""
+    """Maximum parts of a message."""
     characters: int = 1_000_000
-    """Characters of all strings and keys together, without file bytes, which the SDK does not scan."""
+    """Maximum characters of all strings and keys together.
+
+    The base64 of files does not count, because the SDK does not scan it.
+    """
 
 
 class BoundedRequests:
-    """ASGI middleware that passes requests on only if they are valid UTF-8 within the size limits.
+    """ASGI middleware that passes a request to the SDK only if it is valid UTF-8 and within the size limits.
 
-    The SDK reports a request in another encoding as an internal error, and ignores an unknown state and with it the
-    filter of a list.
+    It also refuses values that the SDK would answer with an internal error or ignore, such as an unknown state in a
+    filter.
 
     Args:
         app: The SDK's application.
-        bounds: The limits.
+        bounds: The size limits.
         refusal: Builds the response to a refused request.
     """
 
@@ -58,7 +64,10 @@ class BoundedRequests:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or send its refusal; sends nothing if the client has disconnected."""
+        """Pass a request to the SDK, or send the response that refuses it.
+
+        Sends nothing if the client has disconnected.
+        """
         send = with_json_lines(send)
         if scope["method"] != "POST":
             try:
@@ -87,7 +96,7 @@ class BoundedRequests:
         await self._app(scope, ReplayedBody(body, receive), send)
 
     def _check_parts(self, request: Any) -> None:
-        """Raise `JsonBoundsError` if the message of a request has too many parts."""
+        """Raise `JsonBoundsError` if the message of a request has more parts than allowed."""
         params = request.get("params", request) if isinstance(request, dict) else None
         message = params.get("message") if isinstance(params, dict) else None
         if not isinstance(message, dict):
@@ -100,7 +109,7 @@ class BoundedRequests:
             )
 
     def _check_characters(self, request: Any) -> None:
-        """Raise `JsonBoundsError` if a request has too many characters of text."""
+        """Raise `JsonBoundsError` if a request has more characters of text than allowed."""
         amount = sum(map(len, _strings(request)))
         if amount > self._bounds.characters:
             raise JsonBoundsError(
@@ -110,7 +119,7 @@ class BoundedRequests:
 
 
 def _strings(request: Any) -> Iterator[str]:
-    """Yield the strings and keys of a JSON value, without the base64 of files."""
+    """Yield all strings and keys of a JSON value, except the base64 of files."""
     pending = [request]
     while pending:
         value = pending.pop()
@@ -124,9 +133,9 @@ def _strings(request: Any) -> Iterator[str]:
 
 
 def _decoded(body: bytes) -> Any:
-    """Parse a body as JSON.
+    """Parse a body as JSON; None if it is not valid JSON, which the SDK refuses later.
 
-    Returns None for invalid JSON, which the SDK refuses. Raise `JsonBoundsError` if it is not UTF-8.
+    Raises `JsonBoundsError` if it is not UTF-8.
     """
     try:
         return json.loads(body.decode())
@@ -137,7 +146,7 @@ def _decoded(body: bytes) -> Any:
 
 
 def _refused_text(request: Any) -> InvalidRequestError | None:
-    """Return the error for a request with a lone surrogate in its text; None for any other request."""
+    """Return the error if the text of a request contains a lone surrogate; otherwise None."""
     place = find_lone_surrogate(request)
     if place is None:
         return None
@@ -148,9 +157,10 @@ def _refused_text(request: Any) -> InvalidRequestError | None:
 
 
 def _refused_params(request: Any) -> InvalidParamsError | None:
-    """Return the error for a history length that is no int32, or for an unknown state of tasks to list; else None.
+    """Return the error for a history length that is negative or no 32-bit integer, or for an unknown state of tasks to
+    list; otherwise None.
 
-    The SDK answers both with an internal error.
+    The SDK would answer both with an internal error.
     """
     params = request.get("params", request) if isinstance(request, dict) else None
     if not isinstance(params, dict):

@@ -30,16 +30,19 @@ from graph_agent.interfaces.server.a2a.task_tables import open_task_tables
 from graph_agent.interfaces.server.a2a.updates import is_progress_message
 
 LOST = "The server stopped while it ran this task. Send the message again to continue the conversation."
-"""Message of a lost task."""
+"""Message of a task that is marked as failed because no process runs it any more."""
 
 LOST_AFTER_S = 10.0
-"""Seconds without an update of a running task after which its session lock is checked."""
+"""Seconds without an update of a running task after which it is checked whether a process still runs it."""
 
 _FINAL_WRITE_S = 1.0
-"""Seconds to wait for a task without a run: its process may be writing the final state, or starting the run."""
+"""Seconds to wait before a task without a run counts as lost.
+
+Its process may be writing the final state, or starting the run.
+"""
 
 _RETRY_PAUSES_S = (0.2, 1.0, 3.0)
-"""Seconds between attempts to write the final state of a task."""
+"""Seconds between the attempts to write the final state of a task."""
 
 ENDED_STATES = frozenset(
     {
@@ -49,14 +52,14 @@ ENDED_STATES = frozenset(
         types.TaskState.TASK_STATE_REJECTED,
     }
 )
-"""States that a task does not leave."""
+"""States of a task that are final."""
 
 _RUNNING = frozenset({types.TaskState.TASK_STATE_SUBMITTED, types.TaskState.TASK_STATE_WORKING})
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores of a server: tasks and push configurations."""
+    """The storage of a server: its tasks and its push configurations."""
 
     tasks: TaskStore
     push: PushNotificationConfigStore
@@ -64,14 +67,15 @@ class Stores:
 
 @asynccontextmanager
 async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> AsyncIterator[Stores]:
-    """Open the stores of a server, in the SDK's tables `tasks` and `push_notification_configs`; close them on exit.
+    """Open the stores of a server, in the SDK's tables `tasks` and `push_notification_configs`; yield them, and close
+    them on exit.
 
     Args:
-        url: The database, which may be that of the sessions; `memory:` for one in memory.
+        url: URL of the database, which may be that of the sessions; `memory:` for stores in memory.
         task_lease: Returns whether any process runs a task; None if only this process uses the database.
 
     Raises:
-        ConfigError: The URL is of another kind, or the database cannot be reached.
+        ConfigError: The URL is of an unknown kind, or the database cannot be reached.
     """
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
@@ -81,10 +85,10 @@ async def open_stores(url: str, *, task_lease: TaskLease | None = None) -> Async
 
 
 class LiveTaskStore(TaskStore):
-    """Keeps running tasks in memory, and writes a task to the database when its state changes.
+    """Keeps running tasks in memory, and writes a task to the database only when its state changes.
 
-    The SDK saves the whole task for each token of its answer, which would take one transaction per token. A lost task
-    is stored and returned as failed.
+    The SDK saves the whole task for each token of the answer, which would take one transaction per token. A lost task
+    is marked as failed when it is read.
 
     Args:
         store: The SDK's store of the database.
@@ -95,7 +99,7 @@ class LiveTaskStore(TaskStore):
         self._store = store
         self._has_lease = task_lease
         self._live: dict[tuple[str, str], tuple[types.Task, int]] = {}
-        """User and task id → running task of this process, and the state that is stored."""
+        """(User, task id) → running task of this process, and the state that the database has."""
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -105,16 +109,19 @@ class LiveTaskStore(TaskStore):
         return self._has_lease is not None
 
     async def settled(self) -> None:
-        """Wait until no task runs and the final states of all tasks are stored."""
+        """Wait until this process runs no task, and the final states of all its tasks are stored."""
         await self._settled.wait()
 
     def abandon(self) -> None:
-        """Stop waiting for tasks whose runs were cancelled; without a final state, they are read as failed."""
+        """Forget running tasks whose runs were cancelled, so that `settled` no longer waits.
+
+        They have no final state, and are read as failed later.
+        """
         self._live.clear()
         self._settled.set()
 
     async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return the caller's task if another process runs it, else None; may mark a lost task as failed."""
+        """Return a task of the caller if another process runs it; otherwise None. A lost task is marked as failed."""
         if self._has_lease is None or (resolve_user_scope(context), task_id) in self._live:
             return None
         task = await self.get(task_id, context)
@@ -123,9 +130,12 @@ class LiveTaskStore(TaskStore):
         return task if task is not None and is_running_task(task) and not here else None
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
-        """Keep a running task in memory, and store it if its state has changed; a final state is written with retries.
+        """Keep a running task in memory, and write it to the database if its state has changed.
 
-        Raises `ConcurrentTaskModificationError` if another process has ended the task.
+        A final state is written with retries.
+
+        Raises `ConcurrentTaskModificationError` if another process has ended the task, and `InternalError` if the
+        database fails.
         """
         key = resolve_user_scope(context), task.id
         state = task.status.state
@@ -145,7 +155,7 @@ class LiveTaskStore(TaskStore):
             self._forget(key)
 
     async def _save_with_retries(self, task: types.Task, context: ServerCallContext) -> None:
-        """Store a task, again after 0.2, 1 and 3 seconds; then raise `InternalError`."""
+        """Write a task to the database, if it fails again after 0.2, 1 and 3 seconds. Then raise `InternalError`."""
         # Retried, as only this process has the task's final state or its question.
         for pause_s in _RETRY_PAUSES_S:
             try:
@@ -157,7 +167,10 @@ class LiveTaskStore(TaskStore):
         await self._store.save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> types.Task | None:
-        """Return a copy of a running task, or the stored task, a lost one as failed; None if there is none."""
+        """Return a copy of a running task of this process, or the stored task; None if there is none.
+
+        A lost task is marked as failed.
+        """
         if live := self._live.get((resolve_user_scope(context), task_id)):
             return deepcopy(live[0])
         task = await self._store.get(task_id, context)
@@ -166,12 +179,15 @@ class LiveTaskStore(TaskStore):
         return task
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Delete a task from memory and database."""
+        """Delete a task from memory and the database."""
         self._forget((resolve_user_scope(context), task_id))
         await self._store.delete(task_id, context)
 
     async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
-        """Return a page of the caller's tasks; lost ones are stored as failed first."""
+        """Return a page of the caller's tasks, with the newest state of those that this process runs.
+
+        Lost tasks are marked as failed first.
+        """
         owner = resolve_user_scope(context)
         page = await self._store.list(params, context)
         while abandoned := [task for task in page.tasks if await self._is_abandoned(task, context)]:
@@ -192,13 +208,16 @@ class LiveTaskStore(TaskStore):
             raise ConcurrentTaskModificationError(task_id)
 
     def _forget(self, key: tuple[str, str]) -> None:
-        """Remove a task from memory, given its user and id."""
+        """Remove a task from memory, by its user and id."""
         self._live.pop(key, None)
         if not self._live:
             self._settled.set()
 
     async def _is_abandoned(self, task: types.Task, context: ServerCallContext) -> bool:
-        """Return whether the database lists a task as running but no process runs it."""
+        """Return whether the database lists a task as running although no process runs it.
+
+        A task that was updated within the last 10 seconds is not checked, because its run may be starting.
+        """
         if not is_running_task(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
         if self._has_lease is None:
@@ -209,9 +228,10 @@ class LiveTaskStore(TaskStore):
         return age_s > LOST_AFTER_S and not await self._has_lease(task, context)
 
     async def _recover(self, task: types.Task, context: ServerCallContext) -> types.Task | None:
-        """Wait a second for the final state of a task without a run, and store it as failed if none came.
+        """Wait a second for the final state of a task that no process runs, then mark the task as failed if there is
+        none.
 
-        Returns the task.
+        Returns the task as it is stored then; None if it was deleted.
         """
         if self._has_lease is not None:
             await asyncio.sleep(_FINAL_WRITE_S)
@@ -223,7 +243,7 @@ class LiveTaskStore(TaskStore):
         return task
 
     async def _mark_lost(self, task: types.Task, context: ServerCallContext) -> None:
-        """Change a task to failed, with a message, and store it."""
+        """Change a task to failed, with the message `LOST`, and write it to the database."""
         task.status.state = types.TaskState.TASK_STATE_FAILED
         task.status.timestamp.GetCurrentTime()
         task.status.message.CopyFrom(
@@ -239,23 +259,29 @@ class LiveTaskStore(TaskStore):
 
 
 def is_running_task(task: types.Task) -> bool:
-    """Return whether a task is submitted or working."""
+    """Return whether the state of a task is submitted or working."""
     return task.status.state in _RUNNING
 
 
 class ConversationStore(TaskStore):
-    """Stores tasks without progress in their history.
+    """Stores tasks without progress messages in their history.
 
     The SDK appends the message of each status update to the history when the next update arrives. The protocol allows
-    an agent to omit transient messages, so `historyLength` counts the client's messages and the agent's questions. The
-    newest progress stays in the task's status.
+    an agent to omit transient messages. So `historyLength` counts only the client's messages and the agent's questions;
+    the newest progress stays in the task's status.
+
+    Args:
+        store: Stores the tasks.
     """
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
-        """Store a task without progress; removes progress from `task`, the SDK's own object, too."""
+        """Store a task without progress messages in its history.
+
+        They are also removed from `task` itself, which the SDK returns to clients.
+        """
         # The SDK also returns the history to clients, which count its messages.
         history = [message for message in task.history if not is_progress_message(message)]
         if len(history) < len(task.history):

@@ -11,20 +11,23 @@ from a2a.server.events import Event
 from a2a.utils.errors import InternalError
 
 MOST_WAITING_BYTES = 4_000_000
-"""Bytes of updates that may wait for a subscriber; the SDK's own queue holds 1,024, each with a copy of the task."""
+"""Maximum bytes of updates that may wait for a subscriber.
+
+The SDK's own queue holds 1,024 updates, each with a copy of the task.
+"""
 
 
 async def bounded_stream(updates: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """Yield updates, which are taken from the SDK as they come, so that the task and other subscribers do not wait.
+    """Yield the updates of a task, which are read from the SDK without waiting for the subscriber.
 
-    When more than 4 MB (`MOST_WAITING_BYTES`) wait for the reader, they are dropped and `InternalError` is raised in
-    place of the rest. Closing the stream closes `updates`.
+    So a subscriber that reads slowly delays neither the task nor other subscribers. If more than 4 MB
+    (`MOST_WAITING_BYTES`) wait, they are dropped and `InternalError` is raised. Closing the stream closes `updates`.
     """
     waiting: deque[tuple[Event, int]] = deque()
     total, changed = 0, asyncio.Event()
 
     async def take() -> None:
-        """Queue the updates; raise `InternalError` when too many bytes wait."""
+        """Read the updates into the queue; raise `InternalError` when too many bytes wait."""
         nonlocal total
         try:
             async with aclosing(updates):

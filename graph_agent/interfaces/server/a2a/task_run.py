@@ -13,30 +13,30 @@ from graph_agent.session.driver import RunHandle
 
 
 class TaskRun:
-    """Processing of one message of a task, until the task ends or asks a question."""
+    """The processing of one message of a task, until the task ends or asks a question."""
 
     def __init__(self) -> None:
         self.scope = RunHandle()
-        """Handle of the run, which aborts it."""
+        """Handle of the run, by which it is aborted."""
         self.control = RunControl()
-        """Stops the run at the next superstep boundary."""
+        """Makes the run stop at its next superstep boundary."""
         self.ended = asyncio.Event()
-        """Set when the message is processed."""
+        """Set when the processing has ended."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled, before or after the run started."""
+        """Whether `cancel` was called, before or after the run started."""
         return self.scope.aborted
 
     def cancel(self) -> None:
-        """Stop the run, or prevent its start if it waits for the lock."""
+        """Abort the run; if it still waits for the conversation's lock, it is not started."""
         self.scope.abort()
 
     @asynccontextmanager
     async def acquire(self, lock: asyncio.Lock) -> AsyncIterator[bool]:
-        """Acquire the conversation's lock, and release it on exit.
+        """Wait for the conversation's lock, and hold it within the context.
 
-        Yields True with the lock, and False, without it, if the run was cancelled before.
+        Yields True if the run may start, and False if it was cancelled while it waited.
         """
         with self.scope.interruptible() as waiting:
             await lock.acquire()
@@ -51,10 +51,10 @@ class TaskRun:
 
 @asynccontextmanager
 async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[None]:
-    """Send a `working` update after each `every_s` seconds without another update, within the context."""
+    """Within the context, send a `working` update whenever `every_s` seconds have passed without another update."""
 
     async def beat() -> None:
-        """Send the updates."""
+        """Send the heartbeats until cancelled."""
         while True:
             sent = reporter.updates_sent
             await asyncio.sleep(every_s)

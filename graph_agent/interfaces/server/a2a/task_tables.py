@@ -47,9 +47,10 @@ _NUL = "\x00"
 
 @asynccontextmanager
 async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
-    """Open the SDK's tables of tasks and push configurations, create missing ones, and close the connections on exit.
+    """Open the SDK's tables of tasks and of push configurations, creating missing ones; yield both stores, and close
+    the connections on exit.
 
-    Raises `ConfigError` for a URL of another kind, or a database that cannot be opened.
+    Raises `ConfigError` for a URL of an unknown kind, or a database that cannot be opened.
     """
     # In a thread: it imports drivers and accesses the file system.
     engine = await asyncio.to_thread(_engine, url)
@@ -79,7 +80,10 @@ async def open_task_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotif
 
 
 async def _make_in_file(make: Callable[[], Awaitable[None]]) -> None:
-    """Create the tables of a SQLite file, and repeat that while another process creates or locks them."""
+    """Create the tables of a SQLite file by calling `make`, again while another process creates or locks them.
+
+    Raises the error of SQLite if that takes too long.
+    """
     from sqlalchemy.exc import DBAPIError
 
     patience, made = Patience(), False
@@ -95,7 +99,9 @@ async def _make_in_file(make: Callable[[], Awaitable[None]]) -> None:
 
 
 def _make_indexes(connection: Connection) -> None:
-    """Create the indexes that are missing: in a file, a process may be killed between a table and its indexes."""
+    """Create the indexes that are missing, because a process may have been killed between a table of the file and its
+    indexes.
+    """
     from a2a.server.models import PushNotificationConfigModel, TaskModel
 
     for model in (TaskModel, PushNotificationConfigModel):
@@ -104,7 +110,7 @@ def _make_indexes(connection: Connection) -> None:
 
 
 async def _widen(engine: AsyncEngine) -> None:
-    """Remove the limit of the length of conversation ids, which an earlier version of the SDK's table has."""
+    """Remove the limit of the length of conversation ids from the table of an earlier version of the SDK."""
     from sqlalchemy import text
 
     async with engine.begin() as connection:
@@ -113,7 +119,9 @@ async def _widen(engine: AsyncEngine) -> None:
 
 
 def _engine(url: str) -> AsyncEngine:
-    """Return the engine of a database; raise `ConfigError` for a URL of another kind, or an unusable file."""
+    """Return the SQLAlchemy engine of a database; raise `ConfigError` for a URL of an unknown kind, or a file that
+    cannot be used.
+    """
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -132,7 +140,10 @@ def _engine(url: str) -> AsyncEngine:
 
 
 class MaskedTaskStore(DatabaseTaskStore):
-    """The SDK's task store; a failure of the database is an `InternalError` without its details."""
+    """The SDK's task store.
+
+    Failures of the database are logged, and raised as `InternalError` without their details.
+    """
 
     async def save(self, task: types.Task, context: ServerCallContext) -> None:
         """Store a task; raise `InternalError` if the database fails."""
@@ -147,13 +158,16 @@ class MaskedTaskStore(DatabaseTaskStore):
             return await super().get(task_id, context)
 
     async def list(self, params: types.ListTasksRequest, context: ServerCallContext) -> types.ListTasksResponse:
-        """Return a page of the caller's tasks."""
+        """Return a page of the caller's tasks; raise `InternalError` if the database fails."""
         with _masked_errors("Listing the A2A tasks"):
             return await super().list(params, context)
 
 
 class MaskedPushStore(DatabasePushNotificationConfigStore):
-    """The SDK's store of push configurations; a failure of the database is an `InternalError` without its details."""
+    """The SDK's store of push configurations.
+
+    Failures of the database are logged, and raised as `InternalError` without their details.
+    """
 
     async def set_info(
         self, task_id: str, notification_config: types.TaskPushNotificationConfig, context: ServerCallContext
@@ -167,14 +181,14 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
             return await super().set_info(task_id, notification_config, context)
 
     async def get_info(self, task_id: str, context: ServerCallContext) -> list[types.TaskPushNotificationConfig]:
-        """Return the push configurations of a task."""
+        """Return the push configurations of a task; raise `InternalError` if the database fails."""
         with _masked_errors("Reading push configurations"):
             return await super().get_info(task_id, context)
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
-        """Delete one push configuration of a task, or all of them for None.
+        """Delete a push configuration of a task by its id; all of the task if the id is None.
 
-        Raises `InvalidParamsError` for an id with NUL.
+        Raises `InvalidParamsError` for an id with NUL, and `InternalError` if the database fails.
         """
         _check_no_nul(config_id or "")
         with _masked_errors("Deleting a push configuration"):
@@ -183,7 +197,9 @@ class MaskedPushStore(DatabasePushNotificationConfigStore):
 
 @contextmanager
 def _masked_errors(what: str) -> Iterator[None]:
-    """Log a failure of the database with `what` was done, and raise `InternalError` in its place."""
+    """Context manager that logs a failure of the database, and raises `InternalError` in its place; `what` names the
+    operation in the log.
+    """
     try:
         yield
     except SQLAlchemyError as error:

@@ -27,18 +27,19 @@ from graph_agent.session.results import Part as SessionPart
 ARTIFACT = "answer"
 _INTERRUPT = "interrupt"
 _PROGRESS = frozenset({"plan", "call", "delegation", "output"})
-"""Types of progress messages, under our extension's key."""
+"""Types of progress messages, in the metadata of this package's A2A extension."""
 
 
 class TaskReporter:
-    """Sends one task's updates to its subscribers.
+    """Sends the updates of one task to its subscribers.
 
-    The answer is streamed as an artifact, whose text is sent in larger pieces than the model produces.
+    The answer is streamed as an artifact (A2A's term for a result). Its text is sent in larger pieces than the model
+    produces.
 
     Args:
         queue: The SDK's queue of the task.
         task_id: Id of the task.
-        context_id: Id of its conversation.
+        context_id: Id of the conversation.
         show_outputs: Whether the outputs of tools are sent.
     """
 
@@ -49,16 +50,16 @@ class TaskReporter:
         self._context_id = context_id
         self._show_outputs = show_outputs
         self._streamed = False
-        """Whether the artifact holds text of the current answer."""
+        """Whether the artifact contains text of the current answer."""
         self._outdated = False
-        """Whether the artifact holds text that turned out not to be the answer."""
+        """Whether the artifact contains text that is not part of the answer after all."""
         # Coalesced: each event costs a protocol message, a change of the task and a line per subscriber.
         self._pieces = TextCoalescer(self._append)
         self.updates_sent = 0
         """Number of updates sent; a heartbeat is sent while this does not increase."""
 
     async def submitted(self, message: Message | None) -> None:
-        """Report the new task, with the message that begins it; the protocol requires this event first."""
+        """Report the new task with the message that begins it. The protocol requires this event first."""
         now = Timestamp()
         now.GetCurrentTime()
         await self._queue.enqueue_event(
@@ -71,12 +72,12 @@ class TaskReporter:
         )
 
     async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
-        """Report progress; without arguments, a heartbeat.
+        """Report that the task is working, with progress; without arguments, it is a heartbeat.
 
         Args:
             text: Text for people; may be empty.
-            about: Describes the progress for programs, e.g. `{"type": "plan"}`, under our extension's key of the
-                metadata.
+            about: Describes the progress for programs, e.g. `{"type": "plan"}`, in the metadata of this package's
+                extension.
             data: A JSON value to send; None for no data.
         """
         self.updates_sent += 1
@@ -86,9 +87,9 @@ class TaskReporter:
         await self._updater.start_work(message)
 
     async def part(self, part: SessionPart) -> None:
-        """Send one part of the session's stream as an update; parts that A2A clients do not receive are ignored.
+        """Send the update for one part of the session's stream. Parts that A2A clients do not receive are ignored.
 
-        Text of a reply that turns out to be a plan is taken out of the artifact.
+        Text that turns out to belong to a plan is removed from the artifact, and sent as progress.
         """
         match part:
             case Token() if not part.reports_failure:
@@ -114,7 +115,9 @@ class TaskReporter:
                 pass
 
     async def completed(self, result: RunResult) -> None:
-        """Report completion: the whole answer in place of the streamed chunks, and a structured response as data."""
+        """Report that the task is completed, with the whole answer in place of the streamed pieces, and a structured
+        response as data.
+        """
         await self._pieces.flush()
         parts = [Part(text=public_text(result.answer)), *_data_parts(as_value(result.structured_response))]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
@@ -122,16 +125,18 @@ class TaskReporter:
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
     async def input_required(self, interrupts: Sequence[Interrupt], result: RunResult) -> None:
-        """Report that the graph waits for a person, with the question of the interrupts and the usage so far."""
+        """Report that the graph waits for an answer, with the question of the open interrupts and the usage so far."""
         # Subscribers must have the whole text before the state that ends their stream.
         await self._end_artifact()
         message, metadata = self.question(interrupts), outcome_metadata(None, result.usage)
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=metadata)
 
     def question(self, interrupts: Sequence[Interrupt]) -> Message:
-        """Return the message that asks a person the open interrupts' question, or questions that are answered together.
+        """Return the message with the question of the open interrupts; questions that are answered together are one
+        message.
 
-        Its metadata has the ids of the interrupts; fields of a structured question, such as choices, are sent as data.
+        The metadata has the ids of the interrupts. Further fields of a structured question, such as choices, are sent
+        as data.
         """
         asked, question = joint_question(interrupts)
         text = question if isinstance(question, str) else _question_text(question)
@@ -141,16 +146,18 @@ class TaskReporter:
         return self._message([*_text_parts(printable_lines(text)), *_data_parts(data)], about)
 
     async def ask_again(self, question: Message, reason: str) -> None:
-        """Send a question again, after the reason why its answer was not accepted."""
+        """Report that the graph still waits, with a question that was sent before, and the reason why its answer was
+        not accepted.
+        """
         message = self._message([Part(text=reason), *question.parts], _about(question))
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)
 
     async def failed(self, reason: str, result: RunResult | None = None) -> None:
-        """Report that the task failed, with the reason and, if there is a result, the usage."""
+        """Report that the task has failed, with the reason and, if there is a result, the usage."""
         await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(public_text(reason))), result)
 
     async def rejected(self, reason: str) -> None:
-        """Report that this agent does not accept the task, with the reason."""
+        """Report that the agent does not accept the task, with the reason."""
         await self._pieces.flush()
         await self._updater.reject(self._message(_text_parts(reason)))
 
@@ -159,7 +166,10 @@ class TaskReporter:
         await self._end(TaskState.TASK_STATE_CANCELED, None, result)
 
     async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
-        """Send the final state with the run's usage, which a delegating run deducts from its budget."""
+        """Send the final state, with the usage of the run if there is a result.
+
+        A delegating agent deducts the usage from its limits.
+        """
         await self._end_artifact()
         metadata = outcome_metadata(result.stop_reason, result.usage) if result is not None else None
         await self._updater.update_status(state, message, metadata=metadata)
@@ -170,7 +180,7 @@ class TaskReporter:
         return f"{self._task_id}-{ARTIFACT}"
 
     async def _append(self, text: str) -> None:
-        """Send a piece of the answer; the first one replaces the artifact's text."""
+        """Send a piece of the answer. The first piece replaces what the artifact contains."""
         # The first chunk replaces the artifact, also after a restart of the answer.
         append, self._streamed, self._outdated = self._streamed, True, False
         await self._updater.add_artifact(
@@ -178,42 +188,41 @@ class TaskReporter:
         )
 
     async def _end_artifact(self) -> None:
-        """Send the rest of the artifact; empty it if it holds no part of the answer."""
+        """Send the rest of the text; empty the artifact if it contains no part of the answer."""
         await self._pieces.flush()
         if self._outdated:
             await self._append("")
 
     def _message(self, parts: list[Part], about: Mapping[str, Any] | None = None) -> Message:
-        """Return a message of the agent, described for programs by `about` in its metadata."""
+        """Return a message of the agent; `about` describes it for programs in its metadata."""
         return self._updater.new_agent_message(parts, metadata={EXTENSION: dict(about)} if about else None)
 
 
 def question_ids(question: Message) -> set[str]:
-    """Return the ids of the interrupts that a task's question is about; an empty set for any other message."""
+    """Return the ids of the interrupts that the question of a task is about; empty for any other message."""
     ids = _about(question).get(_INTERRUPT, [])
     # Tasks of an earlier version name one.
     return {ids} if isinstance(ids, str) else set(ids)
 
 
 def is_progress_message(message: Message) -> bool:
-    """Return whether a message of the agent is progress, which the next message replaces."""
+    """Return whether a message is progress of the agent, which the next message replaces."""
     return message.role == Role.ROLE_AGENT and _about(message).get("type") in _PROGRESS
 
 
 def _about(message: Message) -> dict[str, Any]:
-    """Return what our extension's metadata describe about a message, e.g. `{"type": "plan"}`.
-
-    Returns an empty dict if there are none.
+    """Return the description of a message in the metadata of this package's extension, e.g. `{"type": "plan"}`; empty
+    if it has none.
     """
     values = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
     return values if isinstance(values, dict) else {}
 
 
 def _question_text(question: Any) -> str:
-    """Return the text of a structured question; empty if there is none.
+    """Return the text of a structured question; empty if it has none.
 
-    It is the text of an approval request or an elicitation, or else of the first of the keys `question`, `message` and
-    `prompt` that has a text.
+    It is the text of an approval request or an elicitation; otherwise the first text among the keys `question`,
+    `message` and `prompt`.
     """
     if is_approval_request(question):
         return question_text(question)

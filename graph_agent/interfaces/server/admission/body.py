@@ -22,24 +22,24 @@ from graph_agent.interfaces.server.http_request import path_of
 from graph_agent.interfaces.server.problems import InvalidRequestError, Kind, ProblemError
 
 COLLECT_BYTES = 64_000_000
-"""Bytes of bodies of answered requests after which garbage is collected.
+"""Bytes of request bodies after which garbage is collected, counted when the requests are answered.
 
 The collector counts objects, not bytes, and some of the cycles that requests leave hold a whole large body.
 """
 
 SMALL_BYTES = 16_384
-"""Bytes up to which a body is processed on the event loop, because handing it to a thread would take longer."""
+"""Maximum bytes of a body that is processed on the event loop. Handing a small body to a thread would take longer."""
 _LIMITER = CapacityLimiter(1)
-"""One thread for all requests: more would only compete for the interpreter."""
+"""Permits one thread for the bodies of all requests; several would only compete for the interpreter."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class BodyLimits:
-    """ASGI middleware that reads each body within limits before it calls the application.
+    """ASGI middleware that reads the whole body of a request, within limits, before it calls the application.
 
-    A body whose announced length is too large is not read at all; a chunked body is counted as it arrives. Connections
+    A body whose `content-length` is too large is not read at all; a chunked body is counted as it arrives. Connections
     other than HTTP pass unchanged.
 
     Args:
@@ -47,9 +47,9 @@ class BodyLimits:
         max_bytes: Maximum bytes of a body.
         timeout_s: Maximum seconds in which a body must arrive.
         refuse: Creates the response to a refused request from its path and the problem.
-        slot: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
-        json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
-            parsing and validating millions of values would block every other request.
+        slot: Returns a context that is entered while a body arrives, and that raises `ProblemError` if too many arrive.
+        json: Limits of the number and depth of JSON values. They are counted as the body arrives, because parsing and
+            validating millions of values would block every other request.
     """
 
     def __init__(
@@ -71,9 +71,12 @@ class BodyLimits:
         self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, then call the application with it; or send a refusal and close the connection.
+        """Read the body, then call the application with it.
 
-        Does neither if the client disconnects before the body has arrived. Exceptions of the application pass on.
+        If the body exceeds a limit, send an error response and close the connection.
+
+        If the client disconnects before the body has arrived, nothing is sent. Exceptions of the application are
+        raised.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -102,7 +105,7 @@ class BodyLimits:
         """Return the whole body; None if the client has disconnected.
 
         Raises `ProblemError`: `too_large` for too many bytes or JSON values, `invalid` for JSON that is nested too
-        deeply or a body with a `content-encoding`.
+        deeply, or a compressed body (`content-encoding`).
         """
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
@@ -166,14 +169,16 @@ async def read_body(receive: Receive, bounds: JsonBounds, max_bytes: int | None 
 
 
 class ReplayedBody:
-    """ASGI `receive` that returns a body that was read already, as one message, then the client's further messages."""
+    """ASGI `receive` that returns a body that was read before as one message, and then the client's further
+    messages.
+    """
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body
         self._receive = receive
 
     async def __call__(self) -> Message:
-        """Return the next message."""
+        """Return the body at the first call, and the client's next message at each later one."""
         if self._body is None:
             return await self._receive()
         body, self._body = self._body, None
@@ -183,9 +188,9 @@ class ReplayedBody:
 async def run_in_thread(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that processes a request's body, and return its result.
 
-    A body larger than 16 KiB is processed in a thread.
+    For a body larger than 16 KiB, it is called in a thread.
 
-    The function must not use the event loop. Exceptions of the function are raised.
+    The function must not use the event loop. Its exceptions are raised.
     """
     # The body was read already by `BodyLimits`.
     if len(await request.body()) <= SMALL_BYTES:
@@ -194,10 +199,10 @@ async def run_in_thread(request: Request, function: Callable[P, T], *args: P.arg
 
 
 class BodyRoute(APIRoute):
-    """A route whose body, a pydantic model, is parsed and validated in a thread if it is large."""
+    """A FastAPI route that parses and validates a large body in a thread, instead of on the event loop."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """Return the handler of the route; called by FastAPI once for each route."""
+        """Return the request handler of the route. FastAPI calls it once for each route."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
@@ -205,9 +210,9 @@ class BodyRoute(APIRoute):
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
         async def handle_validated(request: Request) -> Response:
-            """Validate the body outside FastAPI.
+            """Handle a request, whose body is validated outside FastAPI.
 
-            Its faults join those of other parameters in a `RequestValidationError`.
+            Raises `RequestValidationError` with the faults of the body and those of the other parameters.
             """
             validated = _ValidatedRequest(request.scope, request.receive)
             # FastAPI validates on the event loop, where a large body would block every request.
@@ -225,15 +230,17 @@ class BodyRoute(APIRoute):
 
 
 class _ValidatedRequest(Request):
-    """A request whose JSON is a validated model; FastAPI's own validation accepts an instance unchanged."""
+    """A request whose `json` returns a validated model, which FastAPI's own validation accepts unchanged."""
 
     adapter: TypeAdapter[Any]
-    """Validates the model of the route."""
+    """Validates a body as the model of the route."""
     faults: tuple[dict[str, Any], ...] = ()
     """Pydantic's errors of the body, with locations that begin with `body`; empty if it is valid."""
 
     async def json(self) -> Any:
-        """Return the body as the route's model, or set `faults` and return a string, which no model accepts.
+        """Return the body as the model of the route.
+
+        If it is invalid, set `faults` and return a string, which no model accepts.
 
         Raises `JSONDecodeError` if the body is not JSON in UTF-8.
         """

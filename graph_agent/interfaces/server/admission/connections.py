@@ -11,33 +11,42 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 _UNREAD_MS = 60_000
-"""Milliseconds that a client may leave sent data unacknowledged, even after the server has closed the connection."""
+"""Milliseconds that a client may leave sent data unacknowledged before the system drops the connection."""
 _FIELD_OVERHEAD = 32
-"""Bytes that a header counts in addition to its name and value, as in HTTP/2: many short headers take memory too."""
+"""Bytes that a header counts in addition to its name and value, as in HTTP/2, because many short headers take memory,
+too.
+"""
 _CHUNK_FRAMING = 20
-"""Bytes of a chunk for its size and line ends, which do not count; the rest of its first line (extensions) counts."""
+"""Bytes of a chunk for its size and line ends. They do not count against the limit; chunk extensions do."""
 _LINGER_S = 5.0
-"""Seconds to read and drop input after a refusal: closing at once would reset the connection, and the client would lose
-the response."""
+"""Seconds for which input is read and dropped after a refusal.
+
+Closing at once would reset the connection, and the client would lose the response.
+"""
 
 
 class _HeadTooLargeError(Exception):
-    """The request line and the headers exceed the limit; raised in a callback to stop the parser."""
+    """The request line and the headers exceed the limit. It is raised in a callback of the parser, to stop it."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits for request lines, headers, trailers and chunk extensions.
 
-    uvicorn itself limits only the idle time between requests, and its httptools parser collects headers without limit.
-    A request over a limit gets status 431, or 408 if its headers are late, and the connection is closed. No status is
-    sent if the response to that request has started, or an earlier response is still being sent. Trailers are dropped.
-    uvicorn constructs one object for each connection; the *head* of a request is its request line and headers.
+    There is one object per connection.
+
+    uvicorn itself limits only the idle time between requests, and its httptools parser collects headers without a
+    limit. A request over a limit receives status 431, or 408 if its headers are late, and the connection is closed. No
+    status is sent if the response to the request has started, or an earlier response is still being sent. Trailers are
+    dropped. The *head* of a request is its request line and headers.
     """
 
     request_within_s = 30.0
-    """Seconds for the headers of a request, from the connection or from its first byte; one value for the process."""
+    """Seconds in which the headers of a request must arrive, from the connection or the last response.
+
+    One value for the process.
+    """
     max_header_bytes = 65_536
-    """Bytes of a request except its body; one value for the process."""
+    """Maximum bytes of a request without its body. One value for the process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,29 +55,32 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingering: asyncio.TimerHandle | None = None
         """Timer that closes the connection after the last response; None before."""
         self._refused = False
-        """Whether further input is dropped."""
+        """Whether the request was refused, so that further input is dropped."""
         self._in_head = False
         self._in_body = False
         self._head_bytes = 0
-        """Bytes parsed of the current request line and headers."""
+        """Bytes of the current request's head that were parsed so far."""
         self._unframed = 0
-        """Non-body bytes since the last read in which a head began or ended; the parser may buffer all of them."""
+        """Bytes outside bodies since the last read in which a head began or ended.
+
+        The parser may have buffered all of them.
+        """
         self._framed = 0
         """Bytes of the current read that belong to a body."""
         self._at_boundary = False
         """Whether a head or a message began or ended in the current read."""
 
     def connection_made(self, transport: Any) -> None:
-        """Set options of the socket, and start the header timeout; called by asyncio."""
+        """Set options of the socket, and start the header timeout. asyncio calls it."""
         super().connection_made(transport)
         if (connection := transport.get_extra_info("socket")) is not None:
             _tune(connection)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes and check the limits; called by asyncio.
+        """Parse received bytes and check the limits; bytes after a refusal are dropped. asyncio calls it.
 
-        Bytes after a refusal are dropped. While a request is answered, the header timeout is stopped.
+        The header timeout is stopped while a request is answered, and started otherwise.
         """
         if self._refused:
             if self._lingering is None:
@@ -89,22 +101,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_message_begin(self) -> None:
-        """Start to count the head of a request; called by the parser."""
+        """Start to count the head of a request. The parser calls it."""
         self._in_head, self._in_body, self._head_bytes, self._at_boundary = True, False, 0, True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         """Count a piece of the request's target.
 
-        Called by the parser. An oversized head stops the parser by an exception.
+        The parser calls it, and stops at the exception for a head that is too large.
         """
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; called by the parser. An oversized head stops the parser by an exception.
+        """Count and store a header. The parser calls it, and stops at the exception for a head that is too large.
 
-        It is also called for trailers, which are dropped: they would change the headers of an admitted request.
+        It is also called for trailers, which are dropped, because they would change the headers of an admitted request.
         """
         if self._in_head:
             self._count_head(len(name) + len(value) + _FIELD_OVERHEAD)
@@ -112,10 +124,10 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Stop the header timeout, and let uvicorn start the application; called by the parser.
+        """Stop the header timeout, and let uvicorn start the application. The parser calls it.
 
-        If a request starts, its response is written through a transport that, at its end, leaves the client time to
-        read it.
+        The response is written through a transport that leaves the client time to read it before the connection is
+        closed.
         """
         self._in_head, self._in_body, self._at_boundary = False, True, True
         self._stop_waiting()
@@ -125,46 +137,47 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.transport = _ResponseTransport(self)  # type: ignore[assignment]  # it has the methods that uvicorn uses
 
     def on_chunk_header(self) -> None:
-        """Count the framing of a chunk as body; called by the parser."""
+        """Count the framing of a chunk as part of the body. The parser calls it."""
         if self._is_answering():
             self._framed += _CHUNK_FRAMING
 
     def on_body(self, body: bytes) -> None:
-        """Count a piece of a body; called by the parser. A body that arrives after its response counts like headers."""
+        """Count a piece of a body. A body that arrives after its response counts like headers. The parser calls it."""
         if self._is_answering():
             self._framed += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Mark the end of a request; called by the parser."""
+        """Record that the request has ended. The parser calls it."""
         self._in_body, self._at_boundary = False, True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request with status 431 if its head is too large, else 400; called by uvicorn if the parser fails.
+        """Refuse the request: with status 431 if its head is too large, otherwise 400. uvicorn calls it if the parser
+        fails.
 
-        `msg`, uvicorn's text, is not sent.
+        uvicorn's text `msg` is not sent.
         """
         too_large = self._head_bytes > self.max_header_bytes
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
-        """Close the connection, after a response in progress; called by uvicorn when the server stops."""
+        """Close the connection, after a response in progress. uvicorn calls it when the server stops."""
         if self._lingering is not None:
             self.transport.close()
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers; called by asyncio. `exc` is None if the connection was closed in order."""
+        """Cancel the timers. asyncio calls it; `exc` is None if the connection was closed regularly."""
         self._stop_waiting()
         if self._lingering is not None:
             self._lingering.cancel()
         super().connection_lost(exc)
 
     def close_after_response(self) -> None:
-        """Close the connection now.
+        """Close the connection after the response.
 
-        While input still arrives, only end the response, and drop input for up to 5 seconds.
+        If input is still arriving, end only the response, and close after 5 seconds in which input is dropped.
         """
         if self._lingering is not None:
             return
@@ -184,20 +197,18 @@ class BoundedProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def _count_head(self, size: int) -> None:
-        """Count bytes of the current head.
-
-        Raises `_HeadTooLargeError` above the limit, which makes uvicorn refuse the request.
+        """Add bytes to the size of the current head; raise `_HeadTooLargeError` above the limit, so that uvicorn
+        refuses the request.
         """
         self._head_bytes += size
         if self._head_bytes > self.max_header_bytes:
             raise _HeadTooLargeError
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Stop reading, and close the connection.
+        """Refuse the current request: stop reading, send `status` if that is possible, and close the connection.
 
-        Sends `status` unless a response has begun or an earlier one is in progress.
-
-        A request whose body is still arriving is reported to its application as disconnected.
+        The status is not sent if the response has begun, or an earlier response is in progress. A request whose body is
+        still arriving appears to the application as disconnected.
         """
         self._refused = True
         self._stop_waiting()
@@ -217,7 +228,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._respond(status)
 
     def _respond(self, status: HTTPStatus | None) -> None:
-        """Send a whole response with a status and a text, or nothing for None, and close the connection after it."""
+        """Send a whole response with a status and a text, and close the connection after it. None sends nothing."""
         if status is not None:
             text = f"{status.phrase}.".encode()
             if status is HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
@@ -245,7 +256,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._silent = None
 
     def _disconnect(self) -> None:
-        """Handle the header timeout: refuse a request that has begun, close an idle connection."""
+        """Handle the header timeout: refuse a request whose headers have begun to arrive, and close an idle
+        connection.
+        """
         self._silent = None
         if self._is_answering():
             return
@@ -256,29 +269,31 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class DrainedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol, whose connections are closed by the application when the server stops.
+    """uvicorn's WebSocket protocol, changed so that the application closes the connections when the server stops.
 
-    uvicorn itself closes them before a response in progress has ended. It also logs an error for each connection that
+    uvicorn would close them before a response in progress has ended, and would log an error for each connection that
     the application refuses with a response.
     """
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message; called by the application.
+        """Send an ASGI message of the application.
 
-        The last part of a refusal counts as the end of the handshake, so that uvicorn logs no error.
+        The last part of a refusal ends the handshake, so that uvicorn logs no error.
         """
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
 
     def shutdown(self) -> None:
-        """Close the connection if the application has not accepted it, or has closed it; called by uvicorn."""
+        """Close the connection, but only if the application has not accepted it, or has closed it. uvicorn calls it
+        when the server stops.
+        """
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
 
 class _ResponseTransport:
-    """Transport that uvicorn writes a response to; closing it leaves the client time to read the response."""
+    """The transport to which uvicorn writes a response. Closing it leaves the client time to read the response."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self._protocol = protocol
@@ -286,12 +301,14 @@ class _ResponseTransport:
         self.is_closing = protocol.transport.is_closing
 
     def close(self) -> None:
-        """Close the connection; input that is still arriving is read and dropped for a while."""
+        """Close the connection after the response; input that is still arriving is dropped for up to 5 seconds."""
         self._protocol.close_after_response()
 
 
 def _tune(connection: socket.socket) -> None:
-    """Set TCP options of a connection's socket: no delay of small packets, and the limit of unacknowledged data."""
+    """Set TCP options of a connection's socket: small packets are sent without delay, and unacknowledged data ends the
+    connection.
+    """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     # asyncio does not detect TCP on sockets shared by workers; without this, first tokens wait 40 ms for an

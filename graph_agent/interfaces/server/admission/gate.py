@@ -34,7 +34,7 @@ from graph_agent.interfaces.server.settings import MCP_PATH, REST_PATH, ApiKey, 
 from graph_agent.interfaces.server.sse import HEAD
 
 WINDOW_S = 60.0
-"""Length in seconds of the sliding window for the limit per minute."""
+"""Length of the sliding window of the limit per minute, in seconds."""
 
 OPEN_PATHS = frozenset({"/", "/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""
@@ -45,12 +45,12 @@ _RUNS = frozenset({"SendMessage", "SendStreamingMessage", "message/send", "messa
 
 
 class RequestLimits:
-    """Counts active requests and requests of the last minute per caller, in this process, and refuses too many.
+    """Counts the active requests of each caller and those of the last minute, in this process, and refuses too many.
 
     Args:
-        concurrent: Maximum concurrent requests of one caller.
-        per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
-        clock: Returns seconds.
+        concurrent: Maximum active requests of one caller.
+        per_minute: Maximum requests of one caller that start a run in any 60 seconds; None for no limit.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -63,10 +63,15 @@ class RequestLimits:
         self._started: dict[str, deque[float]] = {}
 
     def enter(self, caller: str, *, starts: bool = True) -> None:
-        """Count a request, which `leave` must end; against the rate only if it `starts` a run.
+        """Count a request as active until `leave` is called.
 
-        Raises `ProblemError` (`busy`) if the caller has too many active requests, or has started too many in the last
-        minute.
+        Args:
+            caller: Name of the caller.
+            starts: Whether the request starts a run, so that it also counts against the limit per minute.
+
+        Raises:
+            ProblemError: The caller has too many active requests, or has started too many runs in the last minute
+                (`busy`).
         """
         self._check_concurrent(self._active.get(caller, 0))
         if starts:
@@ -74,21 +79,27 @@ class RequestLimits:
         self._active[caller] = self._active.get(caller, 0) + 1
 
     def count(self, caller: str) -> None:
-        """Count an input that runs later, such as one queued behind the current run, against the rate only.
+        """Count a run that starts later, such as one queued behind the current run, against the limit per minute only.
 
-        Raises `ProblemError` (`busy`) if the caller has started too many in the last minute.
+        Raises `ProblemError` (`busy`) if the caller has started too many runs in the last minute.
         """
         self._count_start(caller)
 
     def leave(self, caller: str) -> None:
-        """Count the end of a request that `enter` has counted; `KeyError` if there is none."""
+        """Count the end of a request that `enter` has counted.
+
+        Raises `KeyError` if the caller has no active request.
+        """
         self._active[caller] -= 1
         if not self._active[caller]:
             # Callers come and go; the dict must not grow forever.
             del self._active[caller]
 
     def _count_start(self, caller: str) -> None:
-        """Check the rate, and record a start now; starts older than a minute are forgotten."""
+        """Check the limit per minute, and record a start at the current time.
+
+        Starts older than a minute are dropped.
+        """
         if self._per_minute is None:
             return
         started = self._started.setdefault(caller, deque())
@@ -100,9 +111,15 @@ class RequestLimits:
 
     @contextmanager
     def slot(self, caller: str, *, starts: bool = True) -> Iterator[None]:
-        """Count one request for the duration of the context; against the rate only if it `starts` a run.
+        """Count a request as active within the context.
 
-        Raises `ProblemError` (`busy`) on entry if the caller has too many active requests, or has started too many.
+        Args:
+            caller: Name of the caller.
+            starts: Whether the request starts a run, so that it also counts against the limit per minute.
+
+        Raises:
+            ProblemError: The caller has too many active requests, or has started too many runs in the last minute
+                (`busy`).
         """
         self.enter(caller, starts=starts)
         try:
@@ -111,20 +128,22 @@ class RequestLimits:
             self.leave(caller)
 
     def _check_concurrent(self, active: int) -> None:
-        """Raise `ProblemError` (`busy`, retry after 1 s) if a caller with `active` requests may have no more."""
+        """Raise `ProblemError` (`busy`, retry after 1 s) if a caller that has `active` requests may not have another
+        one.
+        """
         if active >= self._concurrent:
             raise ProblemError(
                 "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
             )
 
     def _check_rate(self, started: int, oldest: float | None, now: float) -> None:
-        """Raise `ProblemError` (`busy`) if a caller has started too many requests.
+        """Raise `ProblemError` (`busy`) if a caller has started too many runs.
 
-        It names when the oldest leaves the window.
+        The error has the seconds until the oldest one no longer counts.
 
         Args:
-            started: Requests of the last minute.
-            oldest: When the oldest of them began, on the clock; None if there is none.
+            started: Number of starts in the last minute.
+            oldest: Time of the oldest of them on the clock; None if there is none.
             now: The current time on the clock.
         """
         if self._per_minute is not None and oldest is not None and started >= self._per_minute:
@@ -137,20 +156,19 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request."""
+    """The sender of a request, who is the owner of an API key."""
 
     name: str
-    """The key's name; empty on a server without keys."""
+    """Name of the API key; empty on a server without keys."""
 
     @property
     def person(self) -> str:
-        """Name under which the history records the caller's decisions."""
+        """Name that the history records with decisions of the caller; a default name on a server without keys."""
         return self.name or DEFAULT_DECIDER
 
     def thread(self, session_id: str) -> str:
-        """Return the LangGraph thread of one of this caller's sessions, e.g. `alice/s1`.
-
-        Without keys, it is the session's id itself.
+        """Return the LangGraph thread of one of this caller's sessions, e.g. `alice/s1`; the session id itself without
+        keys.
         """
         return f"{self.name}/{session_id}" if self.name else session_id
 
@@ -160,20 +178,23 @@ class Caller:
         return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
 
     def pending_thread(self, token: str) -> str:
-        """Return the thread of a request without a session that waits for results of the client's own tools.
+        """Return the LangGraph thread of a request without a session that waits for results of the client's own tools.
 
-        `token` identifies the request; the thread is e.g. `alice/parked/TOKEN`.
+        Args:
+            token: Random name of the request. The thread is e.g. `alice/parked/TOKEN`.
         """
         return f"{self.name}/parked/{token}"  # the name is in stored databases
 
 
 def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
-    """Return the caller of a request by the header `Authorization: Bearer` or `x-api-key`.
+    """Return the caller of a request by the key in its headers; None if the key is missing or unknown.
 
-    Returns None for a missing or unknown key.
+    If the server has no keys, every request has the caller with an empty name. The given key is compared with every
+    key, each in constant time, so that the duration reveals nothing about the keys.
 
-    Without `keys`, every request has the caller with an empty name. Every key is compared, each in constant time, so
-    that the duration reveals nothing about the keys.
+    Args:
+        request: The request.
+        keys: The keys of the server.
     """
     if not keys:
         # A server without keys has one caller for everyone who reaches it.
@@ -187,21 +208,22 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
 
 
 def key_in(request: HTTPConnection) -> str:
-    """Return the key in the headers of a request.
+    """Return the API key in the headers of a request: the bearer token, or else the header `x-api-key`.
 
-    Returns an empty text if there is none. A bearer token precedes `x-api-key`.
+    Empty if there is none.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
-    """Add to an application that has not started: authentication, origin checks, body limits, CORS and error responses.
+    """Add authentication, origin checks, body limits, CORS and error responses to an application, which must not have
+    started.
 
     Args:
         app: The application.
         settings: Keys, limits and permitted origins of the server.
-        guarded: The paths that need admission; a trailing `/*` includes all paths below.
+        guarded: The paths that are checked; a trailing `/*` includes all paths below. Other paths pass unchecked.
     """
     app.add_exception_handler(ProblemError, on_problem)
     app.add_exception_handler(HTTPException, on_http)
@@ -213,15 +235,15 @@ def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> N
 
 
 class Gate:
-    """ASGI middleware that authenticates callers of the guarded paths before any of the body is read.
+    """ASGI middleware that checks the origin, the key and the body of requests for guarded paths.
 
-    It stores the caller in `scope["state"]["caller"]`, and makes any exception of the application a response without
-    details. Other paths pass unchecked.
+    It stores the caller in `scope["state"]["caller"]`, and converts any exception of the application to a response
+    without details.
 
     Args:
         app: The application.
         settings: Keys, limits and permitted origins of the server.
-        guarded: The paths that need admission; a trailing `/*` includes all paths below.
+        guarded: The paths that are checked; a trailing `/*` includes all paths below. Other paths pass unchecked.
     """
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -242,11 +264,12 @@ class Gate:
         self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit a request to the application, or send the response that refuses it.
+        """Pass a request to the application, or send the response that refuses it.
 
-        Refused are pages of other origins, if the server has no keys; a missing or unknown key, except on open paths;
-        and bodies over the limits. A HEAD request is passed on as GET. An exception is logged, and answered with status
-        500 unless the response has begun.
+        A request is refused if the server has no keys and it comes from a page of another origin, if its key is missing
+        or unknown (except on open paths), or if its body exceeds a limit. The key is checked before the body is read. A
+        HEAD request is passed on as GET. An exception of the application is logged and, unless the response has begun,
+        answered with status 500.
         """
         # As the routes see it: without the mount path.
         path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
@@ -289,12 +312,15 @@ class Gate:
 
 
 async def caller(request: Request) -> Caller:
-    """Return the caller of a request; a dependency of routes, asynchronous because FastAPI runs others in a thread."""
+    """Return the caller of a request, as a dependency of routes.
+
+    It is asynchronous because FastAPI would run it in a thread otherwise.
+    """
     return admitted_caller(request)
 
 
 def admitted_caller(request: HTTPConnection) -> Caller:
-    """Return the caller that `Gate` stored; `AttributeError` for a path that it does not guard."""
+    """Return the caller that `Gate` has stored. Raises `AttributeError` for a path that `Gate` does not guard."""
     admitted: Caller = request.state.caller
     return admitted
 
@@ -307,14 +333,14 @@ def admit_requests(
     protocol: str,
     streams: RequestLimits | None = None,
 ) -> None:
-    """Wrap the routes of an SDK so that each request is checked and counted, and refused while the server stops.
+    """Make the routes of an SDK check and count each request, and refuse requests while the server is stopping.
 
     Args:
-        routes: Changed in place.
-        runs: The runs of this process; while they drain, requests are refused.
-        limits: Limits per caller.
+        routes: The routes, which are changed in place.
+        runs: The runs of this process, which report whether the server is stopping.
+        limits: Limits of requests per caller.
         protocol: Name of the protocol for messages, e.g. `MCP`.
-        streams: Limits of GET requests, which stay open; None to use `limits`.
+        streams: Limits of GET requests, which stay open as streams; None to use `limits`.
     """
     for route in routes:
         if isinstance(route, Route):
@@ -322,10 +348,10 @@ def admit_requests(
 
 
 class _Limited:
-    """ASGI middleware that counts requests per caller, and refuses them while the server stops.
+    """ASGI middleware that counts requests per caller, and refuses them while the server is stopping.
 
-    It also requires a JSON content type, which the SDKs do not all require: a browser sends `text/plain` to another
-    site without a preflight request. Construct it with the arguments of `admit_requests`.
+    It also requires a JSON content type, because a browser sends `text/plain` to another site without a preflight
+    request, and not every SDK checks it. The arguments are those of `admit_requests`.
     """
 
     def __init__(
@@ -338,9 +364,10 @@ class _Limited:
         self._protocol = protocol
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the request until its last byte is sent, and call the application.
+        """Call the application, and count the request as active until its last byte is sent.
 
-        Raises `ProblemError` while the server stops, for a body that is not JSON, and if the caller has no free slot.
+        Raises `ProblemError` while the server is stopping, for a body that is not JSON, and if the caller has too many
+        requests.
         """
         if self._runs.draining:
             raise stopping()
@@ -358,7 +385,7 @@ class _Limited:
             slot.enter_context(limits.slot(admitted_caller(Request(scope)).name, starts=starts))
 
             async def send_with_slot(message: Message) -> None:
-                """Send a message; release the slot first if it is the last."""
+                """Send a message. Before the last one of the response, the request stops counting as active."""
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     # Before the last byte, after which the client may send its next request.
                     slot.close()
@@ -370,7 +397,7 @@ class _Limited:
 def _starts_run(path: str, body: bytes) -> bool:
     """Return whether a request of A2A or MCP may start a run, by its path and the JSON-RPC method in its body.
 
-    A body that cannot be parsed, or is larger than 16 KiB, counts as one that does.
+    True for a body that cannot be parsed, or is larger than 16 KiB.
     """
     if path.startswith(f"{REST_PATH}/"):
         return path.endswith(("/message:send", "/message:stream"))
@@ -383,7 +410,7 @@ def _starts_run(path: str, body: bytes) -> bool:
 
 
 def _is_json(headers: Headers) -> bool:
-    """Return whether a request has a JSON body (`application/json` or `application/…+json`), or none."""
+    """Return whether the headers declare a JSON body (`application/json` or `application/…+json`), or no body."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return True
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -17,23 +17,24 @@ from graph_agent.interfaces.server.settings import KEYS_VARIABLE, ApiKey
 _SHORTEST = 16
 """Minimum characters of a key."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of keys."""
+"""Pattern of the names of keys."""
 
 
 def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
-    """Read the keys of a file and of the environment variable `GRAPH_AGENT_API_KEYS`, in which commas separate them.
+    """Read the API keys of a file and of the environment variable `GRAPH_AGENT_API_KEYS`, in which commas or line feeds
+    separate them.
 
     Args:
-        file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. The path is recorded as one
-            that the agent's tools must not read. None for no file.
+        file: File with one key per line, `key` or `name:key`; blank lines and lines that begin with `#` are skipped.
+            The agent's tools may not read this file from then on. None for no file.
         environment: The environment variables.
 
     Returns:
-        The keys; a key without a name is named `key-` and 12 digits of its SHA-256.
+        The keys, those of the variable first. A key without a name is named `key-` and 12 digits of its SHA-256.
 
     Raises:
-        ConfigError: The file cannot be read or has no key, a key is shorter than 16 characters, a name is invalid, or
-            two keys have the same name or two names the same key. No message shows a key.
+        ConfigError: The file cannot be read, or there is no key at all; a key is shorter than 16 characters; a name is
+            invalid; or two keys have the same name, or two names the same key. No message shows a key.
     """
     listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
@@ -56,15 +57,20 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 
 
 def _entries(text: str) -> list[tuple[int, str]]:
-    """Return the non-empty lines of a text that are no comments, stripped, each with its number from 1."""
+    """Return the lines of a text, stripped and numbered from 1, without blank lines and comments."""
     stripped = [line.strip() for line in text.split("\n")]
     return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
 
 
 def _key(where: str, text: str) -> ApiKey:
-    """Parse `key` or `name:key`.
+    """Parse one entry, `key` or `name:key`.
 
-    Raises `ConfigError`, which begins with the place `where`, if name or key is invalid.
+    Args:
+        where: The beginning of an error: where the entry is.
+        text: The entry.
+
+    Raises:
+        ConfigError: The name or the key is invalid.
     """
     name, colon, key = text.partition(":")
     if not colon:

@@ -15,30 +15,30 @@ from graph_agent.interfaces.server.problems import ProblemError
 logger = logging.getLogger("graph_agent.server.admission.origins")
 
 _PUBLIC = ("/health", "/ready", "/.well-known/")
-"""Beginnings of the paths that pages of every origin may request."""
+"""Prefixes of the paths that pages of every origin may request."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-"""Scheme → port of an origin without one."""
+"""Scheme → port of an origin that names none."""
 _SCHEMES = {"ws": "http", "wss": "https"}
-"""Scheme of a WebSocket → scheme of the page's origin."""
+"""Scheme of a WebSocket → scheme of the page that opens it."""
 _ADDABLE = re.compile(r"[a-z][a-z0-9+.-]{0,50}://[a-z0-9._:\[\]-]{1,300}")
-"""Origins that a refusal names as a value of `cors_origins`."""
+"""Pattern of origins for which the error suggests an entry of `cors_origins`."""
 _LOGGED = 100
-"""Number of refused origins that are logged; clients may send any number."""
+"""Maximum number of refused origins that are logged, because clients may send any number."""
 _SHOWN = 200
-"""Characters of a refused origin that are shown."""
+"""Maximum characters of a refused origin in a message."""
 
 
 class OriginCheck:
     """Checks the origin and the host name of requests to a server without keys.
 
-    A page sends its `Origin` with each request that can change something, and with each WebSocket. Pages of every other
-    origin are refused, also those of another port of this machine, which any program of it may serve. A page whose host
-    name was rebound to this machine (DNS rebinding) has the server's own origin, and is detected by `Host`: a name with
-    a dot can belong to anyone, an address or a bare name cannot.
+    A browser sends `Origin` with each request that can change something, and with each WebSocket. Pages of every other
+    origin are refused, also those on another port of this machine, because any local program may serve one. A page
+    whose host name was rebound to this machine (DNS rebinding) has the server's own origin, and is detected by `Host`:
+    a name with a dot can belong to anyone, an address or a name without a dot cannot.
 
     Args:
         origins: Origins whose pages may call this server; `*` permits all.
-        public_url: The server's URL for clients; its host name and origin are permitted. Empty if there is none.
+        public_url: URL of the server for clients, whose host name and origin are permitted; empty if there is none.
     """
 
     def __init__(self, origins: Collection[str], public_url: str = "") -> None:
@@ -48,11 +48,11 @@ class OriginCheck:
         self._logged: set[str] = set()
 
     def check(self, request: HTTPConnection, path: str) -> None:
-        """Raise `ProblemError` (`origin`) if a request may come from a page without permission; else return.
+        """Raise `ProblemError` (`origin`) if a request may come from a page that may not call this server.
 
-        Permitted origins pass. Then the host name must be an address, a bare name or the public one, and any `Origin`
-        the server's own. Health checks and the agent card need no origin. Refusals are logged, each origin once, at
-        most 100.
+        Requests with a permitted origin pass. Otherwise the host name must be an IP address, a name without a dot or
+        that of `public_url`, and `Origin`, if there is one, the server's own. Health checks and the agent card may have
+        any origin. Refused origins are logged once each, at most 100.
 
         Args:
             request: The request, or the handshake of a WebSocket.
@@ -77,7 +77,9 @@ class OriginCheck:
             raise ProblemError("origin", self._refusal(origin))
 
     def _is_own(self, origin: str, request: HTTPConnection) -> bool:
-        """Return whether an origin is that of the server: of its public URL, or of the request's scheme and host."""
+        """Return whether an origin is the server's own: that of its public URL, or of the scheme and host that the
+        request names.
+        """
         given, scheme, host = _origin(origin), request.scope.get("scheme", "http"), request.headers.get("host", "")
         if given is None:
             return False
@@ -87,7 +89,10 @@ class OriginCheck:
         return re.search(r":[0-9]+$", origin) is not None and given == _origin(f"{given[0]}://{host}")
 
     def _refusal(self, origin: str) -> str:
-        """Return why an origin is refused and how to permit it, and log it as a warning the first time."""
+        """Return a message that an origin is refused, with how to permit it.
+
+        It is also logged as a warning the first time.
+        """
         text = f"Pages of the origin {origin[:_SHOWN]!r} may not call this server, which has no API keys."
         if _ADDABLE.fullmatch(origin):
             text += f" To permit them, add the origin to cors_origins: --set 'cors_origins=[\"{origin}\"]'."
@@ -102,15 +107,17 @@ class OriginCheck:
 
 
 def _is_of_another_page(request: HTTPConnection) -> bool:
-    """Return whether a browser marks the request as sent by a page of another origin, and not by following a link."""
+    """Return whether the browser declares the request as sent by a page of another origin.
+
+    Following a link does not count.
+    """
     headers = request.headers
     return headers.get("sec-fetch-site") in ("same-site", "cross-site") and headers.get("sec-fetch-mode") != "navigate"
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:
-    """Return scheme, host and port of a URL, e.g. `("https", "a.com", 443)`.
-
-    Returns None if it has no host, or is malformed.
+    """Return the scheme, host and port of a URL, e.g. `("https", "a.com", 443)`; None if it has no host or is
+    malformed.
     """
     try:
         parts = urlsplit(url)
@@ -129,9 +136,8 @@ def _name(url: str) -> str:
 
 
 def _is_bare(host: str) -> bool:
-    """Return whether a host name cannot belong to a foreign site.
-
-    Such a name has no dot, ends in `.localhost`, or is an IP address.
+    """Return whether a host name cannot belong to a foreign site: it has no dot, ends in `.localhost`, or is an IP
+    address.
     """
     return "." not in host or host.endswith(".localhost") or _is_address(host)
 

@@ -23,10 +23,10 @@ logger = logging.getLogger("graph_agent.server.admission.worker_folder")
 _AT_ONCE = "stop-at-once"
 
 _warned: set[Path | None] = set()
-"""Folders of which a warning was logged by this process."""
+"""The folders about which this process has logged a warning."""
 
 _WAIT_S = 2.0
-"""Seconds to wait for the transaction of another worker, which takes some microseconds."""
+"""Seconds to wait for the transaction of another worker, which normally takes microseconds."""
 _TABLES = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = OFF;
@@ -39,11 +39,11 @@ CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
 
 
 def warn_of_folder(folder: Path | None, error: Exception) -> None:
-    """Log a warning, once per process and folder, that this process counts requests and metrics for itself.
+    """Log a warning that this process counts requests and metrics for itself; once per process and folder.
 
     Args:
         folder: The folder of the server's workers; None if no folder could be created.
-        error: Why it cannot be used.
+        error: Why the folder cannot be used.
     """
     if folder in _warned:
         return
@@ -60,17 +60,20 @@ def warn_of_folder(folder: Path | None, error: Exception) -> None:
 
 
 def stop_at_once(shared: Path) -> None:
-    """Make `is_to_stop_at_once` true for the workers of a folder; raise `OSError` if the folder is not writable."""
+    """Order the workers that share a folder to stop without waiting for their runs.
+
+    Raises `OSError` if the folder is not writable.
+    """
     (shared / _AT_ONCE).touch()
 
 
 def is_to_stop_at_once(shared: Path) -> bool:
-    """Return whether `stop_at_once` was called for this folder: workers then end their runs without waiting."""
+    """Return whether `stop_at_once` was called for this folder."""
     return (shared / _AT_ONCE).exists()
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process with this id exists, of any user."""
+    """Return whether a process with this id exists, whichever user owns it."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -81,14 +84,18 @@ def is_alive(process: int) -> bool:
 
 
 class SharedLimits(RequestLimits):
-    """Limits per caller over all worker processes that share a folder.
+    """Limits per caller that count the requests of all worker processes which share a folder.
+
+    They are counted in a SQLite database of the folder. While it cannot be used, only the requests of this process are
+    counted.
 
     Args:
-        folder: The folder of the workers, with the database.
-        kind: What is counted, e.g. `requests`; each kind is counted separately.
+        folder: The folder of the workers.
+        kind: What is counted, e.g. `requests`. Each kind is counted separately.
         concurrent: Maximum active requests of one caller.
-        per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
-        clock: Returns seconds; it must be the same for all processes, as the monotonic clock of a machine is.
+        per_minute: Maximum requests of one caller that start a run in any 60 seconds; None for no limit.
+        clock: Returns the time in seconds. All processes must have the same clock, such as the monotonic clock of the
+            machine.
     """
 
     def __init__(
@@ -99,8 +106,8 @@ class SharedLimits(RequestLimits):
         per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the database of the workers, so that an unusable folder is logged at the start; the parameters are those
-        of the class. An unusable database raises nothing: limits then count in this process alone.
+        """Open the database at once, so that an unusable folder is reported when the server starts, and not at a
+        request.
         """
         super().__init__(concurrent, per_minute, clock)
         self._folder = folder
@@ -108,15 +115,22 @@ class SharedLimits(RequestLimits):
         self._worker = os.getpid()
         self._db: sqlite3.Connection | None = None
         self._unpublished: set[str] = set()
-        """Callers whose number of active requests in this process is not up to date in the database."""
+        """Callers whose number of active requests in this process is not stored in the database yet."""
         # Opened now, so that an unusable folder is reported at the start.
         self._in_database(lambda db: None)
 
     def enter(self, caller: str, *, starts: bool = True) -> None:
-        """Count a request in the database; `leave` must end it. With `starts`, it also counts against the rate.
+        """Count a request in the database as active until `leave` is called.
 
-        If the database is unusable, the request is counted in this process alone, with a logged warning. Raises
-        `ProblemError` (`busy`) if the caller has too many active requests, or has started too many in the last minute.
+        If the database cannot be used, a warning is logged, and the request is counted in this process alone.
+
+        Args:
+            caller: Name of the caller.
+            starts: Whether the request starts a run, so that it also counts against the limit per minute.
+
+        Raises:
+            ProblemError: The caller has too many active requests, or has started too many runs in the last minute
+                (`busy`).
         """
         if self._in_database(partial(self._enter, caller, starts)):
             self._unpublished.clear()
@@ -126,25 +140,25 @@ class SharedLimits(RequestLimits):
             self._unpublished.add(caller)
 
     def count(self, caller: str) -> None:
-        """Count an input that runs later against the rate only; in this process alone if the database is unusable.
+        """Count a run that starts later against the limit per minute only; in this process alone if the database cannot
+        be used.
 
-        Raises `ProblemError` (`busy`) if the caller has started too many in the last minute.
+        Raises `ProblemError` (`busy`) if the caller has started too many runs in the last minute.
         """
         if self._per_minute is not None and not self._in_database(partial(self._count, caller)):
             super().count(caller)
 
     def leave(self, caller: str) -> None:
-        """Count the end of a request; if the database is unusable, the next `enter` corrects it there."""
+        """Count the end of a request. If the database cannot be used, the next `enter` corrects the number there."""
         super().leave(caller)
         if not self._in_database(partial(self._publish, caller)):
             self._unpublished.add(caller)
 
     def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
-        """Run a function in a transaction.
+        """Call a function in a transaction that no other worker can interleave; return True.
 
-        Returns False, with a logged warning, if the database is unusable, e.g. on a full disk.
-
-        Exceptions of the function, such as `ProblemError`, roll the transaction back and pass on.
+        If the database cannot be used, e.g. on a full disk, log a warning and return False. Exceptions of the function,
+        such as `ProblemError`, roll the transaction back and are raised.
         """
         try:
             if self._db is None:
@@ -178,7 +192,7 @@ class SharedLimits(RequestLimits):
         self._publish(caller, db, more=1)
 
     def _count(self, caller: str, db: sqlite3.Connection) -> None:
-        """Check the rate of a caller, and record a start; starts older than a minute are deleted."""
+        """Check the limit per minute of a caller, and record a start. Starts older than a minute are deleted."""
         if self._per_minute is None:
             return
         mine, now = (self._kind, caller), self._clock()
@@ -190,13 +204,16 @@ class SharedLimits(RequestLimits):
         db.execute("INSERT INTO started VALUES (?, ?, ?)", (*mine, now))
 
     def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
-        """Store how many requests of a caller this process has active; `more` is added to the number."""
+        """Store the number of a caller's active requests in this process, plus `more`."""
         # The absolute number, so that the next write corrects one that failed.
         row = (self._kind, caller, self._worker, self._active.get(caller, 0) + more)
         db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
 
     def _open(self) -> sqlite3.Connection:
-        """Open the database of the folder, and create its tables; raise `sqlite3.Error` if that fails."""
+        """Open the database of the folder, create its tables, and delete the counts of dead workers.
+
+        Raises `sqlite3.Error` if that fails.
+        """
         # Not `.db`: prometheus_client reads all `*.db` files of the folder.
         db = sqlite3.connect(self._folder / "limits.sqlite", timeout=_WAIT_S, isolation_level=None)
         try:
@@ -208,7 +225,10 @@ class SharedLimits(RequestLimits):
         return db
 
     def _remove_dead_workers(self, db: sqlite3.Connection) -> None:
-        """Delete the counts of killed workers; an entry with this process's own id is from a dead one too."""
+        """Delete the counts of workers that have ended.
+
+        Counts under this process's own id are of an earlier process with the id.
+        """
         workers = [worker for (worker,) in db.execute("SELECT DISTINCT worker FROM under_way")]
         for worker in workers:
             if not is_alive(worker) or worker == self._worker:
@@ -216,7 +236,10 @@ class SharedLimits(RequestLimits):
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
-    """Create the tables; wait and repeat while another worker holds the lock, and raise once that takes too long."""
+    """Create the tables.
+
+    While another worker holds the lock, wait and try again; raise the error if that takes too long.
+    """
     patience, made = Patience(), False
     while not made:
         try:
@@ -227,9 +250,11 @@ def _make_tables(db: sqlite3.Connection) -> None:
 
 
 def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[RequestLimits, RequestLimits, RequestLimits]:
-    """Return the limits per key of requests, of event streams, and of active A2A tasks.
+    """Return the limits per caller of three kinds: requests, event streams, and active A2A tasks.
 
-    Processes that have the folder `shared` count together; with None, this process counts alone.
+    Args:
+        settings: The settings of the server.
+        shared: The folder of worker processes, which count together; None to count in this process alone.
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
     if shared is None:

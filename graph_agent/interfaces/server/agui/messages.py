@@ -36,15 +36,15 @@ _PARTS: dict[str, Any] = {
     "video": core.VideoPart,
 }
 ABANDONED = "The person left this question without an answer."
-"""Answer to a question that a person has cancelled."""
+"""Answer to a question that the client has cancelled, for the model."""
 Decisions: TypeAlias = dict[tuple[str, int], dict[str, Any]]
-"""Beginning of an interrupt's id and index of a call → decision on the call."""
+"""(First 8 characters of an interrupt's id, index of a call in the interrupt) → decision on the call."""
 
 
 class CallNames:
     """Names the calls of a session for the client.
 
-    A model may use the id of a call again in a later step, and a client takes an id twice for one call. The first call
+    A model may use the id of a call again in a later step, and a client would take both for one call. The first call
     with an id keeps it; the next ones are named `<id>#2`, `<id>#3`.
 
     Args:
@@ -57,25 +57,30 @@ class CallNames:
         )
 
     def plan(self, id_: str) -> str:
-        """Record a new call with the id of the model, and return its name."""
+        """Record a new call with an id of the model, and return its name."""
         self._seen[id_] += 1
         return self.of(id_)
 
     def of(self, id_: str) -> str:
-        """Return the name of the newest call with this id."""
+        """Return the name of the newest call with an id of the model."""
         return id_ if self._seen[id_] < 2 else f"{id_}#{self._seen[id_]}"
 
 
 def result_id(call_name: str, given: Mapping[str, str]) -> str:
     """Return the id of the message with a call's result, by default `<name>-result`.
 
-    `given` maps names of calls to ids of results that the client sent itself, which keep their ids.
+    Args:
+        call_name: Name of the call.
+        given: Name of a call → id of the result that the client itself sent, which keeps its id.
     """
     return given.get(call_name, f"{call_name}-result")
 
 
 def given_results(messages: Sequence[core.Message]) -> dict[str, core.ToolMessage]:
-    """Return a request's results by the names of their calls; of several results of a call, the last one counts."""
+    """Return the results in a request, name of the call → result.
+
+    If a call has several results, the last one is returned.
+    """
     return {message.tool_call_id: message for message in messages if isinstance(message, core.ToolMessage)}
 
 
@@ -100,11 +105,12 @@ def new_inputs(messages: Sequence[core.Message], known: Iterable[str]) -> list[c
 
 
 def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[str, str]]) -> str:
-    """Return the run's instructions: a request's system messages, then its context, joined by empty lines.
+    """Return the instructions of a run: the system messages of the request, then its context, joined by empty lines;
+    may be empty.
 
-    May be empty.
-
-    `context` has pairs of a description and a value, written as `description: value`.
+    Args:
+        messages: The messages of the request.
+        context: Pairs of a description and a value, which are written as `description: value`.
     """
     texts = [message.content for message in messages if isinstance(message, core.SystemMessage | core.DeveloperMessage)]
     pieces = [f"{description}: {value}" for description, value in context]
@@ -112,9 +118,9 @@ def instructions_of(messages: Sequence[core.Message], context: Iterable[tuple[st
 
 
 def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
-    """Return a request's whole conversation as messages for a new session, without calls that have no result.
+    """Return the whole conversation of a request as messages for a new session. Calls without a result are left out.
 
-    Messages of delegates are left out. Raises `InvalidRequestError` for content that no model can receive.
+    Messages of delegates are left out, too. Raises `InvalidRequestError` for content that no model can receive.
     """
     results, found = given_results(messages), list[AnyMessage]()
     for message in messages:
@@ -130,7 +136,7 @@ def conversation_of(messages: Sequence[core.Message]) -> list[AnyMessage]:
 
 
 def user_message(message: core.UserMessage) -> HumanMessage:
-    """Return a user's message for the session, with the client's id.
+    """Convert a user's message to a message for the session with the same id.
 
     Raises `InvalidRequestError` if the id has a reserved prefix, or the content cannot be sent to a model.
     """
@@ -146,9 +152,8 @@ def user_message(message: core.UserMessage) -> HumanMessage:
 
 
 def result_content(message: core.ToolMessage) -> str | list[Any]:
-    """Return the content of a client's result: its text or, if empty, its error.
-
-    Or a list of content blocks of LangChain.
+    """Return the content of a result that the client sent: its text or, if that is empty, its error; or LangChain
+    content blocks.
 
     Raises `InvalidRequestError` for content that no model can receive.
     """
@@ -158,9 +163,9 @@ def result_content(message: core.ToolMessage) -> str | list[Any]:
 
 
 def _block(part: core.ContentPart) -> dict[str, Any]:
-    """Return a part of a message as a content block of LangChain.
+    """Convert a part of a message to a LangChain content block.
 
-    Raises `InvalidRequestError` for a file at a provider, and for a URL of anything but an image.
+    Raises `InvalidRequestError` for a file that is stored at a provider, and for a URL of anything but an image.
     """
     if isinstance(part, core.TextPart):
         return {"type": "text", "text": part.text}
@@ -185,7 +190,10 @@ def _block(part: core.ContentPart) -> dict[str, Any]:
 
 
 def _call(call: core.ToolCall) -> LangChainCall:
-    """Return a call of the client's history for the session; arguments that are no JSON object become an empty one."""
+    """Convert a call of the client's history to a tool call.
+
+    Arguments that are not a JSON object become an empty one.
+    """
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except ValueError:
@@ -197,7 +205,7 @@ def _call(call: core.ToolCall) -> LangChainCall:
 
 
 def _result(message: core.ToolMessage, name: str) -> LangChainResult:
-    """Return a result of the client's history for the session; `name` is the tool's."""
+    """Convert a result of the client's history to a tool message; `name` is the name of the tool."""
     return LangChainResult(
         result_content(message),
         tool_call_id=message.tool_call_id,
@@ -212,7 +220,8 @@ def snapshot_of(
 ) -> list[core.Message]:
     """Return a session's messages as the client displays them, after the system messages of the request.
 
-    Messages that are for the model alone are left out, and results are whole, as in the events; the model's may be cut.
+    Messages that only the model receives are left out. Results are whole, from the events, although the model's may be
+    cut.
 
     Args:
         messages: The session's messages.
@@ -251,7 +260,7 @@ def snapshot_of(
 
 
 def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
-    """Return the whole results of calls from a session's events, by the names of the calls."""
+    """Return the whole results of calls from a session's events, name of the call → text."""
     names, contents = CallNames(()), dict[str, str]()
     for event in events:
         if event["type"] == "plan":
@@ -263,13 +272,13 @@ def _contents(events: Sequence[StoredEvent]) -> dict[str, str]:
 
 
 def content_text(event: StoredEvent) -> str:
-    """Return the text of a result's event for the client; other content as JSON."""
+    """Return the content of a result's event as text for the client. Content that is not text becomes JSON."""
     content = event["content"]
     return public_text(content if isinstance(content, str) else as_text(content))
 
 
 def _shown_content(content: str | list[Any]) -> str | list[core.ContentPart]:
-    """Return the content of a user's message for the client: a text, or parts; blocks of unknown types are left out."""
+    """Return the content of a user's message for the client: a text, or parts. Blocks of unknown types are left out."""
     if isinstance(content, str):
         return content
     parts: list[core.ContentPart] = []
@@ -286,15 +295,15 @@ def _shown_content(content: str | list[Any]) -> str | list[core.ContentPart]:
 
 
 def json_of(value: Any) -> str:
-    """Return a call's arguments as a JSON text; values of other types become their text."""
+    """Return the arguments of a call as JSON text. Values that JSON does not have become strings."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 class ClientView:
-    """Tracks which messages the client has and in which order, as it builds them from the events of a run.
+    """Tracks which messages the client has, and in which order, while it builds them from the events of a run.
 
-    When a client receives a snapshot, it keeps the messages of the snapshot that it has in its own order, and appends
-    the others.
+    A client that receives a snapshot keeps the messages that it has, in its own order, and appends the others. So the
+    order must be known to correct it.
 
     Args:
         messages: The messages of the request, which the client has.
@@ -311,19 +320,19 @@ class ClientView:
         }
 
     def add(self, id_: str) -> None:
-        """Record a message of the agent, by its id; a known one is not moved."""
+        """Record that a message of the agent was sent, by its id. A known message keeps its place."""
         if id_ not in self._order:
             self._order.append(id_)
 
     def add_call(self, name: str, parent: str) -> None:
-        """Record that a call, by its name, belongs to the message `parent`."""
+        """Record that the call `name` belongs to the message `parent`."""
         self.add(parent)
         self._callers.setdefault(name, parent)
 
     def add_result(self, name: str, id_: str) -> bool:
-        """Record the result `id_` of the call `name`, which the client puts behind the calls.
+        """Record the result `id_` of the call `name`, which the client puts behind the message of the call.
 
-        Returns False if it has the result.
+        Returns False if the client has the result already, so that it must not be sent.
         """
         if id_ in self._results:
             return False
@@ -336,10 +345,9 @@ class ClientView:
         return True
 
     def snapshots(self, messages: list[core.Message]) -> list[list[core.Message]]:
-        """Return the snapshots to send so that the client has `messages` in this order: one, or two.
+        """Return the snapshots to send, one or two, after which the client has `messages` in this order.
 
-        Two are needed if the client lacks an older message: the first has those before it, which removes the later
-        ones.
+        Two are needed if the client lacks an older message: the first ends before it, which removes the later ones.
         """
         ids = [message.id for message in messages]
         known = set(ids)
@@ -352,7 +360,7 @@ class ClientView:
 
 
 def own_held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:
-    """Return the agent's own calls that wait for a person, without those of its delegates."""
+    """Return the agent's own calls that wait for an approval, without those of delegates."""
     return [
         call
         for each in interrupts
@@ -362,7 +370,9 @@ def own_held_calls(interrupts: Sequence[GraphInterrupt]) -> list[HeldCall]:
 
 
 def delegations(interrupts: Sequence[GraphInterrupt]) -> dict[str, list[str]]:
-    """Return the delegations whose delegates wait for a person: id of the call → ids of the AG-UI interrupts."""
+    """Return the delegations whose delegates wait for an answer: id of the delegation's call → ids of the AG-UI
+    interrupts.
+    """
     found: dict[str, list[str]] = {}
     for each in interrupts:
         value = each.value
@@ -372,9 +382,10 @@ def delegations(interrupts: Sequence[GraphInterrupt]) -> dict[str, list[str]]:
 
 
 def ids_of(interrupt: GraphInterrupt) -> list[str]:
-    """Return the ids of the AG-UI interrupts of an open interrupt of the graph: `INTERRUPT:CALL` for each waiting call.
+    """Return the ids of the AG-UI interrupts that one interrupt of the graph becomes: `INTERRUPT:CALL` for each call of
+    an approval request.
 
-    A question of another kind has the interrupt's id; a call of the client's own tools has no AG-UI interrupt.
+    A question of another kind has the interrupt's own id. A call of the client's own tools has no AG-UI interrupt.
     """
     if is_client_call(interrupt):
         return []
@@ -385,11 +396,11 @@ def ids_of(interrupt: GraphInterrupt) -> list[str]:
 
 
 def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[Interrupt]:
-    """Return the AG-UI interrupts of open interrupts, in order; calls of the client's own tools are left out.
+    """Return open interrupts of the graph as AG-UI interrupts, in order. Calls of the client's own tools are left out.
 
     Args:
         interrupts: The open interrupts of the graph.
-        names: Names the calls of the session.
+        names: Names of the session's calls for the client.
     """
     found: list[Interrupt] = []
     for each in interrupts:
@@ -433,7 +444,12 @@ def presented(interrupts: Sequence[GraphInterrupt], names: CallNames) -> list[In
 
 
 def _question(call: HeldCall, error: str | None) -> str:
-    """Return the text that asks about a call; `error` is why the last answer was refused, None if it was not."""
+    """Return the text that asks about a call.
+
+    Args:
+        call: The call.
+        error: Why the last answer was refused; None if there was none or it was accepted.
+    """
     lines = [f"{visible(call['name'])} {visible_json(call['arguments'])}", visible(call.get("description", ""))]
     if error is not None:
         lines.append(f"The last answer was not accepted: {error}")
@@ -441,11 +457,11 @@ def _question(call: HeldCall, error: str | None) -> str:
 
 
 def answer_form(call: HeldCall) -> dict[str, Any]:
-    """Return the JSON schema of the answer to the question about a call.
+    """Return the JSON schema of the answer to an approval question about a call, by the decisions that the call allows.
 
-    It requires `approved`, a boolean that has one value only if the call cannot be both run and stopped. `editedArgs`
-    is in it if the call may be edited, `reason` if it may be rejected, and `response` if a text may replace its result.
-    `editedArgs` is required if the call cannot run as planned, `response` if a result is the only possible answer.
+    `approved` is a required boolean, with a single permitted value if the call can only be run or only be stopped.
+    `editedArgs` is present if the call may be edited, and required if it cannot run as planned; `reason` if it may be
+    rejected; `response` if a text may replace its result, and required if that is the only possible answer.
     """
     allowed = call["allowed_decisions"]
     runs, stops = bool({"approve", "edit"} & {*allowed}), bool({"reject", "respond"} & {*allowed})
@@ -472,10 +488,11 @@ def answer_form(call: HeldCall) -> dict[str, Any]:
 def resume_answers(
     resume: Sequence[ResumeEntry], interrupts: Sequence[GraphInterrupt], events: Sequence[StoredEvent]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the answers of a request's `resume` by interrupt id of the graph, and the ids that it answers again.
+    """Convert the `resume` of a request to answers: interrupt id of the graph → answer, and the ids of entries that
+    were answered before.
 
-    A client repeats its answers until a run ends without an error, so an answer that the session has received before is
-    no fault; nothing is run or decided for it.
+    A client repeats its answers until a run ends without an error. So an answer that the session has received already
+    is not an error, and has no effect.
 
     Args:
         resume: The entries of the request.
@@ -484,7 +501,7 @@ def resume_answers(
 
     Raises:
         InvalidRequestError: An interrupt has two answers, or an answer does not fit.
-        ProblemError: An interrupt is not open, or an open one has no answer (`conflict`).
+        ProblemError: An entry's interrupt is not open, or an open one has no answer (`conflict`).
     """
     entries = {entry.interrupt_id: entry for entry in resume}
     # The dict keeps one answer of each, so an interrupt was answered twice.
@@ -520,11 +537,11 @@ def resume_answers(
 
 
 def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids: Sequence[str]) -> bool:
-    """Return whether an answer to an interrupt that is not open was received before, as far as the history shows.
+    """Return whether the history shows that an answer to an interrupt, which is not open now, was received before.
 
     Args:
         id_: Id of the AG-UI interrupt.
-        decided: Ids of calls with a decision in the history.
+        decided: Ids of calls on which the history has a decision.
         has_events: Whether the session has any events.
         open_ids: Ids of the open AG-UI interrupts.
     """
@@ -534,9 +551,9 @@ def _is_received(id_: str, decided: Collection[str], has_events: bool, open_ids:
 
 
 def _decision(entry: ResumeEntry, name: str) -> Decision:
-    """Return the decision on the call `name`; whether the call allows it is checked later.
+    """Convert an answer to the decision on the call `name`. Whether the call allows the decision is checked later.
 
-    A cancelled question rejects the call. Raises `InvalidRequestError` if the payload does not fit `answer_form`.
+    A cancelled question rejects the call. Raises `InvalidRequestError` if the payload does not match `answer_form`.
     """
     if entry.status == "cancelled":
         return reject(ABANDONED)

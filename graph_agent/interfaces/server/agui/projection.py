@@ -60,7 +60,7 @@ _STOPPED = "The run was stopped before this delegate had answered."
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """The ids of a run, and the protocol version of its client."""
+    """The ids of a run as the client chose them, and whether the client is an old one."""
 
     thread_id: str
     run_id: str
@@ -72,18 +72,18 @@ class RunIds:
 
 
 class Projection:
-    """Makes the AG-UI events of one run, in which each start has its end.
+    """Converts the parts of one run to AG-UI events.
 
-    Every method yields events that are to be sent in this order; `start` comes first, and one of `end`, `stored`,
-    `finish` and `error` last.
+    Every method yields events to send in this order. `start` must be called first, and one of `end`, `stored`, `finish`
+    and `error` last; what is open then is ended.
 
     Args:
         ids: The ids of the run.
         before: The session's state before the run.
         request: The messages of the request, which the client has.
-        own_fields: Fields of the agent's own state that clients see.
-        client_state: The state that the client sent; fields that the agent does not have are kept.
-        written: Fields of `client_state` that the run receives from the request.
+        own_fields: Fields of the agent's own state that clients receive.
+        client_state: The state that the client sent. Fields of it that the agent does not have are sent back unchanged.
+        written: Fields of `client_state` that the run takes over.
     """
 
     def __init__(
@@ -105,15 +105,15 @@ class Projection:
         self._written = {name: self._client_state[name] for name in written}
         self._names = CallNames(messages)
         self._shown_fields: dict[str, Any] = {}
-        """The agent's own fields as the client has them."""
+        """The agent's own state fields, with the values that the client has."""
         self._view = ClientView(request)
-        """The messages that the client has."""
+        """Tracks the messages that the client has."""
         self._given = {name: message.id for name, message in given_results(request).items()}
         """Name of a call → id of the result that the client sent itself."""
         self._parent: str | None = next(
             (each.id for each in reversed(messages) if isinstance(each, AIMessage) and each.tool_calls), None
         )
-        """Id of the message whose calls are announced."""
+        """Id of the message whose calls are sent; None before the first."""
         self._text: str | None = None
         """Id of the open text message; None if none is open."""
         self._reasoning: str | None = None
@@ -123,20 +123,21 @@ class Projection:
         self._step: str | None = None
         """Name of the open step; None if none is open."""
         self._wave: set[str] = set()
-        """Ids of the open step's calls without a result."""
+        """Ids of the calls of the open step that have no result."""
         self._subagents: set[str] = set()
-        """Names of the open delegations."""
+        """Names of the delegations that have begun and not ended."""
         self._delegate_texts: dict[str, str] = {}
-        """Open delegation → id of its open message."""
+        """Name of an open delegation → id of its open text message."""
         self._announced: set[str] = set()
-        """Ids of the newest plans' calls that the client has."""
+        """Ids of calls of the newest plans that were sent to the client."""
         self._settled = _settled(before)
-        """Ids of calls whose results an earlier run has shown, although the history does not have them yet."""
+        """Ids of calls whose results an earlier run has sent, although they are not in the history yet."""
 
     def start(self, ignored: Sequence[str] = ()) -> Iterator[core.BaseEvent]:
         """Yield the first events: the start of the run, and the state.
 
-        `ignored` are ids of interrupts that are answered again.
+        Args:
+            ignored: Ids of interrupts that the request answers although they were answered before; they are reported.
         """
         version = None if self._ids.is_legacy else PROTOCOL
         yield core.RunStartedEvent(thread_id=self._ids.thread_id, run_id=self._ids.run_id, protocol_version=version)
@@ -145,7 +146,9 @@ class Projection:
         yield from self._state({**self._before.values, **self._written})
 
     def resume(self) -> Iterator[core.BaseEvent]:
-        """Yield the events that reopen the step of calls that a resumed run continues, and waiting delegations."""
+        """Yield the events that begin a resumed run: the step of its unfinished calls, and delegations that
+        continue.
+        """
         events = since_last_input(self._before.values.get("events", []))
         calls = planned_calls(events)
         unfinished = [call for call in calls if call.result is None and call.planned["id"] not in self._settled]
@@ -159,9 +162,10 @@ class Projection:
                 yield from self._open_subagent(call.planned["id"], call.started["target"])
 
     def join(self, live: Sequence[LivePart]) -> Iterator[core.BaseEvent]:
-        """Yield the events that bring a client to the middle of another request's run.
+        """Yield the events that a client needs to follow a run of another request from its middle.
 
-        `live` are the parts that the run has produced since its newest stored event.
+        Args:
+            live: The parts that the run has produced since its newest stored event.
         """
         yield from self._messages(self._before)
         yield from self.resume()
@@ -175,7 +179,7 @@ class Projection:
             yield from self._delta(begun, None)
 
     def follow(self, live: Sequence[LivePart], events: Sequence[StoredEvent]) -> Iterator[core.BaseEvent]:
-        """Yield the events of further output of another request's run.
+        """Yield the events for further output of another request's run.
 
         Args:
             live: Parts that were produced since the last call.
@@ -193,9 +197,9 @@ class Projection:
             yield from self._call_event(event)
 
     def part(self, part: Part) -> Iterator[core.BaseEvent]:
-        """Yield the events of a part of the run, of any kind but its end.
+        """Yield the events of one part of the run, except its end.
 
-        Yields nothing for parts that AG-UI does not have.
+        Yields nothing for parts that AG-UI has no event for.
         """
         match part:
             case Token(text, message_id=message_id) if not message_id.startswith(COMMENTARY):
@@ -219,12 +223,12 @@ class Projection:
     def end(
         self, outcome: ChatOutcome, state: StateSnapshot, used_before: Usage = NO_USAGE
     ) -> Iterator[core.BaseEvent]:
-        """Yield the last events of a run: the rest of the answer, then those of `finish`.
+        """Yield the last events of a run: the part of the answer that was not streamed, then the events of `finish`.
 
         Args:
             outcome: How the run ended.
-            state: The session's state after it.
-            used_before: Usage of the input that earlier runs have reported.
+            state: The session's state after the run.
+            used_before: Usage that earlier runs of the same input have reported.
         """
         result = run_result(state)
         if outcome.rest and not result.interrupts:
@@ -232,7 +236,7 @@ class Projection:
         yield from self.finish(state, used_before, is_aborted=result.status == SessionStatus.ABORTED)
 
     def stored(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
-        """Yield the events that end a request without a run of its own; a snapshot of the messages has all calls."""
+        """Yield the last events of a request that started no run: the stored state and messages of the session."""
         self._announced = {
             call.planned["id"] for call in planned_calls(since_last_input(state.values.get("events", [])))
         }
@@ -241,11 +245,11 @@ class Projection:
     def finish(
         self, state: StateSnapshot, used_before: Usage = NO_USAGE, *, is_aborted: bool = False
     ) -> Iterator[core.BaseEvent]:
-        """Yield the events that end the run: open calls, the state, a snapshot of the messages, and the outcome.
+        """Yield the events that end the run: waiting calls, the state, a snapshot of the messages, and the outcome.
 
         Args:
             state: The session's state after the run.
-            used_before: Usage of the input that earlier runs have reported.
+            used_before: Usage that earlier runs of the same input have reported.
             is_aborted: Whether the run was stopped.
         """
         interrupts = open_interrupts(state)
@@ -279,10 +283,10 @@ class Projection:
         )
 
     def _outcome(self, asked: list[core.Interrupt], pending: list[str], *, is_aborted: bool) -> Any:
-        """Return how the run finished: with interrupts, cancelled, or with success.
+        """Return AG-UI's outcome of the run: interrupts, cancelled, or success.
 
         Args:
-            asked: The AG-UI interrupts that a person must answer.
+            asked: The AG-UI interrupts that must be answered.
             pending: Names of the client's own calls that wait for results.
             is_aborted: Whether the run was stopped.
         """
@@ -296,7 +300,10 @@ class Projection:
     def error(self, problem: ProblemError, state: StateSnapshot | None = None) -> Iterator[core.BaseEvent]:
         """Yield the events that end the run with an error.
 
-        `state` is the session's state after the run; None if it is not known, and then no snapshot is sent.
+        Args:
+            problem: Why the run failed.
+            state: The session's state after the run; None if it is unknown, so that no snapshot of the messages is
+                sent.
         """
         yield from self._close_messages()
         yield from self._close_subagents({})
@@ -306,15 +313,16 @@ class Projection:
         yield core.RunErrorEvent(message=problem.message, code=problem.category or problem.kind)
 
     def _state(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
-        """Yield a snapshot of the client's state with the agent's own fields; nothing if the agent has none."""
+        """Yield a snapshot of the client's state, with the agent's own fields replaced; nothing if the agent has no own
+        fields.
+        """
         if self._own_fields:
             self._shown_fields = self._fields(values)
             yield core.StateSnapshotEvent(snapshot={**self._client_state, **self._shown_fields})
 
     def _state_delta(self, values: Mapping[str, Any]) -> Iterator[core.BaseEvent]:
-        """Yield a JSON patch of the agent's own fields that differ from those that the client has.
-
-        Yields nothing if none does.
+        """Yield a JSON patch for those own fields of the agent whose values the client does not have; nothing if there
+        are none.
         """
         fields, shown = self._fields(values), self._shown_fields
         added = {name: value for name, value in fields.items() if name not in shown or shown[name] != value}
@@ -325,11 +333,11 @@ class Projection:
             yield core.StateDeltaEvent(delta=patch)
 
     def _fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the agent's own fields of a state as JSON."""
+        """Return the agent's own fields of a state, field → JSON value. Fields without a value are left out."""
         return {name: to_json_safe(values[name]) for name in self._own_fields if name in values}
 
     def _messages(self, state: StateSnapshot) -> Iterator[core.BaseEvent]:
-        """Yield snapshots of the session's messages, after which the client has them in order."""
+        """Yield one or two snapshots of the session's messages, after which the client has them in order."""
         found = snapshot_of(state.values.get("messages", []), state.values.get("events", []), self._request)
         for messages in self._view.snapshots(found):
             yield core.MessagesSnapshotEvent(messages=messages)
@@ -337,9 +345,13 @@ class Projection:
         self._view = ClientView(found)
 
     def _delta(self, text: str, message_id: str | None) -> Iterator[core.BaseEvent]:
-        """Yield a piece of the answer's text, after the start of its message if a new one begins.
+        """Yield a piece of the answer's text; before it the start of a message, unless the message is open.
 
-        Yields nothing for an empty text.
+        Nothing for an empty text.
+
+        Args:
+            text: The piece.
+            message_id: Id of the message; None to continue the open one, or to begin one with a generated id.
         """
         if not text:
             return
@@ -353,7 +365,7 @@ class Projection:
         yield core.TextMessageContentEvent(message_id=self._text, delta=text)
 
     def _reason(self, text: str) -> Iterator[core.BaseEvent]:
-        """Yield a piece of the model's reasoning, after the start of its message if none is open."""
+        """Yield a piece of the model's reasoning; before it the start of a reasoning message, unless one is open."""
         if self._reasoning is None:
             yield from self._close_text()
             self._reasonings += 1
@@ -363,7 +375,7 @@ class Projection:
         yield core.ReasoningMessageContentEvent(message_id=self._reasoning, delta=text)
 
     def _call_event(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
-        """Yield the events of a plan, a call or a result in the history; other events yield nothing."""
+        """Yield the AG-UI events for a stored plan, call or result; nothing for other events."""
         match event["type"]:
             case "plan":
                 yield from self._close_messages()
@@ -383,7 +395,13 @@ class Projection:
                 yield from self._result(event)
 
     def _announce(self, id_: str, name: str, arguments: Any) -> Iterator[core.BaseEvent]:
-        """Yield the events of a planned call, unless the client has it already."""
+        """Yield the AG-UI events for a planned call, unless they were sent before.
+
+        Args:
+            id_: The model's id of the call.
+            name: Name of the tool.
+            arguments: Arguments of the call.
+        """
         if id_ in self._announced:
             return
         self._announced.add(id_)
@@ -395,10 +413,10 @@ class Projection:
         yield core.ToolCallEndEvent(tool_call_id=call)
 
     def _result(self, event: StoredEvent) -> Iterator[core.BaseEvent]:
-        """Yield the events of a call's result, and the end of its step if it is the last one.
+        """Yield the AG-UI events for the result of a call, and the end of its step after the last result.
 
-        The call is announced first if it was not. A delegation's subagent is ended, too, as finished or failed. A
-        result that the client has itself is not sent. Yields nothing for a result that an earlier run has shown.
+        The call itself is sent first if that was not done. For a delegation, the end or the error of the subagent is
+        sent. A result that the client sent itself, or that an earlier run has sent, is not sent again.
         """
         if event["id"] in self._settled:
             return
@@ -420,13 +438,18 @@ class Projection:
             yield from self._close_step()
 
     def _open_step(self, number: int, calls: Sequence[str]) -> Iterator[core.BaseEvent]:
-        """End the open step, and yield the start of a step with the ids of its calls."""
+        """End the open step, and yield the start of the step `number` with the ids of its calls."""
         yield from self._close_step()
         self._step, self._wave = f"step {number}", set(calls)
         yield core.StepStartedEvent(step_name=self._step)
 
     def _open_subagent(self, id_: str, target: str) -> Iterator[core.BaseEvent]:
-        """Yield the start of a delegation, unless it is open already; `target` is the delegate."""
+        """Yield the start of a delegation, unless it is open already.
+
+        Args:
+            id_: The model's id of the delegation's call.
+            target: Name of the delegate.
+        """
         name = self._names.of(id_)
         if name not in self._subagents:
             self._subagents.add(name)
@@ -435,11 +458,11 @@ class Projection:
             )
 
     def _delegate_text(self, name: str, text: str, message_id: str) -> Iterator[core.BaseEvent]:
-        """Yield a piece of a delegate's text, which the snapshot at the end of the run does not have.
+        """Yield a piece of a delegate's streamed text. The snapshot at the end of the run does not contain it.
 
         Args:
-            name: Name of the delegation's call; nothing is yielded if it is not open.
-            text: The piece.
+            name: Name of the delegation's call. Nothing is yielded if the delegation is not open.
+            text: The piece; nothing is yielded if it is empty.
             message_id: Id of the delegate's message.
         """
         if name not in self._subagents or not text:
@@ -458,7 +481,7 @@ class Projection:
             yield core.TextMessageEndEvent(message_id=id_, subagent_run_id=name)
 
     def _close_messages(self) -> Iterator[core.BaseEvent]:
-        """Yield the ends of the open text and reasoning messages."""
+        """Yield the end of the open text message and of the open reasoning message, if there are any."""
         yield from self._close_text()
         yield from self._close_reasoning()
 
@@ -482,9 +505,10 @@ class Projection:
             self._step, self._wave = None, set()
 
     def _close_subagents(self, waiting: Mapping[str, list[str]]) -> Iterator[core.BaseEvent]:
-        """Yield the ends of the open delegations.
+        """Yield the ends of the open delegations. One that waits is suspended; the others end with an error.
 
-        Those in `waiting`, name → ids of their AG-UI interrupts, are suspended; the others ended with an error.
+        Args:
+            waiting: Name of a delegation that waits for an answer → ids of its AG-UI interrupts.
         """
         for name in sorted(self._subagents):
             yield from self._close_delegate_text(name)
@@ -497,7 +521,7 @@ class Projection:
 
 
 def refused_run(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
-    """Return the events of a run that cannot start: its start, and the error."""
+    """Return the two events of a run that cannot start: its start, and the error."""
     return [
         core.RunStartedEvent(thread_id=ids.thread_id, run_id=ids.run_id),
         core.RunErrorEvent(message=problem.message, code=problem.kind),
@@ -505,7 +529,7 @@ def refused_run(ids: RunIds, problem: ProblemError) -> list[core.BaseEvent]:
 
 
 def _settled(before: StateSnapshot) -> set[str]:
-    """Return the ids of the interrupted step's calls that have ended, although the history lacks their results."""
+    """Return the ids of calls of the interrupted step that have ended, although the history lacks their results."""
     # LangGraph repeats the updates of a superstep's finished tasks when it resumes the others.
     found: set[str] = set()
     for task in before.tasks:
@@ -515,7 +539,9 @@ def _settled(before: StateSnapshot) -> set[str]:
 
 
 def _usage(state: StateSnapshot, before: Usage) -> list[core.TokenUsage] | None:
-    """Return the usage of one run: that of the input without `before`; None if no provider reported any."""
+    """Return the usage of one run, which is the usage of its input minus `before`; None if no provider has reported
+    any.
+    """
     used: Usage = state.values.get("usage") or NO_USAGE
     if used["total_tokens"] <= before["total_tokens"]:
         return None

@@ -47,12 +47,14 @@ from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts
 
 _OVERWRITE = "__overwrite__"
-"""Key of a value that LangGraph writes past a field's reducer."""
+"""Key of a state value that replaces a field, instead of being merged by the field's reducer."""
 _MEDIA = {"image": "image", "audio": "audio", "video": "video"}
 
 
 def _modern(data: Any) -> Any:
-    """Return a body in which the parts of type `binary`, which clients before AG-UI 1.0 may send, are media parts."""
+    """Validate and clean a body, and convert parts of type `binary`, which clients before AG-UI 1.0 send, to media
+    parts.
+    """
     body = schemas.clean_body(data)
     messages = body.get("messages") if isinstance(body, dict) else None
     for message in messages if isinstance(messages, list) else ():
@@ -63,7 +65,9 @@ def _modern(data: Any) -> Any:
 
 
 def _modern_part(part: Any) -> Any:
-    """Return a part of type `binary` as an image, audio, video or document; other parts unchanged."""
+    """Convert a part of type `binary` to an image, audio, video or document part; other parts are returned
+    unchanged.
+    """
     if not isinstance(part, dict) or part.get("type") != "binary":
         return part
     mime_type = str(part.get("mimeType", ""))
@@ -82,28 +86,31 @@ class AguiInput(RunAgentInput):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRun:
-    """The run of a request, and its session before the run."""
+    """What a request leads to: a run to execute, a run of another request to follow, or only the stored session."""
 
     spec: RunSpec
-    """The input or answers, and how the run is executed."""
+    """The input or the answers, and how the run is executed."""
     before: StateSnapshot
     """The state of the session before the run."""
     runs: bool = True
-    """Whether there is something to run; if not, the request only reads the session."""
+    """Whether there is something to run. If not, the request only reads the session."""
     follows: bool = False
-    """Whether another request's run is under way, which the request then follows."""
+    """Whether the session has a run of another request, which this request follows to its end."""
     ignored: tuple[str, ...] = ()
-    """Ids of AG-UI interrupts that the request answers again, for which nothing is done."""
+    """Ids of AG-UI interrupts that the request answers although they were answered before.
+
+    Such answers have no effect.
+    """
 
 
 async def resolve_agui(
     host: Host, caller: Caller, body: AguiInput, credentials: Mapping[str, SecretStr]
 ) -> ResolvedRun:
-    """Return the run that a request starts, resumes or follows; nothing is started or stored yet.
+    """Return the run that a request starts, resumes or follows. Nothing is started or stored yet.
 
-    A new thread receives the whole conversation of the request, a known one the new messages or the answers. Without
-    either, the request follows a run that is under way, continues one that a crash interrupted, or reads the session.
-    The input id is the run id, or that of the answers, so that a repeated request gets the stored result.
+    A new thread receives the whole conversation of the request, a known one the new messages or the answers. A request
+    with neither follows a run that is under way, continues one that a crash interrupted, or reads the session. A
+    repeated request gets the stored result, because the run id is the id of the input.
 
     Args:
         host: The open agent.
@@ -112,7 +119,8 @@ async def resolve_agui(
         credentials: Secrets from the headers for the agent's tools, by name.
 
     Raises:
-        ProblemError: The request is invalid, its run id has another input, or the thread waits for another answer.
+        ProblemError: The request is invalid, its run id belongs to another input, or the thread waits for another
+            answer.
     """
     session_id = schemas.checked_session_id(body.thread_id, "threadId")
     mark = _mark(body)
@@ -172,10 +180,15 @@ async def resolve_agui(
 
 
 def _shared_state(spec: RunSpec, body: AguiInput, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the agent's own state that a client has changed, as input of a run.
+    """Return the fields of the agent's own state that the client has changed, field → value for the input of a run.
 
-    A field counts as changed if the request's value differs from that of the session, `values`. The client's value
-    replaces the session's. Raises `InvalidRequestError` for a value that does not fit its field.
+    A field counts as changed if the request's value differs from the session's. The new value replaces the session's,
+    also for a field with a reducer. Raises `InvalidRequestError` for a value that does not fit its field.
+
+    Args:
+        spec: The run.
+        body: The body of the request.
+        values: The state of the session; empty for a new one.
     """
     own, given = custom_state_of(spec.graph), body.state if isinstance(body.state, Mapping) else {}
     shared = [name for name in own.outputs if name in own.inputs and name in given]
@@ -191,7 +204,10 @@ def _shared_state(spec: RunSpec, body: AguiInput, values: Mapping[str, Any]) -> 
 
 
 def _mark(body: AguiInput) -> InputId:
-    """Return the id with which the input of a request runs once; raise `InvalidRequestError` for an invalid run id."""
+    """Return the id by which the input of a request runs only once.
+
+    Raises `InvalidRequestError` if the run id is invalid.
+    """
     try:
         run_id = check_input_id(body.run_id)
     except InputError:
@@ -206,9 +222,9 @@ def _mark(body: AguiInput) -> InputId:
 
 
 def _context(host: Host, body: AguiInput, credentials: Mapping[str, SecretStr]) -> dict[str, Any]:
-    """Return the context of the run: instructions, the client's tools, and credentials, each only if there are any.
+    """Return the context of the run, with instructions, the client's tools and credentials, each only if there are any.
 
-    Raises `InvalidRequestError` for an invalid tool, or one with the name of an agent's tool.
+    Raises `InvalidRequestError` if a tool is invalid or has the name of a tool of the agent.
     """
     tools = body.tools or ()
     for tool in tools:
@@ -227,9 +243,9 @@ def _context(host: Host, body: AguiInput, credentials: Mapping[str, SecretStr]) 
 
 
 def _client_answers(body: AguiInput, state: StateSnapshot) -> dict[str, Any]:
-    """Return the client's results of its own waiting calls, by interrupt id of the graph; empty if it sends none.
+    """Return the client's results of its own waiting calls: interrupt id of the graph → result; empty if it sends none.
 
-    Results of other calls are ignored: those of the agent's own tools never come from a client. Raises
+    Results of other calls are ignored, because the agent's own tools get no results from a client. Raises
     `InvalidRequestError` if only some of the waiting calls have a result.
     """
     names = CallNames(state.values.get("messages", []))
@@ -247,7 +263,9 @@ def _client_answers(body: AguiInput, state: StateSnapshot) -> dict[str, Any]:
 async def _answered(
     spec: RunSpec, state: StateSnapshot, mark: InputId, answers: dict[str, Any], caller: Caller, users: list[Any]
 ) -> ResolvedRun:
-    """Return the run that resumes a session with answers; new messages of the user become notes before its next step.
+    """Return the run that resumes a session with answers.
+
+    New messages of the user are given to the model before its next plan.
 
     Raises `InvalidRequestError` if the answers do not fit the open interrupts.
     """
@@ -263,11 +281,16 @@ async def _answered(
 def _resolved(
     spec: RunSpec, state: StateSnapshot, mark: InputId, graph_input: Any, notes: tuple[ControlMessage, ...] = ()
 ) -> ResolvedRun:
-    """Return a run with an input of the graph, to be executed once for `mark`.
+    """Return a run whose input is executed once for `mark`.
 
-    `notes` are messages that it brings along.
+    For a resumed run, the usage that earlier runs of the same input have reported is subtracted later.
 
-    Usage that earlier runs of the same input have reported is subtracted from that of a resumed run.
+    Args:
+        spec: The run without its input.
+        state: The state of the session.
+        mark: The id of the input.
+        graph_input: The input, a command that resumes the graph, or None to continue an interrupted run.
+        notes: Messages that the model reads before its next plan.
     """
     scope = RunHandle(brought=notes)
     scope.mark = mark

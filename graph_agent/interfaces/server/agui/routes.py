@@ -41,22 +41,22 @@ router = APIRouter(tags=["AG-UI"], route_class=BodyRoute)
 def survives_disconnect(body: AguiInput) -> bool:
     """Return whether a run continues after its client has closed the request.
 
-    The client chooses that by `{"onDisconnect": "continue"}` in `forwardedProps`; by default the run is aborted.
+    The client requests it by `{"onDisconnect": "continue"}` in `forwardedProps`. By default the run is aborted.
     """
     given = body.forwarded_props
     return isinstance(given, dict) and given.get(_PROPERTY) == _CONTINUE
 
 
 async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> AsyncGenerator[list[BaseEvent], None]:
-    """Yield the AG-UI events of a session's run, which another request or process executes, until it ends.
+    """Yield the AG-UI events of a run that another request or process executes, until the run ends.
 
-    Each item is a batch; an empty one after each pause without events keeps the connection alive. Raises `ProblemError`
-    if the session is deleted, or the server stops.
+    Each item is a list of events, empty after a pause without output, so that the caller can keep the connection alive.
+    Raises `ProblemError` if the session is deleted, or the server is stopping.
 
     Args:
         host: The open agent.
         resolved: The session, as it was when the request arrived.
-        projection: Makes the events.
+        projection: Converts output to AG-UI events.
     """
     # The results of a wave that still runs have no final position.
     stored = stored_event_count(resolved.before)
@@ -91,7 +91,11 @@ async def follow(host: Host, resolved: ResolvedRun, projection: Projection) -> A
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}, "description": "The run's events"}},
 )
 async def run_agent(body: AguiInput, request: Request, sender: Sender, server: RequestServices) -> Response:
-    """Run an input of a thread, or resume it, and stream the events of the run."""
+    """Run an input of a thread, or resume it, and stream the events of the run. Errors are events of the stream.
+
+    A request without a new message follows a run that is under way, or returns the stored state and messages of the
+    thread.
+    """
     chat, host = server.chat, server.chat.runs.host
     server.check_items(body.messages, body.tools)
     async with AsyncExitStack() as stack:
@@ -120,18 +124,18 @@ async def _frames(
     stack: AsyncExitStack,
     resources: ExitStack,
 ) -> AsyncGenerator[str, None]:
-    """Yield the stream of a request: the events of its run, or why there is none, and comments during pauses.
+    """Yield the frames of the response: the events of the run, or the reason why there is none, and comments during
+    pauses.
 
-    Failures, also unexpected ones, become a last event with an error. A client that leaves aborts its run, unless it
-    chose otherwise.
+    Failures, also unexpected ones, end the stream with an error event. If the client leaves, the run is aborted, unless
+    `survives_disconnect`.
 
     Args:
         chat: Executes runs.
         body: The body of the request.
         resolved: The run, or why there is none.
-        stack: Resources that are released when the response ends.
-        resources: Resources that are released before the last event, so that the client's next request finds a free
-            slot.
+        stack: Resources that the caller closes when the response ends.
+        resources: Resources that are closed before the last event, so that the client's next request finds a free slot.
     """
     ids = RunIds(body.thread_id, body.run_id, body.protocol_version is None)
     host = chat.runs.host
@@ -194,5 +198,5 @@ async def _frames(
 
 
 def _text(events: Iterable[BaseEvent]) -> str:
-    """Return events as one piece of the stream."""
+    """Return AG-UI events as frames of server-sent events, joined to one text; empty if there are none."""
     return "".join(frame(event.model_dump(mode="json", by_alias=True)) for event in events)

@@ -37,18 +37,25 @@ from graph_agent.session.deduplicator import InputDeduplicator
 logger = logging.getLogger("graph_agent.server.chat.attempts")
 
 _PARSED = frozenset({"messages", "input"})
-"""Fields of a body whose parsed form is compared: ids and states of messages differ between equal requests."""
+"""Fields of a body that are compared in their parsed form, because ids and states of messages differ between repeated
+requests.
+"""
 _TRANSPORT = frozenset({"stream", "stream_options", "client_metadata"})
-"""Fields of a body that state how the answer is sent, or differ between the attempts of one request."""
+"""Fields of a body that are not compared: how the answer is sent, and what differs when a client repeats a request."""
 _TURN_METADATA = "x-codex-turn-metadata"
-"""Header, or entry of `client_metadata`, in which Codex names the turn of a request; all attempts have the same."""
+"""Header, or entry of `client_metadata`, in which Codex names the turn of a request.
+
+It is the same when Codex repeats it.
+"""
 
 _ATTEMPTS = ("graph_agent", "attempts")
-"""Store namespace of the records: caller and digest → thread, token, session, and time of expiry."""
+"""Store namespace of the records: `CALLER:DIGEST` → thread, token, session, and time of expiry."""
 
 
 def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-    """Return the turn that a client such as Codex names in `client_metadata` or in a header; None if it names none."""
+    """Return the id of the turn that a client such as Codex names in `client_metadata` or in a header; None if it names
+    none.
+    """
     metadata = body.get("client_metadata")
     # Over a WebSocket, the headers are those of the connection, which lasts for many turns.
     for named in (metadata if isinstance(metadata, Mapping) else {}, headers):
@@ -66,13 +73,16 @@ def turn_id(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
 def _read(
     content: bytes, headers: Mapping[str, str], messages: list[AnyMessage], parsed: Sequence[Any]
 ) -> tuple[InputId, list[AnyMessage]]:
-    """Return the mark of a request, which is equal for each attempt, and its messages without a part of the answer.
+    """Return the mark of a request, which is equal when the request is repeated, and its messages.
+
+    If the client names its turn, the text of the answer that it has received so far is removed from the end of the
+    messages.
 
     Args:
         content: The body as bytes.
         headers: The headers.
         messages: The parsed messages.
-        parsed: Further parsed content that distinguishes requests.
+        parsed: Further parsed content by which requests differ.
     """
     body = json.loads(content.decode("utf-8-sig"))
     turn = turn_id(headers, body)
@@ -87,29 +97,32 @@ def _read(
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a request, while no equal request of the caller runs; `aclose` ends it."""
+    """One attempt of a request. No equal request of the caller runs until `aclose` ends the attempt."""
 
     host: Host
     caller: Caller
     mark: InputId
-    """The digest of the request, with which the input runs once."""
+    """The digest of the request, as the input id by which the input runs only once."""
     token: str | None = None
-    """Names the thread, or the response, of the first attempt; None for a new request."""
+    """Name of the thread, or of the response, of the first attempt; None for a new request."""
     session: str | None = None
-    """The session of the first attempt; None for a request without a session."""
+    """Id of the session of the first attempt; None for a request without a session."""
     is_answered: bool = False
-    """Whether the client was sent an answer, so that the next equal request is a new input."""
+    """Whether the client was sent an answer, so that an equal request later is a new input."""
     waits: bool = False
-    """Whether the answer asks for results or decisions, with which the client continues the thread."""
+    """Whether the answer asks for results or decisions, so that the client continues the thread with its next
+    request.
+    """
     _thread: str | None = None
-    """The thread of a request without a session; None before it has one."""
+    """The thread of a request without a session; None until it is known."""
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _closing: asyncio.Task[None] | None = None
 
     async def resolve(self, request: ChatRequest) -> RunSpec:
-        """Return the run of a request without a session: one that continues the earlier attempt, or a new one.
+        """Return the run of a request without a session: one that continues the thread of an earlier attempt, or a new
+        one.
 
-        A new one has a thread that is recorded for the next attempt. Raises `ProblemError` if the request is invalid.
+        The thread of a new run is recorded for the next attempt. Raises `ProblemError` if the request is invalid.
         """
         for name in (*pending_names(request), self.token):
             if name is not None and (continued := await self._continued(name, request)) is not None:
@@ -126,7 +139,7 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def has_begun(self, session: str) -> bool:
-        """Return whether a session has received the request."""
+        """Return whether a session has received the input of this request."""
         return (
             await InputDeduplicator(self.host.saver, self.host.kept.aget_state, self.caller.thread(session)).seen(
                 self.mark
@@ -135,9 +148,10 @@ class Attempt:
         )
 
     async def _continued(self, name: str, request: ChatRequest) -> RunSpec | None:
-        """Return the run that continues a thread, by its token; None if the thread has not received the request.
+        """Return the run that continues the thread with the token `name`; None if the thread has not received this
+        request.
 
-        A failed input continues from before its failure.
+        An input that failed continues from the last checkpoint before its failure.
         """
         thread = self.caller.pending_thread(name)
         spec = as_shown(RunSpec(self.host.kept, thread, None, request.context(), None, name), request)
@@ -149,12 +163,12 @@ class Attempt:
         return replace(spec, is_attempt=True)
 
     async def put(self, token: str, session: str | None = None, ttl_s: float | None = None) -> None:
-        """Store the record of the attempt.
+        """Store the record of the attempt, by which the next attempt finds the thread or the session.
 
         Args:
-            token: Names the thread or the response.
-            session: The session; None for a request without one.
-            ttl_s: Seconds to keep the record; None for as long as the run may take.
+            token: Name of the thread or of the response.
+            session: Id of the session; None for a request without a session.
+            ttl_s: Seconds to keep the record; None for as long as a run may take.
         """
         self.token, self.session = token, session
         settings = self.host.settings
@@ -165,21 +179,22 @@ class Attempt:
 
     @property
     def _key(self) -> str:
-        """Key of the record."""
+        """Key of the record in the store."""
         return f"{self.caller.name}:{self.mark.digest}"
 
     async def begin(self, check: Callable[[], Awaitable[None]], is_draining: Callable[[], bool]) -> None:
-        """Wait until no equal request runs, exclude others until `aclose`, and read the record of an earlier attempt.
+        """Wait until no equal request runs, then exclude other equal requests until `aclose`, and read the record of an
+        earlier attempt.
 
         Sets `token` and `session` from the record, unless there is none or it has expired.
 
         Args:
-            check: Awaited after the wait; an exception ends the attempt, as does one of the database.
-            is_draining: Whether the server stops, which raises `ProblemError` during the wait.
+            check: Awaited after the wait. If it raises, the attempt ends and the exception is raised.
+            is_draining: Returns whether the server is stopping; then `ProblemError` is raised during the wait.
         """
 
         def refuse_if_draining() -> None:
-            """Raise `ProblemError` if the server stops."""
+            """Raise `ProblemError` if the server is stopping."""
             if is_draining():
                 raise stopping()
 
@@ -195,9 +210,10 @@ class Attempt:
             raise
 
     async def aclose(self) -> None:
-        """Delete the record and thread of an answered attempt, or keep them for the next attempt; may be called twice.
+        """End the attempt: delete the record and the thread of an answered request, or keep them for `retry_ttl_s`
+        seconds.
 
-        Cancelling the call does not interrupt that.
+        The work continues if the call is cancelled. It may be called twice.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="end of an attempt")
@@ -207,7 +223,7 @@ class Attempt:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        """Release the claim once the records are updated."""
+        """Update the record and the thread, then let the next equal request begin."""
         async with self._stack.pop_all():
             if self.is_answered:
                 await self._forget()
@@ -217,7 +233,7 @@ class Attempt:
                 await self.host.suspend(self._thread, self.host.settings.retry_ttl_s)
 
     async def _forget(self) -> None:
-        """Delete the record; delete the thread, too, unless the client answers a question of it."""
+        """Delete the record. Delete the thread, too, unless it waits for the client, which keeps it for a while."""
         if self._thread is not None and self.waits:
             await self.host.suspend(self._thread)
         elif self._thread is not None:
@@ -235,18 +251,19 @@ async def attempt_of(
     *,
     is_draining: Callable[[], bool],
 ) -> tuple[Attempt, list[AnyMessage]]:
-    """Wait until no equal request of the caller runs; return the attempt, and the messages without those of an answer.
+    """Wait until no equal request of the caller runs; return the new attempt, and the messages without a partial answer
+    (see `_read`).
 
     Args:
         host: The open agent.
         caller: The owner of the API key.
         http_request: The request.
         messages: The parsed messages.
-        parsed: Further parsed content that distinguishes requests.
-        is_draining: Returns whether the server stops.
+        parsed: Further parsed content by which requests differ.
+        is_draining: Returns whether the server is stopping.
 
     Raises:
-        ProblemError: The client has left during the wait, or the server stops.
+        ProblemError: The client has left during the wait, or the server is stopping.
     """
     content = await http_request.body()
     # Without keys, credentials are all that distinguishes users.
@@ -267,7 +284,7 @@ async def attempt_of(
 async def before_failure(host: Host, spec: RunSpec) -> str | None:
     """Return the id of the checkpoint from which a failed or aborted input can continue.
 
-    It is the newest one before the failure in which no call is open, so that no call runs again. Returns None if the
+    It is the newest checkpoint before the failure at which no call is open, so that no call runs again. None if the
     input has not failed, or there is no such checkpoint.
     """
     state: StateSnapshot = await host.kept.aget_state(spec.config)
@@ -285,20 +302,22 @@ async def before_failure(host: Host, spec: RunSpec) -> str | None:
 
 
 def _claim_of(key: str) -> str:
-    """Return the name of the lock of a record."""
+    """Return the name of the lock by which equal requests run one at a time, for the key of their record."""
     return f"request/{key}"
 
 
 def deleting_attempts(host: Host) -> AbstractAsyncContextManager[None]:
-    """Delete expired attempts with their threads within the context, every `retry_ttl_s / 2` seconds or minute."""
+    """Context manager that deletes expired records with their threads, every `retry_ttl_s / 2` seconds but at least
+    once a minute.
+    """
     every_s = max(1.0, min(60.0, host.settings.retry_ttl_s / 2))
     return polling(lambda: delete_attempts(host), every_s, logger, "Deleting expired attempts of requests")
 
 
 async def delete_attempts(host: Host) -> int:
-    """Delete the records that have expired, with their threads; return the number of records deleted.
+    """Delete the expired records with their threads, except those whose request is running.
 
-    Records of a request that runs are kept.
+    Return the number of deleted records.
     """
     deleted = 0
     for item in await all_items(host.store, _ATTEMPTS):

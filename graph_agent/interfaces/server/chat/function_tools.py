@@ -11,9 +11,15 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 
 
 def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
-    """Return the arguments of a call from JSON as text; an empty text is an empty object.
+    """Parse the arguments of a call, which are JSON as text. An empty text is an empty object.
 
-    Raises `InvalidRequestError` if it is no JSON object; `id_` and `param` name call and field in the error.
+    Args:
+        id_: Id of the call, for the error.
+        text: The arguments; None is an empty text.
+        param: Name of the request's field, for the error.
+
+    Raises:
+        InvalidRequestError: The text is not a JSON object.
     """
     try:
         # `clean_body` saw the arguments as text, so their values are not cleaned yet.
@@ -26,7 +32,7 @@ def parse_arguments(id_: str, text: str | None, param: str) -> dict[str, Any]:
 
 
 def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a tool of the caller as an OpenAI function; `parameters` None declares a function without arguments."""
+    """Return a tool of the caller in OpenAI's format. If `parameters` is None, the function has no arguments."""
     function = {
         "name": name,
         "description": description or "",
@@ -36,10 +42,14 @@ def function_tool(name: str, description: str | None, parameters: dict[str, Any]
 
 
 def allowed_functions(allowed: Iterable[tuple[str, str | None]], offered: Iterable[tuple[str, str | None]]) -> set[str]:
-    """Return the names of the functions that `tool_choice` allows, of those that a request offers.
+    """Return the names of the functions that a `tool_choice` of type `allowed_tools` permits.
 
-    Both are pairs of a type and a name, which is None for tools that are no functions. Raises `ProblemError` if a tool
-    is allowed that is not offered.
+    Args:
+        allowed: Type and name of each permitted tool; the name is None for tools that are not functions.
+        offered: Type and name of each tool of the request.
+
+    Raises:
+        ProblemError: A permitted tool is not among those of the request.
     """
     known = {(kind, name if kind == "function" else None) for kind, name in offered}
     names = set()
@@ -52,5 +62,5 @@ def allowed_functions(allowed: Iterable[tuple[str, str | None]], offered: Iterab
 
 
 def not_among(name: str | None) -> ProblemError:
-    """Return the problem for a `tool_choice` that names a tool which the request does not offer."""
+    """Return the error for a `tool_choice` that names a tool which is not among those of the request."""
     return InvalidRequestError(f"tool_choice names {name!r}, which is not among the tools.", "tool_choice")

@@ -46,31 +46,30 @@ from graph_agent.session.results import DelegatePart, EventAdded, Progress, Reas
 logger = logging.getLogger("graph_agent.server.chat.handler")
 
 _PIECES_A_SECOND = 500
-"""Pieces of answers that a process sends in a second."""
+"""Maximum pieces of streamed answers that a process sends in a second, for all runs together."""
 _LONGEST_BETWEEN_PIECES_S = 0.1
 
 _HEADERS_WITHIN_S = 5.0
-"""Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
+"""Seconds that a stream's headers wait for the first part, so that an immediate failure can have its own status."""
 REPLAYED = {"idempotent-replayed": "true"}
-"""Header of an answer that was given to an earlier request with the same idempotency key."""
+"""Header of an answer that was stored by an earlier request with the same idempotency key."""
 
 STATUS_HEADER = "x-run-status"
-"""Header of an answer to a run that failed after a write, with the value `FAILED`."""
+"""Name of the header that marks the answer of a run that failed after a side effect; its value is `FAILED`."""
 Keep: TypeAlias = Callable[[ServerRun], Awaitable[None]]
-"""Stores a complete answer; receives its run."""
+"""Stores a complete answer; called with its run."""
 
 
 def between_pieces_s(runs: int) -> float:
-    """Return the minimum seconds between two pieces of one streamed answer.
+    """Return the minimum seconds between two pieces of one streamed answer, for a number of active runs.
 
-    Sending a piece costs more than its tokens. Under load, all runs of a process therefore share a rate of
-    pieces.
+    Sending a piece costs more CPU time than its tokens, so under load all runs of a process share a rate of pieces.
     """
     return max(BETWEEN_PIECES_S, min(runs / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S))
 
 
 class Runs:
-    """The active runs of this process, and the components that stop with them.
+    """The active runs of this process, and other components that are drained and closed together with them.
 
     Args:
         host: The open agent.
@@ -92,17 +91,17 @@ class Runs:
     async def run(
         self, spec: RunSpec, *, streams: bool, resources: contextlib.ExitStack | None = None
     ) -> AsyncIterator[ServerRun]:
-        """Start a run, and stop it if the context is left before its end; yields the run.
+        """Start a run, and yield it. If the context is left before the run has ended, the run is stopped.
 
-        A run with an idempotency key continues to its end: the caller may repeat the request to get the answer. After
-        the run's answer, the follow-ups queued in its session run in the background. Raises `ProblemError` while the
-        server stops.
+        A run with an idempotency key continues to its end instead, because the caller may repeat the request to get the
+        answer. After the run, the follow-ups that are queued in its session run in the background. Raises
+        `ProblemError` while the server is stopping.
 
         Args:
             spec: Graph, thread, input and context of the run.
             streams: Whether the client receives text as it is produced.
-            resources: Resources of the request, such as its slot, which are taken over and closed when the run has
-                ended; `ServerRun.release` closes them before the last byte of the answer is sent. Follow-ups need none.
+            resources: Resources of the request, such as its slot. They are taken over, and closed when the run has
+                ended or earlier by `ServerRun.release`.
         """
         owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
         run: ServerRun | None = None
@@ -118,9 +117,15 @@ class Runs:
     async def _start(
         self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
     ) -> AsyncIterator[ServerRun]:
-        """Start a run, and close it on exit; one with an idempotency key is left to end by itself.
+        """Start a run, and close it on exit. A run with an idempotency key that has not ended continues in a task.
 
-        `on_end` is called at the run's end, unless it was stopped. Raises `ProblemError` while the server stops.
+        Args:
+            spec: Graph, thread, input and context of the run.
+            streams: Whether the client receives text as it is produced.
+            on_end: Called at the run's end, unless it was stopped.
+
+        Raises:
+            ProblemError: The server is stopping.
         """
         if self.draining:
             raise stopping()
@@ -147,7 +152,7 @@ class Runs:
                     await run.close()
 
     async def _finish(self, run: ServerRun) -> None:
-        """Wait for the end of a run whose client has left, and of its follow-ups."""
+        """Wait for the end of a run whose client has left, and of its follow-ups; then the run is no longer active."""
         try:
             await run.finish()
         finally:
@@ -157,7 +162,7 @@ class Runs:
             await asyncio.wait([run.following])
 
     def _start_follow_ups(self, run: ServerRun) -> None:
-        """Start the session's follow-ups in a task; does nothing for a request without a session."""
+        """Start a task that runs the follow-ups of the run's session. Does nothing for a request without a session."""
         if run.spec.session_id is None:
             return
         run.following = asyncio.create_task(self._run_follow_ups(run), name="follow-ups")
@@ -165,9 +170,9 @@ class Runs:
         run.following.add_done_callback(self._following.discard)
 
     async def _run_follow_ups(self, run: ServerRun) -> None:
-        """Run the follow-ups queued in a session one after the other.
+        """Run the follow-ups that are queued in a session one after the other.
 
-        Their answers go to its history, and errors to the log.
+        Their answers are stored in the session's history, and unexpected errors are logged.
         """
         try:
             while not run.input.aborted and (note := await run.driver.next_after(run.input)) is not None:
@@ -182,7 +187,9 @@ class Runs:
             log_failure(logger, "Running a follow-up", error)
 
     def drain(self) -> None:
-        """Refuse new runs, and let active ones and registered components stop at their next superstep boundary."""
+        """Refuse new runs, and let the active ones and the registered components stop at their next superstep
+        boundary.
+        """
         self.draining = True
         # Streams of events end first, because they would keep the server waiting.
         self.host.notifier.stop()
@@ -192,16 +199,16 @@ class Runs:
             drain()
 
     def cancel(self) -> None:
-        """Begin to cancel every run and to close the registered components, and return."""
+        """Begin to cancel every run and to close the registered components. Does not wait for them."""
         for run in list(self._active):
             run.cancel()
         for close in self._closers:
             self._closing.add(asyncio.ensure_future(close()))
 
     async def aclose(self) -> None:
-        """Cancel all runs, and wait for those that continue without a client and for follow-ups.
+        """Cancel all runs, and wait for the tasks of follow-ups and of runs without a client.
 
-        While the server drains, these first get `drain_s` seconds to finish.
+        If the server is draining, these tasks first get `drain_s` seconds to finish.
         """
         if self.draining and self._following:
             await asyncio.wait(self._following, timeout=self.host.settings.drain_s)
@@ -214,16 +221,19 @@ class Runs:
     def register_closer(
         self, close: Callable[[], Awaitable[None]], *, drain: Callable[[], None]
     ) -> Callable[[], Awaitable[None]]:
-        """Register another component to drain and close with the runs; return an idempotent version of `close`.
+        """Register a component that is drained and closed together with the runs.
 
         Args:
             close: Closes the component.
-            drain: Lets the component's work stop at the next superstep boundary; it may be called from any thread.
+            drain: Makes the component's work stop at the next superstep boundary. It may be called from any thread.
+
+        Returns:
+            A function that closes the component at the first call, and waits for that at each call.
         """
         closed: list[asyncio.Future[None]] = []
 
         async def once() -> None:
-            """Close the component at the first call; wait for it at each."""
+            """Close the component at the first call, and wait until it is closed."""
             if not closed:
                 closed.append(asyncio.ensure_future(close()))
             await closed[0]
@@ -234,20 +244,20 @@ class Runs:
 
 
 def status_headers(outcome: ChatOutcome) -> dict[str, str]:
-    """Return the header that marks the answer of a failed run, `x-run-status`; an empty dict for any other answer."""
+    """Return the header `x-run-status` for the answer of a run that failed; empty for any other answer."""
     return {STATUS_HEADER: outcome.status} if outcome.problem is not None else {}
 
 
 def status_fields(outcome: ChatOutcome) -> dict[str, str]:
-    """Return the field that marks the answer of a failed run, `run_status`; an empty dict for any other answer."""
+    """Return the field `run_status` for the answer of a run that failed; empty for any other answer."""
     return {"run_status": outcome.status} if outcome.problem is not None else {}
 
 
 def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
-    """Return the error that a run ends with before anything is sent; None if it ends as a message.
+    """Return the error with which a run that has ended must be answered; None if its answer is a message.
 
-    After a call that may write, a failure is an error only if the client may repeat the request to continue the run;
-    else the client would repeat the call.
+    After a side effect, a failure is answered with a message, because a client would repeat the request, and so the
+    side effect, after an error. It is an error only if repeating the request continues the run.
     """
     if outcome.problem is None or not outcome.has_written:
         return outcome.problem
@@ -257,13 +267,13 @@ def refusal_of(run: ServerRun, outcome: ChatOutcome) -> ProblemError | None:
 
 
 class ChatDialect(Protocol):
-    """The response format of one API; one object formats one answer, as frames or as a body.
+    """The response format of one API. One object formats one answer, either as frames of a stream or as a body.
 
-    A format inherits the optional methods. The methods are called in the order of the answer.
+    The methods are called in the order of the answer. Those with a default may be inherited.
     """
 
     def start_frames(self) -> Iterable[str]:
-        """Yield the first frames of a stream."""
+        """Yield the frames that begin a stream."""
         ...
 
     def text_frames(self, text: str) -> Iterable[str]:
@@ -271,7 +281,7 @@ class ChatDialect(Protocol):
         ...
 
     def break_frames(self) -> Iterable[str]:
-        """Yield the frames between two messages of the answer; by default a blank line in the text."""
+        """Yield the frames between two messages of the answer; by default a blank line as text."""
         return self.text_frames("\n\n")
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
@@ -279,7 +289,7 @@ class ChatDialect(Protocol):
         return ()
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """Yield the frames of the end of the text, `rest`, that was not streamed; it is not empty."""
+        """Yield the frames of `rest`, the end of the text that was not streamed; it is not empty."""
         return self.text_frames(rest)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
@@ -287,28 +297,32 @@ class ChatDialect(Protocol):
         return ()
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """Yield progress as a field; progress in comments is formatted by `progress_comment`."""
+        """Yield the frames that report progress in a field. Progress in comments has no part in the format."""
         ...
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the calls for the caller and the last frames of a stream."""
+        """Yield the frames that end a stream, with the calls of the caller's own tools."""
         ...
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """Yield the frames that end a started stream with an error."""
+        """Yield the frames that end a stream with an error after it has begun."""
         ...
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed, with the text of the frames that were yielded before.
+        """Return the body of an answer that is not streamed.
 
-        `progress` has the progress of the run, if the client receives it as a field.
+        The frames of the text were requested before, and are its text.
+
+        Args:
+            outcome: The outcome of the run.
+            progress: The progress of the run, if the client receives it as a field; otherwise empty.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChatHandler:
-    """Runs chat requests within the callers' limits, and returns their responses."""
+    """Runs chat requests within the limits of their callers, and returns the responses."""
 
     runs: Runs
     """The active runs of the process."""
@@ -331,8 +345,9 @@ class ChatHandler:
             caller: The owner of the API key.
             request: The parsed request.
             dialect: Formats the answer.
-            keep: Awaited when the answer is complete, before the end is sent; None for nothing.
-            attempt: The attempt of a request for a stored response; it is ended with the answer.
+            keep: Awaited when the answer is complete, before its end is sent; None for nothing.
+            attempt: The attempt of a request for a stored response, which ends with the answer; None for other
+                requests.
 
         Raises:
             ProblemError: The request is refused, or the run fails before the first frame of its answer.
@@ -362,7 +377,9 @@ class ChatHandler:
             )
 
     def session_headers(self, session_id: str | None) -> dict[str, str]:
-        """Return the header of an answer that names its session; an empty dict for an answer without a session."""
+        """Return the response header that names the session; empty without a session, or if the setting switches the
+        header off.
+        """
         name = self.runs.host.settings.session_header
         return {name: session_id} if name and session_id is not None else {}
 
@@ -375,14 +392,16 @@ class ChatHandler:
         attempt: Attempt | None = None,
         sent: AsyncExitStack | None = None,
     ) -> AsyncIterator[ServerRun]:
-        """Start the run of a request within the caller's limits, and stop it if the context is left before its end.
+        """Start the run of a request within the caller's limits, and yield it.
+
+        It is stopped if the context is left before its end.
 
         Args:
             http_request: The request.
             caller: The owner of the API key.
             request: The parsed request.
             attempt: The attempt of the request; None to begin one if the request needs it.
-            sent: Ends the attempt once the answer is sent; None to end it with the context.
+            sent: A stack that is closed once the answer is sent, and ends the attempt; None to end it with the context.
 
         Raises:
             ProblemError: The request is refused.
@@ -407,7 +426,11 @@ class ChatHandler:
     async def _resolve(
         self, stack: AsyncExitStack, http_request: Request, caller: Caller, request: ChatRequest
     ) -> tuple[RunSpec, Attempt | None]:
-        """Return the run of a request, and its attempt, which ends with `stack`; None for a request that needs none."""
+        """Return the run of a request, and the attempt that was begun for it; None if the request needs no new one.
+
+        An attempt is needed if the agent has a tool with side effects and the request neither a session nor an
+        idempotency key. It ends with `stack`.
+        """
         host = self.runs.host
         if request.is_attempt:
             spec = await resolve_once(host, caller, request)
@@ -428,12 +451,17 @@ class ChatHandler:
     async def begin_attempt(
         self, http_request: Request, caller: Caller, messages: list[AnyMessage], content: Sequence[Any]
     ) -> tuple[Attempt, list[AnyMessage]]:
-        """Wait until no equal request of the caller runs.
+        """Wait until no equal request of the caller runs; return the new attempt, and the messages without a partial
+        answer.
 
-        Returns the attempt, and the messages without those of an answer.
+        Args:
+            http_request: The request.
+            caller: The owner of the API key.
+            messages: The parsed messages.
+            content: Further parsed content by which requests differ.
 
-        `content` is further parsed content that distinguishes requests. Raises `ProblemError` if the client leaves
-        during the wait, or the server stops.
+        Raises:
+            ProblemError: The client has left during the wait, or the server is stopping.
         """
         return await attempt_of(
             self.runs.host, caller, http_request, messages, content, is_draining=lambda: self.runs.draining
@@ -448,9 +476,9 @@ class ChatHandler:
         headers: dict[str, str],
         keep: Keep | None,
     ) -> WholeAnswer:
-        """Run a request to its end, and return the whole answer.
+        """Wait for the end of a run, and return the whole answer.
 
-        Raises `ProblemError` if the run fails, or the client disconnects, which stops the run.
+        Raises `ProblemError` if the run fails without a message, or the client disconnects, which stops the run.
         """
         answered = await unless_disconnected(http_request.receive, _to_end(run, dialect))
         if answered is None:
@@ -469,7 +497,7 @@ class ChatHandler:
 
 
 async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, list[dict[str, Any]]]:
-    """Read the parts of a run to its end, format them, and return the outcome and the progress."""
+    """Read the parts of a run to its end, pass them to `dialect`, and return the outcome and the progress."""
     progress: list[dict[str, Any]] = []
     while True:
         match await run.part():
@@ -487,7 +515,7 @@ async def _to_end(run: ServerRun, dialect: ChatDialect) -> tuple[ChatOutcome, li
 
 
 def _frames_of_part(part: Token | MessageBreak | Reasoning | EventAdded, dialect: ChatDialect) -> Iterable[str]:
-    """Return the frames of a part of the answer."""
+    """Return the frames of one part of the answer."""
     match part:
         case Token(piece):
             return dialect.text_frames(piece)
@@ -509,17 +537,18 @@ async def frames_of(
     *,
     finishes: bool = True,
 ) -> AsyncGenerator[str, None]:
-    """Yield the frames of a run's answer, one text for each part.
+    """Yield the frames of a run's answer, joined to one text for each part.
 
     Args:
-        first: The first part, if it was read already; else None.
+        first: The first part, if it was read already; None if not.
         run: The run.
         request: The parsed request.
         dialect: Formats the answer.
-        keepalive_s: Seconds of silence after which a comment is sent.
-        keep: Awaited when the answer is complete, also one that ends with an error, before the end is sent.
-        finishes: Whether a run that failed after a call that may write ends as a finished message, because the client
-            would repeat the request after an error.
+        keepalive_s: Seconds without a part after which a comment is sent.
+        keep: Awaited when the answer is complete, also if it ends with an error, before its end is sent; None for
+            nothing.
+        finishes: Whether a run that failed after a side effect ends as a regular message. After an error, the client
+            would repeat the request.
     """
     start = "".join(dialect.start_frames())
     part = first

@@ -28,18 +28,18 @@ from graph_agent.session.results import open_interrupts
 
 
 def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[AnyMessage] | None:
-    """Return the messages that a request adds to its session; None if it has another history than the session.
+    """Return the messages that a request adds to its session; None if the request has another history than the session.
 
-    A request without a user message before an assistant message has no history: it adds its new messages. Otherwise its
-    history must be that of the session. Inputs without an answer, which failed or were stopped, may be missing, and so
-    may steering. Questions to a person and their answers may be in it, although they are no inputs.
+    A request has a history if it has a user message before an assistant message. Without one, all its messages after
+    the last assistant message are new. A history must be that of the session, except that inputs without an answer,
+    which failed or were stopped, and steering may be missing, and that questions with their answers may be added.
 
     Args:
         messages: The messages of the request.
         state: The newest state of the session.
 
     Raises:
-        InvalidRequestError: The message decides on calls whose input has failed since.
+        InvalidRequestError: The message decides on calls, and the input of these calls has failed since.
     """
     new = new_messages(messages)
     history = _pieces(messages[: len(messages) - len(new)])
@@ -81,7 +81,7 @@ def continued_input(messages: Sequence[AnyMessage], state: StateSnapshot) -> lis
 
 
 def _is_decision(message: AnyMessage, calls: Sequence[HeldCall]) -> bool:
-    """Return whether a message decides on these calls."""
+    """Return whether the text of a message is a valid decision on these calls."""
     try:
         decisions_in_text(text_of(message.content), calls)
     except DecisionError:
@@ -91,37 +91,43 @@ def _is_decision(message: AnyMessage, calls: Sequence[HeldCall]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A user message, or the texts of the assistant between two user messages."""
+    """A user message, or the joined texts of the assistant between two user messages."""
 
     is_user: bool
     text: str
-    """The text without white space."""
+    """The text without any white space."""
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """An input of a session and its answer, as a client knows them, without white space."""
+    """An input of a session and its answer, as a client may have them. All texts are without white space."""
 
     text: str
     """The input."""
     answer: str | None = None
-    """The last text of the answer; None if there is none, also if the input failed or was stopped."""
+    """The last text of the answer; None if there is none, or the input failed or was stopped."""
     is_waiting: bool = False
-    """Whether the session waits for a person or for the client, so that the last text is a question or a call."""
+    """Whether the session waits for an answer, so that the last text that the client has is a question, or a call
+    follows.
+    """
     has_more: bool = False
-    """Whether the client may have other texts before the last one, and messages that answer questions."""
+    """Whether the client may have further texts before the last one, and messages that answered questions."""
     asked: list[HeldCall] = field(default_factory=list)
-    """Calls that a person was asked about last; empty if there are none."""
+    """The calls about which an approval was last requested; empty if none was."""
     answered_before: _Exchange | None = None
     """The newest exchange before this one that has an answer; None if there is none."""
 
     @property
     def is_required(self) -> bool:
-        """Whether a history without the exchange is another one."""
+        """Whether the client's history must contain this exchange to be the history of the session."""
         return self.answer is not None or self.is_waiting
 
     def start_in(self, history: Sequence[_Piece], end: int) -> int | None:
-        """Return the index of the exchange's user message if it is the last exchange before `end`; None if not."""
+        """Return the index of this exchange's user message in a history, if the exchange is the last one before the
+        index `end`.
+
+        None if another exchange stands there.
+        """
         at = end
         if at > 0 and not history[at - 1].is_user:
             at -= 1
@@ -138,7 +144,7 @@ class _Exchange:
         return None
 
     def _ends_with(self, text: str) -> bool:
-        """Return whether the client may have this text, without white space, as the end of the exchange."""
+        """Return whether `text`, without white space, may be the end of this exchange in the client's history."""
         if self.is_required:
             return self.is_waiting or self._has_answer(text)
         # The client may have a part of the answer; but an equal input before may have this one.
@@ -146,17 +152,18 @@ class _Exchange:
         return before is None or before.text != self.text or not before._has_answer(text)
 
     def _has_answer(self, text: str) -> bool:
-        """Return whether a text is the answer, or ends with it if the client may have more."""
+        """Return whether `text` is the answer of this exchange, or ends with it if the client may have further
+        texts.
+        """
         answer = self.answer or ""
         return text == answer or (self.has_more and text.endswith(answer)) or _is_same_json(text, answer)
 
 
 def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
-    """Return the exchanges of a session, oldest first, and whether these are all of the session.
+    """Return the exchanges of a session, oldest first, and whether they are all exchanges of the session.
 
-    The messages of a history that started the session precede those that the session received, which events keep even
-    if middleware has removed or rewritten the messages. Those that started it are left out if middleware has changed
-    them.
+    Exchanges of a history with which the session began come first, from its messages. They are left out if middleware
+    has changed those messages. The others are read from events, which middleware cannot change.
     """
     messages: list[AnyMessage] = list(values.get("messages", ()))
     events = list(values.get("events", ()))
@@ -186,7 +193,7 @@ def _exchanges(values: Mapping[str, Any]) -> tuple[list[_Exchange], bool]:
 
 
 def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
-    """Record an event of the history in the exchange that it belongs to."""
+    """Update an exchange with an event that followed its input."""
     match event["type"]:
         case "agent_response":
             exchange.has_more |= exchange.answer is not None
@@ -203,7 +210,7 @@ def _add_event(exchange: _Exchange, event: StoredEvent) -> None:
 
 
 def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
-    """Return messages as alternating texts of users and assistant, without white space; tool results are left out."""
+    """Return messages as alternating texts of user and assistant, without white space. Tool results are left out."""
     found: list[_Piece] = []
     for message in messages:
         if isinstance(message, HumanMessage):
@@ -216,15 +223,14 @@ def _pieces(messages: Sequence[AnyMessage]) -> list[_Piece]:
 
 
 def _squeezed(content: str | list[Any]) -> str:
-    """Return the text of a content without white space."""
+    """Return the text of a message's content without any white space."""
     # Clients strip texts, and join them in ways of their own.
     return "".join(text_of(content).split())
 
 
 def _is_same_json(text: str, other: str) -> bool:
-    """Return whether two texts without white space are the same JSON object.
-
-    A structured answer may be written again.
+    """Return whether two texts without white space are the same JSON object, which a client may have formatted or
+    reordered.
     """
     if not (text.startswith("{") and other.startswith("{")):
         return False

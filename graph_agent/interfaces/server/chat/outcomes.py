@@ -22,51 +22,54 @@ from graph_agent.interfaces.server.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, is_refusal, run_result, since_last_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
-"""Why an answer ended: completely, at the token limit, for the caller's calls, filtered, or at a stop sequence."""
+"""Why an answer ended: regularly, at the token limit, with calls of the caller's tools, by a content filter, or at a
+stop sequence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOutcome:
-    """The outcome of one run."""
+    """The outcome of one run, independent of the API."""
 
     text: str
-    """The whole text of the run's output: its messages, joined by a blank line."""
+    """The whole text of the run: its messages, joined by blank lines."""
     calls: list[dict[str, Any]]
     """Calls of the caller's own tools: `{"id", "name", "arguments"}`, in call order."""
     ending: Ending
     stop_sequence: str | None
-    """The stop sequence that ended the answer, if the provider reports it."""
+    """The stop sequence that ended the answer; None if there was none, or the provider does not report it."""
     input_tokens: int
     output_tokens: int
     status: str
     """The session's status, e.g. `COMPLETED` or `FAILED`."""
     rest: str = field(default="", compare=False)
-    """The end of `text` that no part of the run's output has; empty if the output has all of it."""
+    """The end of `text` that was not streamed; empty if all of it was."""
     continues: bool = field(default=False, compare=False)
-    """Whether `rest` belongs to the newest message of the output."""
+    """Whether `rest` continues the newest streamed message, and is not a message of its own."""
     approvals: list[dict[str, Any]] = field(default_factory=list)
-    """Calls that wait for a person's approval: `{"token", "interrupt", "index", "name", "arguments"}`, in order.
+    """Calls that wait for an approval: `{"token", "interrupt", "index", "name", "arguments"}`, in order.
 
-    `token` names the thread for the caller, `index` is that in the request of the interrupt."""
+    `token` names the thread for the caller, `interrupt` is the id of the interrupt, `index` the position of the call in
+    it.
+    """
     refusal: bool = False
     """Whether the model or its provider refused to answer; the text is the refusal."""
     citations: Sequence[Mapping[str, Any]] = ()
-    """Sources of the answer that have an address, with `start` and `end` in the answer, as in its event."""
+    """Sources of the answer that have a URL, with the positions `start` and `end` in the answer."""
     answer_at: int = field(default=0, compare=False)
-    """Index in `text` at which the answer begins; 0 without citations."""
+    """Index in `text` at which the answer begins; 0 if there are no citations."""
     reply: AIMessage | None = None
-    """The model's message with the answer, or with the caller's calls; None without one."""
+    """The model's newest message, with the answer or the caller's calls; None if there is none."""
     cached_tokens: int = 0
-    """Input tokens read from the provider's cache, as far as reported."""
+    """Input tokens that were read from the provider's cache; 0 if the provider does not report them."""
     cache_write_tokens: int = 0
-    """Input tokens written to the provider's cache, as far as reported."""
+    """Input tokens that were written to the provider's cache; 0 if the provider does not report them."""
     reasoning_tokens: int = 0
-    """Output tokens of the model's reasoning, as far as reported."""
+    """Output tokens of the model's reasoning; 0 if the provider does not report them."""
     problem: ProblemError | None = None
-    """Why the run failed; None if it did not."""
+    """Why the run failed; None if it did not fail."""
     has_written: bool = False
-    """Whether a call of the input that may write has run, so that a client must not take the run for one that changed
-    nothing."""
+    """Whether a call with possible side effects has run for this input."""
 
 
 def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -> ChatOutcome:
@@ -133,7 +136,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot, sent: Mapping[str, str]) -
 
 
 def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
-    """Return whether a call of the agent's own that may write has run in these events."""
+    """Return whether, by these events, a call of the agent's own tools that may have side effects has run."""
     deps = getattr(spec.graph.builder, "deps", None)
     clients = {tool["function"]["name"] for tool in spec.context.get("client_tools", ())}
     clients |= {*spec.context.get("client_calls", {}).values()}
@@ -145,7 +148,8 @@ def _has_written(spec: RunSpec, events: Sequence[StoredEvent]) -> bool:
 
 
 def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]) -> list[str]:
-    """Return the texts that the output of a request had before its last message: those of plans, and replaced answers.
+    """Return the texts that came before the last message of a request, oldest first: texts beside calls, and replaced
+    answers.
 
     Args:
         spec: The run.
@@ -171,7 +175,7 @@ def commentary_of(spec: RunSpec, state: StateSnapshot, before: Mapping[str, Any]
 
 
 def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    """Return the reported details of the tokens of the newest input's messages.
+    """Return the details that providers reported for the model calls of the newest input, summed.
 
     The keys are `cached_tokens`, `cache_write_tokens` and `reasoning_tokens`; empty if no provider reported usage.
     """
@@ -189,7 +193,7 @@ def _token_details(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _ending(reason: str, result: RunResult) -> Ending:
-    """Return why an answer ended; `reason` is the finish reason of the provider, or empty."""
+    """Return why an answer ended, from the provider's finish reason (may be empty) and the result of the run."""
     if result.truncated == "content_filter":
         return "filtered"
     # Neither API has a reason for an answer that the provider cut off; `length` also means that the text is incomplete.

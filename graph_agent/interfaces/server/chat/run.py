@@ -52,21 +52,21 @@ logger = logging.getLogger("graph_agent.server.chat.run")
 
 _CALL_EVENTS = ("plan", "tool_call", "delegation_request", *RESULTS)
 COMMENTARY = "commentary "
-"""Beginning of the message ids of texts that an earlier run of the same request has emitted."""
+"""Prefix of the message ids of texts that an earlier run of the same request has produced, and that are sent again."""
 _MOST_WAITING = 256
-"""Parts that are queued for a slow client."""
+"""Maximum number of parts that are queued for a slow client."""
 _MOST_WAITING_CHARS = 500_000
-"""Parts, and characters of their texts, that are queued for a slow client; when the queue is full, the run waits."""
+"""Maximum characters of the queued parts. If a maximum is reached, the run waits for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBreak:
-    """The end of one of the answer's messages; text of another one follows."""
+    """The end of one of the answer's messages; the text of another message follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The end of the run; always the last part."""
+    """The end of the run, which is always the last part."""
 
     outcome: ChatOutcome
 
@@ -74,41 +74,40 @@ class RunEnded:
 Part: TypeAlias = Token | Reasoning | MessageBreak | EventAdded | Progress | StateValues | DelegatePart | RunEnded
 """A part of a run's output: a part of the session's stream, the end of a message, or the end of the run.
 
-Each `Token` is a piece of the answer. Each `EventAdded` is a plan with calls or, if the run shows its calls, any plan,
-or the start or the result of a call.
+A `Token` is a piece of the answer. An `EventAdded` is a plan with calls or, if the run shows its calls, any plan, or
+the start or the result of a call.
 """
 
 
 class _WaitingParts(asyncio.Queue[Part | BaseException]):
-    """A queue that is full at a number of parts, or of their characters; the newest part may exceed the latter."""
+    """A queue that is full at a number of parts, or at a number of characters; the newest part may exceed the
+    latter.
+    """
 
     def _init(self, maxsize: int) -> None:
-        """Prepare the queue; called by asyncio."""
+        """Prepare the queue. asyncio calls it."""
         super()._init(maxsize)
         self.chars = 0
         """Characters of the texts that wait."""
 
     def _put(self, item: Part | BaseException) -> None:
-        """Add a part; called by asyncio."""
+        """Add a part. asyncio calls it."""
         super()._put(item)
         self.chars += _chars_of(item)
 
     def _get(self) -> Part | BaseException:
-        """Remove a part; called by asyncio."""
+        """Remove and return a part. asyncio calls it."""
         item: Part | BaseException = super()._get()
         self.chars -= _chars_of(item)
         return item
 
     def full(self) -> bool:
-        """Whether the next part has to wait."""
+        """Return whether the next part has to wait."""
         return super().full() or self.chars >= _MOST_WAITING_CHARS
 
 
 def _chars_of(part: Part | BaseException) -> int:
-    """Return the characters of a part's texts, of answer, reasoning or event; 0 for any other part.
-
-    The sum over the waiting parts bounds the queue's memory.
-    """
+    """Return the number of characters of a part's text, whether answer, reasoning or event; 0 for other parts."""
     match part:
         case Token() | Reasoning():
             return len(part.text)
@@ -121,17 +120,17 @@ def _chars_of(part: Part | BaseException) -> int:
 
 
 class ServerRun:
-    """One run, in its own task, so that a client that disconnects or reads slowly cannot break it.
+    """One run in a task of its own, so that a client that disconnects or reads slowly cannot interrupt it.
 
-    The task starts with the construction. Read the run by `part`, and end it by `close`.
+    The task starts with the construction. Read the output by `part`, and end the run by `close`.
 
     Args:
         host: The open agent.
         spec: Graph, thread, input and context of the run.
         metrics: Counts the run.
-        streams: Whether text is emitted as it is produced; otherwise each reply as a whole.
+        streams: Whether text is emitted as it is produced; otherwise each reply is emitted as a whole.
         between_pieces_s: Returns the minimum seconds between two pieces of a streamed answer.
-        on_end: Called at the run's end, before the outcome is queued; not for a stopped run.
+        on_end: Called at the run's end, before its last part can be read; not called for a stopped run.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class ServerRun:
         self.detached: asyncio.Task[None] | None = None
         """Task that waits for the run's end after its client has left; None if there is none."""
         self.release: Callable[[], None] = lambda: None
-        """Releases the resources of the run's request, such as its slot; may be called repeatedly."""
+        """Releases the resources of the run's request, such as its slot. It may be called repeatedly."""
         self._on_end = on_end
         self._begun = asyncio.Event()
         self._before = spec.scope.before
@@ -164,35 +163,36 @@ class ServerRun:
         self._live = contextlib.ExitStack()
         self._publish: Callable[[LivePart], None] = lambda part: None
         self._sent: dict[str, list[str]] = {}
-        """Message id → the text of the message that was emitted, in pieces."""
+        """Message id → pieces of the message's text that were emitted."""
         self._emitted_plan = False
-        """Whether text was emitted since the newest plan."""
+        """Whether text was emitted since the newest plan began."""
         self._unsent = ""
-        """Text of the newest plan with calls that no model streamed; empty once it is emitted."""
+        """Text of the newest plan that was not streamed, until it is emitted; otherwise empty."""
         self._plan_id: str | None = None
-        """Id of the message with the newest plan's calls; None before the first."""
+        """Id of the message with the newest plan; None before the first."""
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts = _WaitingParts(_MOST_WAITING)
         self._between_pieces_s = between_pieces_s
         self._postponed: list[Part | BaseException] | None = None
-        """Parts to queue after the end of the run; None before it ends, and after."""
+        """Parts that are collected at the end of the run and queued after it; None at any other time."""
         self._closed = False
         self.ended = False
-        """Whether the run has ended; its last part may still be queued."""
+        """Whether the run has ended. Parts of it may still be queued."""
         self.is_answered = False
-        """Whether its client was sent the whole answer, which is not a failure."""
+        """Whether the client was sent the whole answer of a run that did not fail."""
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
     @property
     def waiting_chars(self) -> int:
-        """Characters of the texts that wait for the client."""
+        """Characters of the texts that are queued for the client."""
         return self._parts.chars
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
-        """Return the next part, `RunEnded` last; None after `timeout_s` seconds without one.
+        """Wait for the next part and return it; None after `timeout_s` seconds without one (None waits without a
+        limit).
 
-        Raises `ProblemError` if the run was refused, failed or stopped.
+        `RunEnded` is the last part. Raises `ProblemError` in its place if the run was refused, failed or was stopped.
         """
         if not self._parts.empty():
             part = self._parts.get_nowait()
@@ -207,9 +207,9 @@ class ServerRun:
         return part
 
     async def begun(self) -> None:
-        """Wait until the run has its session.
+        """Wait until the run holds its session's lock and has begun.
 
-        Raises `ProblemError` if it ends before, e.g. if another run has the session.
+        Raises `ProblemError` if the run ends before that, e.g. because another run holds the session.
         """
         waiting = asyncio.create_task(self._begun.wait())
         try:
@@ -220,9 +220,9 @@ class ServerRun:
             await self.part()
 
     async def _begin(self) -> None:
-        """Prepare the run once it holds the lock of its session.
+        """Prepare the run once it holds the lock of its session: publish its output to followers.
 
-        A repeated request first emits the texts of its earlier run.
+        If the request was run before, emit the texts of the earlier run first.
         """
         if self._before is not None:
             await self._before()
@@ -235,23 +235,26 @@ class ServerRun:
         self._begun.set()
 
     def drain(self) -> None:
-        """Let the run stop at its next superstep boundary, from which its session can be resumed; returns at once."""
+        """Make the run stop at its next superstep boundary, from which its session can be resumed.
+
+        Does not wait for it.
+        """
         self._control.request_drain()
 
     async def finish(self) -> None:
-        """Drop the parts from now on, and wait for the end of the run."""
+        """Drop all further parts, and wait for the end of the run."""
         self._drop_parts()
         await asyncio.wait([self._task])
 
     def cancel(self) -> None:
-        """Cancel the run immediately; returns at once."""
+        """Cancel the task of the run. Does not wait for it."""
         self._task.cancel()
 
     async def close(self) -> None:
-        """Stop the run if it is active, and wait for its end.
+        """Stop the run if it is active, wait for its end, and drop its parts.
 
-        A run in a session is aborted, so that its calls are settled in the history; a run without a session is only
-        cancelled. Only this run is aborted, not another one that holds the session.
+        A run in a session is aborted, so that its calls get results in the history; a run without a session is only
+        cancelled. Another run that holds the session is not affected.
         """
         self._drop_parts()
         if not self.ended and self.spec.session_id is not None:
@@ -261,14 +264,14 @@ class ServerRun:
         await asyncio.wait([self._task])
 
     def _drop_parts(self) -> None:
-        """Empty the queue, and queue no more parts."""
+        """Empty the queue, and drop all further parts."""
         self._closed = True
         # An ended run may still wait for space in the queue.
         while not self._parts.empty():
             self._parts.get_nowait()
 
     async def _run(self) -> None:
-        """Execute the run, and emit its outcome, or why there is none, as the last part."""
+        """Execute the run to its end, and emit the outcome, or the reason why there is none, as the last part."""
         started = time.perf_counter()
         status = "CANCELLED"
         last: Part | BaseException
@@ -318,9 +321,9 @@ class ServerRun:
             await self._put(rest)
 
     async def _put(self, part: Part | BaseException) -> None:
-        """Queue a part, and wait while the queue is full; drops it once the run is closed.
+        """Queue a part, waiting while the queue is full. Drops the part if the run is closed.
 
-        At the end of the run it is only added to `_postponed`.
+        At the end of the run, the part is only added to `_postponed`.
         """
         if self._closed:
             return
@@ -330,7 +333,7 @@ class ServerRun:
             self._postponed.append(part)
 
     async def _to_end(self) -> ChatOutcome:
-        """Execute the graph, emit the parts, and return the outcome."""
+        """Execute the graph, emit its parts, and return the outcome."""
         spec = self.spec
         if spec.token is not None and not (spec.is_attempt and not spec.is_resume):
             await self._host.suspend(spec.thread)
@@ -350,7 +353,10 @@ class ServerRun:
         return outcome
 
     async def _emit_commentary(self, state: StateSnapshot) -> Mapping[str, Any]:
-        """Emit the texts of an earlier run of the request; return the state of the input before the request."""
+        """Emit the texts that an earlier run of this request produced before its last message.
+
+        Returns the state of the input before the request; empty if the request began the input.
+        """
         before = await self._before_request(state)
         # Before its first plan, a request has no text, and in its first checkpoint, which is of its input, no message.
         is_input = (state.metadata or {}).get("source") == "input"
@@ -361,7 +367,7 @@ class ServerRun:
         return before
 
     async def _before_request(self, state: StateSnapshot) -> Mapping[str, Any]:
-        """Return the state of the input before the request that a state belongs to; empty for a new input."""
+        """Return the state of the input before this request; empty if the request began the input."""
         mark, config = self.spec.scope.mark, state.parent_config
         if mark is None or state.metadata is None or input_id_in(state.metadata) != mark:
             return {}
@@ -378,7 +384,10 @@ class ServerRun:
         return {}
 
     async def _consume_stream(self) -> None:
-        """Execute the graph, and emit plans, calls, progress, reasoning and state from its stream."""
+        """Execute the graph, and emit the parts of its stream.
+
+        Questions that an earlier decision answers are answered, and the run continues.
+        """
         spec = self.spec
         # A structured answer may take several attempts; only the last one is sent, as a whole.
         text: TextSource = "none" if spec.is_structured else "tokens" if self._streams else "replies"
@@ -404,8 +413,8 @@ class ServerRun:
             self.input, given = self.driver.input_run(), Command(resume=answers)
 
     async def _standing_answers(self) -> dict[str, Any] | None:
-        """Return the answers to the questions of the session that its earlier decisions have; None if a person must
-        answer one, and if there is none.
+        """Return answers to the open questions, interrupt id → answer, if earlier decisions of the session answer all
+        of them; otherwise None.
         """
         state = self.input.state
         has_questions = state is not None and bool(state.interrupts) and not self.input.replayed
@@ -414,6 +423,7 @@ class ServerRun:
         return await standing_answers(state, self.driver.control.noted_events)
 
     async def _translate(self, part: ServedPart) -> None:
+        """Emit a part of the session's stream to the client and to followers, as far as the run shows it."""
         match part:
             case Token(is_from_model=True):
                 await self._on_text(part)
@@ -433,6 +443,7 @@ class ServerRun:
 
     async def _on_text(self, piece: Token) -> None:
         # Text before calls, and an answer superseded by steering, are separate messages.
+        """Emit a piece of the answer's text, after the end of the message before if it begins another message."""
         if self._sent and piece.message_id not in self._sent:
             await self._end_message()
         self._sent.setdefault(piece.message_id, []).append(piece.text)
@@ -441,11 +452,15 @@ class ServerRun:
         await self._put(piece)
 
     async def _end_message(self) -> None:
+        """Emit the end of a message, to the client and to followers."""
         self._publish({"type": "break"})
         await self._put(MessageBreak())
 
     async def _on_event(self, part: EventAdded) -> None:
-        """Emit a plan with calls, after its text if no model streamed it, and an event about a call if it is shown."""
+        """Count an event, and emit it if it is a plan with calls, or about a call that the run shows.
+
+        Before a plan with calls, its text is emitted if it was not streamed.
+        """
         event = cast("StoredEvent", part.event)
         self._metrics.count(event, self._open_calls)
         if part.is_early:
@@ -468,7 +483,7 @@ class ServerRun:
             self._emitted_plan = False
 
     async def _send_plan(self) -> None:
-        """Emit the text of the newest plan, if no model streamed it."""
+        """Emit the text of the newest plan, unless it was streamed or emitted."""
         if self._unsent:
             # A message that was streamed already has its text from the model.
             known = self._plan_id if self._plan_id not in self._sent else None
@@ -476,9 +491,10 @@ class ServerRun:
             self._unsent = ""
 
     async def _clean_up(self, status: str) -> None:
-        """Delete the thread of a request without a session if no request can resume it.
+        """Delete the thread of a request without a session, unless a later request can resume it.
 
-        `status` is how the run ended.
+        Args:
+            status: How the run ended, as `Metrics.count_run` receives it.
         """
         spec = self.spec
         if (
@@ -490,14 +506,14 @@ class ServerRun:
             await self._host.forget(spec.thread)
 
     async def _can_resume(self) -> bool:
-        """Return whether a request may still resume the thread."""
+        """Return whether the thread has an unfinished step that a repeated request may resume."""
         # A caller whose run was stopped after it had sent results may send them again.
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
 
 
 def _question(spec: RunSpec) -> Any:
-    """Return the content of the message that begins a run; None for a run that resumes."""
+    """Return the content of the user's message that begins a run; None for a run that resumes."""
     messages = [] if spec.is_resume else spec.graph_input.get("messages", [])
     return messages[-1].content if messages else None
 
@@ -508,6 +524,6 @@ def progress_fields(progress: Progress) -> dict[str, Any]:
 
 
 def _input_of(values: Mapping[str, Any]) -> str | None:
-    """Return the id of the user message of a state's newest input; None before the first."""
+    """Return the id of the user message of the newest input in a state; None before the first."""
     loop = values.get("loop") or {}
     return loop.get("last_input_id") or None

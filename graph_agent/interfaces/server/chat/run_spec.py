@@ -51,47 +51,51 @@ _PER_REQUEST = frozenset(
 )
 """Fields of a run's context that follow-ups do not inherit."""
 PENDING_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
-"""Ids of the caller's calls in a thread without a session: the token, and the start of the interrupt's id."""
+"""Pattern of the ids of the caller's calls in a thread without a session: the token, and the start of the interrupt's
+id.
+"""
 
 _MARKER = re.compile(r"\[approval ([0-9a-f]{24})\]\s*")
-"""Marker that ends a question of a request without a session."""
+"""Pattern of the marker at the end of a question of a request without a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Graph, thread, input and context of one run to start."""
+    """One run that is to be started: its graph, thread, input and context, and what of its output is sent."""
 
     graph: CompiledAgentGraph
     thread: str
     graph_input: Any
-    """The input of the graph, a command that resumes it, or None to continue it."""
+    """The input of the graph, a command that resumes it with answers, or None to continue an interrupted run."""
     context: dict[str, Any]
     session_id: str | None
-    """The caller's session; None for a request without a session."""
+    """Id of the caller's session; None for a request without a session."""
     token: str | None = None
-    """The thread's name within the ids of the caller's calls, for a request without a session."""
+    """Name of the thread of a request without a session, which the ids of the caller's calls contain; None with a
+    session.
+    """
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
-    """Usage of earlier requests of the same input, which has been reported already."""
+    """Usage that earlier requests of the same input have reported."""
     call_token: str | None = None
-    """The thread's name within the ids of a session's calls, if these ids are not the model's own."""
+    """Name of the session's thread that the ids of the caller's calls contain; None if they are the model's own ids."""
     marks_questions: bool = False
-    """Whether a question for approval names `call_token`."""
+    """Whether a question for approval ends with a marker that contains `call_token`."""
     shows_reasoning: bool = False
     """Whether the model's reasoning is a part of the output."""
     shows_calls: bool = False
     """Whether events about the agent's own plans and calls are parts of the output."""
     shows_state: bool = False
-    """Whether changes of the agent's own state fields are parts of its output."""
+    """Whether changes of the agent's own state fields are parts of the output."""
     shows_delegates: bool = False
-    """Whether the parts of its delegates' runs are parts of its output."""
+    """Whether the parts of delegates' runs are parts of the output."""
     session_label: str = "This session"
     """How errors name the session."""
     is_attempt: bool = False
-    """Whether an equal request may continue the run, so that it stops when its client leaves, and nothing is lost."""
+    """Whether an equal request may continue the run. It can then be stopped when its client leaves."""
     refused: str = ""
-    """Why the message answers no question of the thread, which the run then repeats; empty if it is not refused."""
+    """Why the message answers no open question, so that the question is asked again; empty if it was accepted."""
     scope: RunHandle = field(default_factory=RunHandle)
-    """Handle of the run; aborting it stops this run only, even if another run holds the session."""
+    """Handle of the run. Aborting it stops only this run, even if another run holds the session."""
 
     @property
     def config(self) -> Any:
@@ -100,36 +104,38 @@ class RunSpec:
 
     @property
     def question_token(self) -> str | None:
-        """The token that a question for approval names; None if the session identifies it."""
+        """The token in the marker of a question for approval; None for no marker, because the session identifies the
+        thread.
+        """
         return self.token or (self.call_token if self.marks_questions else None)
 
     @property
     def is_structured(self) -> bool:
-        """Whether the answer has a schema."""
+        """Whether the answer must match a schema, of the request or of the agent."""
         builder = self.graph.builder
         return "response_schema" in self.context or getattr(builder, "response", None) is not None
 
     @property
     def is_resume(self) -> bool:
-        """Whether the run resumes the input of an earlier request."""
+        """Whether the run resumes an earlier input, and has no input of its own."""
         return not isinstance(self.graph_input, dict)
 
     def for_follow_up(self, note: ControlMessage, check: Callable[[], Awaitable[None]]) -> RunSpec:
         """Return the run of a follow-up, an input that was queued in the same session.
 
-        It inherits this run's options, except those of a single request: the caller's tools, the response schema, the
-        credentials.
+        It inherits the options of this run, except those of a single request: the caller's tools, the response schema,
+        and the credentials.
 
         Args:
             note: The follow-up.
-            check: Awaited when the run has the session; raises if another run has taken the follow-up.
+            check: Awaited when the run holds the session's lock; raises if another run has taken the follow-up.
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
         graph_input = follow_up_input(note)
         return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunHandle(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
-        """Return the calls for the caller to run: `{"id", "name", "arguments"}`, in call order."""
+        """Return the calls that the caller must run itself: `{"id", "name", "arguments"}`, in call order."""
         return [
             {
                 "id": self.client_call_id(interrupt),
@@ -140,17 +146,17 @@ class RunSpec:
         ]
 
     def client_call_id(self, interrupt: Interrupt) -> str:
-        """Return the id under which the caller sees a call of its own tools, which waits as this interrupt."""
+        """Return the id under which the caller receives a call of its own tools, which waits as this interrupt."""
         # Without a session, the next request can identify the thread only by this id.
         token = self.token or self.call_token
         return str(interrupt.value["id"]) if token is None else f"call_{token}{interrupt.id[:8]}"
 
 
 def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
-    """Return a request with its idempotency key, which may be in quotes; None returns the request unchanged.
+    """Return a request with its idempotency key, which may be in quotes; unchanged if the key is None.
 
-    The key's content is everything except how the answer is sent: a request that is repeated as a stream gets the same
-    answer as one stream. Raises `InvalidRequestError` for an invalid key.
+    A digest of everything that determines the answer is stored with the key, to detect a different request with the
+    same key. Raises `InvalidRequestError` for an invalid key.
     """
     if key is None:
         return request
@@ -166,12 +172,16 @@ def with_key(request: ChatRequest, key: str | None) -> ChatRequest:
 
 
 def token_of_key(caller: Caller, key: str) -> str:
-    """Return the name of the thread of a request without a session: 24 hexadecimal digits, equal if repeated."""
+    """Return the token of a request without a session, 24 hexadecimal digits that are the same for a repeated key of
+    the caller.
+    """
     return hashlib.sha256(f"{caller.name}\0{key}".encode()).hexdigest()[:24]
 
 
 async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request; one with a repeated key resumes the first run, or returns its answer.
+    """Return the run of a request.
+
+    If its idempotency key was used before, the run resumes the first one, or returns its answer.
 
     Raises `ProblemError` if the request is invalid, or does not fit the session.
     """
@@ -190,9 +200,13 @@ async def resolve_once(host: Host, caller: Caller, request: ChatRequest) -> RunS
 
 
 def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> RunSpec:
-    """Return the run that resumes the thread that a request belongs to if it was sent before.
+    """Return the run that resumes the thread of a request, if the request was sent before.
 
-    `token` names it by the key.
+    Args:
+        host: The open agent.
+        caller: The owner of the API key.
+        request: The request.
+        token: Name of the thread if the request has no session, from its key.
     """
     if request.session_id is not None:
         thread = caller.thread(request.session_id)
@@ -202,7 +216,9 @@ def _repeated(host: Host, caller: Caller, request: ChatRequest, token: str) -> R
 
 
 def pending_names(request: ChatRequest) -> tuple[str, ...]:
-    """Return the name of the thread that a request without a session answers; empty if there is not exactly one."""
+    """Return the name of the waiting thread that a request without a session answers, as a tuple of one; empty unless
+    it is exactly one.
+    """
     results, _ = trailing_results(request.messages)
     names = {found[1] for result in results if (found := PENDING_ID.fullmatch(result.tool_call_id))}
     names |= {name for name in (pending_question(request.messages), request.pending_token) if name is not None}
@@ -210,9 +226,9 @@ def pending_names(request: ChatRequest) -> tuple[str, ...]:
 
 
 async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run that a request starts or resumes; nothing is started yet.
+    """Return the run that a request starts or resumes. Nothing is started yet.
 
-    Raises `ProblemError` if its tools, messages or options are invalid, or do not fit the session's state.
+    Raises `ProblemError` if tools, messages or options are invalid, or do not fit the session's state.
     """
     warnings = (*host.check_unsupported_tools(request.unsupported_tools), *_check_tool_choice(request))
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
@@ -224,9 +240,9 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
 
 def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
-    """Return warnings about a tool choice that requires a call of the agent's own tools.
+    """Return warnings if a tool choice requires a call and only the agent's own tools could be meant; otherwise empty.
 
-    Raises `InvalidRequestError` if the choice requires a call, and there is no tool that the model can call.
+    Raises `InvalidRequestError` if the choice requires a call, and there is no tool to call.
     """
     if request.client_tools or "client_tool_choice" not in request.options:
         return ()
@@ -241,7 +257,9 @@ def _check_tool_choice(request: ChatRequest) -> tuple[str, ...]:
 
 
 def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
-    """Return a run with the parts and ids of its output that a request asks for."""
+    """Return a run with the request's choices of what is sent: reasoning, calls, ids, and how errors name the
+    session.
+    """
     return replace(
         spec,
         call_token=request.new_call_token,
@@ -253,9 +271,9 @@ def as_shown(spec: RunSpec, request: ChatRequest) -> RunSpec:
 
 
 async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
-    """Return the run of a request, in its session or in a thread of its own.
+    """Return the run of a request in its session or, without one, in a thread of its own.
 
-    Raises `InvalidRequestError` if it does not fit.
+    Raises `InvalidRequestError` if the request does not fit what the thread waits for.
     """
     if request.session_id is not None:
         return await _in_session(host, caller, request, request.session_id)
@@ -288,8 +306,8 @@ async def _resolve(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
 async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
     """Return the run of a request in its session: a new input, results, decisions or an answer.
 
-    A request with another history than the session gets a thread of its own. Raises `InvalidRequestError` if it has
-    nothing new, or results that nothing waits for.
+    A request with another history than the session runs in a thread of its own. Raises `InvalidRequestError` if the
+    request has nothing new, or results that nothing waits for.
     """
     spec = RunSpec(
         host.kept, caller.thread(session_id), None, request.context(), session_id, call_token=request.call_token
@@ -322,9 +340,9 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
 
 
 async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
-    """Return the run that receives a user message as decisions on calls that wait.
+    """Return the run that receives a user message as decisions on waiting calls.
 
-    A message that is no decision repeats the question.
+    If it is not a decision, the question is repeated.
 
     Raises `InvalidRequestError` if no call waits.
     """
@@ -348,7 +366,10 @@ async def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: St
 
 
 def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, asked: Interrupt) -> RunSpec:
-    """Return the run that receives a user message as the answer to a question; JSON in it counts as its value."""
+    """Return the run that receives a user message as the answer to the question `asked`.
+
+    An answer that is JSON is parsed.
+    """
     content = merge_content([message for message in new_messages(request.messages) if message.type == "human"])
     answer = parse_answer(content) if isinstance(content, str) else content
     return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
@@ -357,9 +378,8 @@ def _answer_question(spec: RunSpec, request: ChatRequest, state: StateSnapshot, 
 async def _resume(
     spec: RunSpec, caller: Caller, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
 ) -> RunSpec | None:
-    """Return the run that continues with the results of the caller's calls, and with decisions of the request.
-
-    Returns None if its thread waits for none of them.
+    """Return the run that continues with results of the caller's calls and with decisions; None if the thread waits for
+    none of them.
 
     Args:
         spec: The thread.
@@ -390,9 +410,9 @@ async def _resume(
 
 
 async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> dict[str, Any]:
-    """Return a request's decisions on single calls as answers by interrupt id.
+    """Return the request's decisions on single calls as answers: interrupt id → answer; empty if there are none.
 
-    Raises `InvalidRequestError` if one does not fit.
+    Raises `InvalidRequestError` if a decision does not fit.
     """
     if not request.decisions:
         return {}
@@ -404,7 +424,9 @@ async def _decided(spec: RunSpec, caller: Caller, request: ChatRequest, state: S
 
 
 def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
-    """Return whether a run received these results and was stopped before its answer."""
+    """Return whether a run has received these results and was stopped before its answer, so that it must only be
+    continued.
+    """
     # `next` would not do: it is also empty for a task whose superstep was never stored.
     if state.interrupts or not state.tasks:
         return False
@@ -415,7 +437,9 @@ def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[st
 
 
 def merge_content(messages: Sequence[HumanMessage]) -> Any:
-    """Return the contents of messages as one: texts joined by blank lines, or blocks if any message has blocks."""
+    """Return the contents of messages as one: texts joined by blank lines, or content blocks if any message has
+    blocks.
+    """
     if all(isinstance(message.content, str) for message in messages):
         return "\n\n".join(message.text for message in messages if message.text.strip())
     blocks: list[Any] = []
@@ -425,9 +449,10 @@ def merge_content(messages: Sequence[HumanMessage]) -> Any:
 
 
 def steering_notes(content: Any, answers: Collection[str]) -> tuple[ControlMessage, ...]:
-    """Return user messages sent with tool results as a steering note, for after the wave and before the next plan.
+    """Return user messages that came with tool results as a steering note, which the model reads before its next plan.
 
-    The key is a hash of content and answers, so that a repeated request adds the note only once.
+    The note's id is derived from the content and the answers, so that a repeated request adds it once. Empty without
+    content.
     """
     if not content:
         return ()
@@ -442,14 +467,14 @@ def _with_input(
     before: StateSnapshot | None = None,
     notes: tuple[ControlMessage, ...] = (),
 ) -> RunSpec:
-    """Return the run with an input of the graph and a context.
+    """Return a run with an input of the graph and a context.
 
     Args:
         spec: The thread.
-        graph_input: The input, a command that resumes, or None to continue.
+        graph_input: The input, a command that resumes the graph, or None to continue an interrupted run.
         context: The context of the run.
         before: The state of the input that the run resumes; None for a new input.
-        notes: Messages that the run brings along.
+        notes: Messages that the model reads before its next plan.
     """
     complete = replace(spec, graph_input=graph_input, context=context, scope=RunHandle(brought=notes))
     if before is None:
@@ -458,7 +483,9 @@ def _with_input(
 
 
 def with_open_calls(context: dict[str, Any], interrupts: Sequence[Interrupt]) -> dict[str, Any]:
-    """Return a run's context with which open calls are resumed even if the caller no longer offers their tools."""
+    """Return the context of a resumed run, with the waiting calls of the caller's tools that the request does not offer
+    any more.
+    """
     offered = {tool["function"]["name"] for tool in context.get("client_tools", ())}
     waiting = [each.value for each in client_interrupts(interrupts)]
     calls = {call["id"]: call["name"] for call in waiting if call["name"] not in offered}
@@ -466,7 +493,7 @@ def with_open_calls(context: dict[str, Any], interrupts: Sequence[Interrupt]) ->
 
 
 def client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
-    """Return the interrupts that are calls of the caller's tools."""
+    """Return those interrupts that are calls of the caller's own tools."""
     return [one for one in interrupts if is_client_call(one)]
 
 
@@ -476,24 +503,22 @@ def is_client_call(interrupt: Interrupt) -> bool:
 
 
 def _answer(result: ToolMessage) -> ClientResult:
-    """Return a result of the caller's as the answer to its call."""
+    """Return a result of the caller as the answer to the interrupt of its call."""
     return {"content": result.content, "status": result.status}
 
 
 def open_question(state: StateSnapshot) -> Interrupt | None:
-    """Return the first open question that a message can answer; None without one, or if client calls are open."""
+    """Return the first open interrupt if a message can answer it; None if nothing waits, or calls or approvals do."""
     interrupts = open_interrupts(state)
     return interrupts[0] if waiting_for(interrupts) == "answer" else None
 
 
 def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refused: str = "") -> str:
-    """Return the question that open interrupts ask a person, or several asked together.
-
-    Returns an empty text without interrupts.
+    """Return the text of the question that open interrupts ask, several as one; empty if there are none.
 
     Args:
         interrupts: The open interrupts.
-        token: Names the thread of a request without a session, in a marker behind an approval question; else None.
+        token: Name of the thread, for a marker behind an approval question; None for no marker.
         refused: Why the previous answer was refused; empty if it was not.
     """
     if not interrupts:
@@ -506,9 +531,11 @@ def interrupts_question(interrupts: Sequence[Interrupt], token: str | None, refu
 
 
 def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> list[dict[str, Any]]:
-    """Return the calls of all open approval requests, in order.
+    """Return the calls of all open approval requests, in order: `{"token", "interrupt", "index", "name", "arguments"}`.
 
-    Each is `{"token", "interrupt", "index", "name", "arguments"}`; `token` names the thread, and is returned unchanged.
+    Args:
+        interrupts: The open interrupts.
+        token: Name of the thread, which is the `token` of each call.
     """
     return [
         {"token": token, "interrupt": each.id, "index": index, "name": call["name"], "arguments": call["arguments"]}
@@ -521,11 +548,17 @@ def waiting_approvals(interrupts: Sequence[Interrupt], token: str | None) -> lis
 def answers_to_approvals(
     interrupts: Sequence[Interrupt], decisions: Mapping[tuple[str, int], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the decisions on single calls as answers by interrupt id; calls without a decision are asked about again.
+    """Return decisions on single calls as answers: interrupt id → answer.
 
-    `decisions` have the start of an interrupt's id and the index of a call in its request. Raises `InvalidRequestError`
-    for decisions on calls that do not wait, and if only a part of the calls that a request takes all at once is
-    decided.
+    Calls without a decision are asked about again.
+
+    Args:
+        interrupts: The open interrupts.
+        decisions: (First 8 characters of an interrupt's id, index of the call in it) → decision.
+
+    Raises:
+        InvalidRequestError: A decision is on a call that does not wait, or only some of the calls of a request are
+            decided that must be decided together.
     """
     answers: dict[str, Any] = {}
     remaining = dict(decisions)
@@ -555,7 +588,9 @@ def answers_to_approvals(
 
 
 def pending_question(messages: Sequence[AnyMessage]) -> str | None:
-    """Return the thread's name in the question that a conversation's last messages answer; None for no question."""
+    """Return the thread's name in the marker of the question that the last messages of a conversation answer; None
+    without one.
+    """
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             found = _MARKER.search(message.text[-60:])

@@ -19,33 +19,39 @@ from graph_agent.base.settings.response_format import client_schema
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
 FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
-"""Pattern of names of functions."""
+"""Pattern of the names of functions."""
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
-"""Pattern of session ids; a slash would give access to another key's sessions."""
+"""Pattern of session ids. A slash is excluded, because it would give access to sessions of another key."""
 
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)
-"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
+"""Limits of the arguments of all calls in a request.
+
+They are JSON as text, which the limits of the body count as one value.
+"""
 
 _T = TypeVar("_T")
 AgenticLoops = Annotated[
     int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
 ]
-"""`max_agentic_loops` for one request, an extension of the chat APIs."""
+"""The field `max_agentic_loops` of a request, an extension of the chat APIs."""
 
 VISIBLE = r"[^\s\x1c-\x1f]"
-"""Pattern of a text that is not blank. Python counts four control characters as white space, and pydantic does not."""
+"""Pattern that matches if a text is not blank.
+
+Python counts four control characters as white space, and pydantic does not.
+"""
 _SCHEMA_CHARS = 50_000
-"""Characters of an answer's schema; checking some hundred thousand takes about a second."""
+"""Maximum characters of the answer's schema. Checking several hundred thousand takes about a second."""
 NO_CREDENTIALS = (
     "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
     "the server's credential_headers name, or give them in the agent file"
 )
 _MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
-"""Paths in a body where clients put fields for the agent."""
+"""Paths of the objects in a body in which clients put fields for the agent."""
 
 
 class _FirstFault(FailFast):
-    """Makes pydantic stop at the first fault of a list."""
+    """Makes pydantic stop at the first fault of a list. It is hashable, which members of a union must be."""
 
     # Members of a union must be hashable, and pydantic's `FailFast` is not.
     def __hash__(self) -> int:
@@ -54,27 +60,32 @@ class _FirstFault(FailFast):
 
 
 def _between_items(item: Any) -> Any:
-    """Return the item; a call of Python code lets a validating thread release the GIL to the event loop."""
+    """Return the item unchanged. Calling Python code for each item lets a validating thread release the GIL."""
     return item
 
 
 ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstFault()]
-"""A list that is validated up to its first fault: a body can hold many, and each message takes about a kilobyte."""
+"""A list whose validation stops at the first fault, because a body may have many, and each message takes about a
+kilobyte.
+"""
 
 
 def _whole_id(text: str) -> str:
-    """Return an id; raise `ValueError` if it has characters that cannot be stored."""
+    """Return an id unchanged; raise `ValueError` if it has characters that cannot be stored."""
     if "\ufffd" in text:  # `clean_body` replaces lone surrogates and NUL with it
         raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
     return text
 
 
 CallId = Annotated[str, AfterValidator(_whole_id)]
-"""The id of a call; ids that differ only in characters that cannot be stored would become equal."""
+"""The id of a call.
+
+Characters that cannot be stored are refused, because ids that differ only in them would become equal.
+"""
 
 
 class RequestObject(BaseModel):
-    """A body, or an object in it. Fields that are not declared are accepted and ignored, in every API."""
+    """A body, or an object in it. Fields that are not declared are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -86,9 +97,9 @@ class SessionMetadata(RequestObject):
 
 
 def clean_body(data: Any) -> Any:
-    """Return a body as storable JSON: lone surrogates, NUL and non-finite numbers are replaced.
+    """Return a body as JSON that can be stored: lone surrogates, NUL and non-finite numbers are replaced.
 
-    Raises `ValueError` if it is nested too deeply, or holds credentials.
+    Raises `ValueError` if it is nested too deeply or contains credentials. A validated model is returned unchanged.
     """
     if isinstance(data, BaseModel):
         return data  # `BodyRoute` has validated it
@@ -98,11 +109,9 @@ def clean_body(data: Any) -> Any:
 
 
 def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
-    """Return a session id from a header or a field without a pattern.
+    """Check a session id from a header or a field, and return it unchanged.
 
-    Raises `InvalidRequestError` if it has another form.
-
-    `param` names the header or field in the error.
+    Raises `InvalidRequestError`, with the name `param` of the header or field, if the id does not match `SESSION_ID`.
     """
     if not re.fullmatch(SESSION_ID, id_):
         raise InvalidRequestError(f"{param}: {id_!r} does not match {SESSION_ID}.", param)
@@ -110,7 +119,9 @@ def checked_session_id(id_: str, param: str = "metadata.session_id") -> str:
 
 
 def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Raise `ProblemError` (`too_large`) for too many tools, or messages, content parts and calls together."""
+    """Raise `ProblemError` (`too_large`) if a request has more than `max_tools` tools, or more than `max_messages`
+    messages, content parts and calls together.
+    """
     found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
     for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
         if amount > most:
@@ -121,9 +132,15 @@ def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messa
 
 
 def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None:
-    """Check that the arguments of all calls of a request are not too many or too deep.
+    """Check that the arguments of all calls of a request together are not too many JSON values, and none is nested too
+    deeply.
 
-    Each call is a pair of an id and JSON as text. Raises `ProblemError`; `param` names the field.
+    Args:
+        calls: Id and arguments (JSON as text) of each call.
+        param: Name of the request's field, for errors.
+
+    Raises:
+        ProblemError: The arguments have too many values (`too_large`), or are nested too deeply (`invalid`).
     """
     # One limit for all calls: many small ones cost as much as a large one.
     remaining = _ARGUMENTS.values
@@ -141,19 +158,21 @@ def check_arguments(calls: Iterable[tuple[str | None, str]], param: str) -> None
 
 
 def _parts(content: Any) -> int:
-    """Return the number of parts of a content, with those inside others."""
+    """Return the number of content parts of a message, including parts inside other parts."""
     if not isinstance(content, list):
         return 0
     return sum(1 + _parts(getattr(part, "content", None)) for part in content)
 
 
 def has_credentials(data: Any) -> bool:
-    """Return whether a body has a field `credentials` where clients put fields for the agent."""
+    """Return whether a body has a field `credentials`, at its top or in an object in which clients put fields for the
+    agent.
+    """
     return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
 
 
 def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the object at a path; an empty one if there is none."""
+    """Return the object at a path in a body; an empty one if there is none."""
     for name in path:
         found = data.get(name)
         data = found if isinstance(found, dict) else {}
@@ -163,15 +182,16 @@ def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 def answer_schema(
     kind: str | None, schema: dict[str, Any] | None, param: str, field_name: str
 ) -> dict[str, Any] | None:
-    """Return the schema of the answer that a request asks for; None for text.
-
-    Raises `InvalidRequestError` without a schema, or for one that cannot be used.
+    """Return the JSON schema of the answer that a request asks for; None for text.
 
     Args:
-        kind: `text`, `json_object`, `json_schema` or None.
-        schema: The schema, of `json_schema`.
-        param: Name of the format's field, for errors.
-        field_name: Name of the schema's field in it, for errors.
+        kind: Type of the format: `text`, `json_object`, `json_schema`, or None for text.
+        schema: The schema of the type `json_schema`; None if the request has none.
+        param: Name of the request's field with the format, for errors.
+        field_name: Name of the field with the schema in it, for errors.
+
+    Raises:
+        InvalidRequestError: A schema is missing, or cannot be used.
     """
     if kind is None or kind == "text":
         return None
@@ -184,9 +204,9 @@ def answer_schema(
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
-    """Return a JSON schema that answers can be validated with.
+    """Return a JSON schema unchanged, after checking that answers can be validated with it.
 
-    Raises `InvalidRequestError` for an invalid one, one of more than 50,000 characters, and references to outside.
+    Raises `InvalidRequestError` if it is invalid, has more than 50,000 characters, or refers to anything outside it.
     """
     text = json.dumps(schema)
     if (size := len(text)) > _SCHEMA_CHARS:
@@ -203,7 +223,7 @@ def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
 
 
 def _references(value: Any) -> Iterator[Any]:
-    """Yield the references in a JSON schema."""
+    """Yield all references (`$ref` and similar) in a JSON schema."""
     if isinstance(value, dict):
         for name, item in value.items():
             if name in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, dict):
@@ -222,54 +242,59 @@ class ChatRequest:
     messages: list[AnyMessage]
     """The request's conversation without system messages; never empty."""
     instructions: str = ""
-    """The system messages, joined; empty if there are none."""
+    """The system messages, joined by empty lines; empty if there are none."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Fields of `AgentContext` for this run, e.g. `temperature`; unset fields are absent."""
+    """Fields of `AgentContext` for this run, e.g. `temperature`. Options that are not set are absent."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
     """Credentials from the headers, for the tools of this run."""
     client_tools: list[dict[str, Any]] = field(default_factory=list)
-    """The caller's own tools as OpenAI functions."""
+    """The caller's own tools in OpenAI's format."""
     unsupported_tools: list[str] = field(default_factory=list)
-    """Types of the caller's tools that no agent can run or hand back, such as a provider's web search."""
+    """Types of those tools of the request that are not functions, such as a provider's web search."""
     offers_own_tools: bool = False
-    """Whether the request lists the agent's own tools among those to use."""
+    """Whether the request lists the agent's own tools among those that may be used."""
     session_id: str | None = None
     """The session to continue or create; None for a request that carries its whole history."""
     is_stored: bool = True
     """Whether the request may belong to a session; if not, neither a header nor a field names one."""
     session_label: str = "This session"
-    """How errors name the session, for clients that name it in another way than by its id."""
+    """How errors name the session, for APIs in which clients do not name it by its id."""
     stream: bool = False
     """Whether the answer is streamed."""
     call_token: str | None = None
-    """Token in the ids of the calls that `messages` answer, in a session whose ids are not the model's own."""
+    """Token in the ids of the calls that `messages` answer; None if the ids are the model's own."""
     new_call_token: str | None = None
-    """Token for the ids of the calls that the answer hands to the caller; None for the default ids."""
+    """Token for the ids of the calls that the answer returns to the caller; None for the default ids."""
     marks_questions: bool = False
-    """Whether a question for approval names `new_call_token`, for a client that answers with its whole history."""
+    """Whether a question for approval ends with a marker with `new_call_token`, for a client that sends its whole
+    history.
+    """
     decisions: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    """Decisions on calls that wait for approval: start of the interrupt's id, and index of the call → decision."""
+    """(First 8 characters of an interrupt's id, index of a call in it) → decision on the call."""
     pending_token: str | None = None
     """Token of the request without a session that the decisions belong to; None if there is none."""
     adds_all: bool = False
-    """Whether all messages are new to an existing session; otherwise those after the agent's last message are."""
+    """Whether all messages are new to an existing session. Otherwise only those after the agent's last message are."""
     before: Callable[[], Awaitable[None]] | None = None
-    """Awaited when the run has its session's lock; `SessionBusyError` refuses the run. None for nothing."""
+    """Awaited when the run holds its session's lock.
+
+    It may raise `SessionBusyError` to refuse the run. None for nothing.
+    """
     shows_reasoning: bool = False
     """Whether the model's reasoning is sent."""
     shows_calls: bool = False
     """Whether the events about the agent's own plans and calls are sent."""
     mark: InputId | None = None
-    """The idempotency key of the request, with a digest of its content; None without a key."""
+    """The idempotency key of the request with a digest of the content; None if there is no key."""
     is_attempt: bool = False
-    """Whether the request is for a stored response, and its `mark` that of an attempt without a key."""
+    """Whether the request is for a stored response and has no key, so that `mark` is that of an attempt."""
     progress_as_field: bool = False
-    """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
+    """Whether progress is sent in a field of the answer; otherwise in comments of the stream."""
 
     def context(self) -> dict[str, Any]:
-        """Return the run's `AgentContext` as a dict, with the credentials, which are no JSON.
+        """Return the `AgentContext` of the run as a dict, in which options that are not set are absent.
 
-        Absent fields are unset.
+        Credentials are `SecretStr`.
         """
         instructions = {"instructions": self.instructions} if self.instructions else {}
         tools = {"client_tools": self.client_tools} if self.client_tools else {}
@@ -278,7 +303,10 @@ class ChatRequest:
 
 
 def trailing_results(messages: Sequence[AnyMessage]) -> tuple[list[ToolMessage], list[HumanMessage]]:
-    """Return the tool results at the end of a conversation, and the user messages after them; both empty if none."""
+    """Return the tool results at the end of a conversation, and the user messages after them, each in order.
+
+    Both are empty if there is no result.
+    """
     user_messages: list[HumanMessage] = []
     results: list[ToolMessage] = []
     for message in reversed(messages):
@@ -292,13 +320,13 @@ def trailing_results(messages: Sequence[AnyMessage]) -> tuple[list[ToolMessage],
 
 
 def new_messages(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages that a session does not have yet: those after the agent's last message."""
+    """Return the messages after the agent's last message, which a session does not have yet."""
     at = max((i for i, message in enumerate(messages) if isinstance(message, AIMessage)), default=-1)
     return list(messages[at + 1 :])
 
 
 def results_by_call(results: Sequence[ToolMessage]) -> dict[str, ToolMessage]:
-    """Return the results of calls by the ids of the calls; raise `ProblemError` if a call has two results."""
+    """Return results by the ids of their calls; raise `ProblemError` if a call has two results."""
     found: dict[str, ToolMessage] = {}
     for result in results:
         if result.tool_call_id in found:
@@ -313,7 +341,8 @@ def _two_results(call_id: str) -> ProblemError:
 
 
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
-    """Check that a conversation ends with a message to answer, and that each call has one result right behind it.
+    """Check that a conversation ends with a message to answer, and that each call has exactly one result, right behind
+    it.
 
     Raises `InvalidRequestError` if not.
     """

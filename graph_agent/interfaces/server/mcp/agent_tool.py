@@ -55,9 +55,9 @@ from graph_agent.session.results import Progress, open_interrupts, run_result, w
 logger = logging.getLogger("graph_agent.server.mcp.agent_tool")
 
 AskClient = Callable[[str, Mapping[str, Form]], Awaitable[Mapping[str, Any]]]
-"""Returns a person's responses to the forms of a session, given its id.
+"""Shows forms of a session, given by its id and the forms by key, and returns the responses of a reviewer by key.
 
-A client without a handshake sends the responses with another request: then it raises `InputRequiredError`.
+A client without a handshake sends the responses with another request; then `InputRequiredError` is raised.
 """
 _PERSON_DECIDES = (
     "A person decides: in a form of the client, on the server's page, over another of its APIs, or with `graph-agent "
@@ -66,9 +66,9 @@ _PERSON_DECIDES = (
 _UNUSED = "The input of this call was not used, because the session waited for a decision."
 _DECIDED = "The responses of this call were not used, because their questions had been decided before."
 _MOST_ROUNDS = 20
-"""Forms that one call shows one after the other, so that a client that repeats a refused answer does not loop."""
+"""Maximum rounds of forms that one call shows, so that a client that repeats a refused answer does not loop."""
 _PAGE = 100
-"""Sessions in one page of the list of resources."""
+"""Maximum sessions in one page of the list of resources."""
 _SESSIONS = "graph-agent://sessions/"
 
 
@@ -98,7 +98,7 @@ class Output(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of the tool, in either protocol."""
+    """One call of the agent's tool, in either version of the protocol."""
 
     arguments: Mapping[str, Any]
     caller: Caller
@@ -106,52 +106,55 @@ class ToolCall:
     report: Callable[[float, str], Awaitable[None]]
     """Sends progress: a number that grows, and a text."""
     ask: AskClient | None = None
-    """Shows forms to a person; None for a client without elicitation."""
+    """Shows forms to a reviewer; None for a client that cannot show forms."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """The request's `_meta`; under `KEY_IN_META` it may have an id, with which the input runs once."""
+    """`_meta` of the request. Under `KEY_IN_META` it may have an id, by which the input runs only once."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
     """Secrets from the headers of the request for the agent's tools, by name."""
     session: str | None = None
-    """The session of the forms that `responses` answers; None for that of the arguments."""
+    """Id of the session whose forms `responses` answers; None for the session in the arguments."""
     responses: Mapping[str, Any] | None = None
-    """Responses to the forms of an earlier request; None without any."""
+    """Responses to the forms of an earlier request, by key; None if the request has none."""
     steps: Iterator[int] = field(default_factory=lambda: count(1))
-    """Numbers of its progress, which grow over all runs of the call."""
+    """The numbers of the call's progress, which grow over all runs of the call."""
     aborts: bool = True
-    """Whether cancelling this call aborts a run whose input has an id; one without an id is always aborted."""
+    """Whether cancelling the call aborts a run whose input has an id. A run without an id is always aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a tool call does next with its session: run an input or answers, or ask a person again."""
+    """What a call does next with its session: run an input or answers, or ask again."""
 
     given: Any = None
-    """Input of the graph, or the command that resumes it; None to return the stored result of a repeated input."""
+    """Input of the graph, or the command that resumes it with answers; None to return the stored result of a repeated
+    input.
+    """
     mark: InputId | None = None
-    """The id with which the input runs once; None for an input without an id."""
+    """The id by which the input runs only once; None for an input without an id."""
     runs: bool = True
     """Whether there is something to run."""
     error: str = ""
-    """Why the person's responses were refused, for the next forms; empty if they were not."""
+    """Why the responses were refused, for the next forms; empty if they were not."""
     dismissed: bool = False
-    """Whether the person left every question open."""
+    """Whether the reviewer left every question open."""
     unused: str = ""
-    """Why the input or the responses of the call were not used; empty if they were."""
+    """Why the input or the responses of the call were not used; empty if they were used."""
 
 
 class AgentTool:
-    """The tool that an agent is for MCP clients, and its sessions as resources.
+    """The one tool that an agent is for MCP clients, and its sessions as resources.
 
     Args:
         runs: The runs of this process.
-        tasks: Limits active runs per caller; a run may outlast its request.
+        tasks: Limits of active runs per caller. A run may outlast its request.
     """
 
     def __init__(self, runs: Runs, tasks: RequestLimits) -> None:
         self.host = runs.host
         self.closing = asyncio.Event()
-        """Set when the server stops: calls then no longer wait for a person, and a cancelled call does not abort its
-        run.
+        """Set when the server stops.
+
+        Calls then no longer wait for a reviewer, and cancelling a call does not abort its run.
         """
         self._runs = runs
         self._tasks = tasks
@@ -165,14 +168,15 @@ class AgentTool:
         )
 
     async def call(self, name: str, call: ToolCall) -> types.CallToolResult:
-        """Run a call to its end, or until it needs an answer that the client cannot give during the call.
+        """Run a call until its input has ended, or needs an answer that the client cannot give during the call; return
+        the result.
 
-        Failures of the call, such as invalid arguments or an error of the run, are results with `isError`; unexpected
-        ones are logged, without details for the client.
+        Failures, such as invalid arguments or an error of the run, are results with `isError`. Unexpected ones are
+        logged, and have no details for the client.
 
         Raises:
             McpError: There is no tool of this name.
-            InputRequiredError: The client must send the call again with a person's responses.
+            InputRequiredError: The client must send the call again with a reviewer's responses to forms.
         """
         if name != self.definition.name:
             message = f"There is no tool {name!r}; known: {self.definition.name}."
@@ -193,14 +197,14 @@ class AgentTool:
             return _failed(problem_of_failure(error).message)
 
     async def _call(self, call: ToolCall, text: str, session: str | None) -> types.CallToolResult:
-        """Run a call in its session: the input or the responses, then up to 20 rounds of forms.
+        """Run a call in its session: first the input or the responses, then up to 20 rounds of forms.
 
-        Forms are shown only while the client can show them and the person does not dismiss them.
+        Forms are shown while questions are open, the client can show them, and the reviewer does not dismiss them all.
 
         Args:
             call: The call.
             text: The input.
-            session: The session; None for a new one, whose id is derived from the input's id if it has one.
+            session: Id of the session; None for a new one, whose id is derived from the input's id if it has one.
         """
         key = _key(call.meta)
         session_id = session or (thread_token() if key is None else token_of_key(call.caller, key))
@@ -224,9 +228,8 @@ class AgentTool:
         return _result(session_id, state, outcome, by_text=self.host.settings.mcp_text_approvals, unused=unused)
 
     async def _ask(self, ask: AskClient, session_id: str, asked: Mapping[str, Form]) -> Mapping[str, Any]:
-        """Show forms to a person and return the responses.
-
-        Returns no responses if the server stops first, which cancels the request.
+        """Show forms to a reviewer, and return the responses by key; empty if the server stops first, which withdraws
+        the forms.
         """
         asking = asyncio.ensure_future(ask(session_id, asked))
         closing = asyncio.create_task(self.closing.wait())
@@ -241,8 +244,8 @@ class AgentTool:
     async def _run(self, call: ToolCall, session_id: str, step: _Step) -> tuple[StateSnapshot, ChatOutcome]:
         """Run a step of a session, and report its progress; return the session's state after it and the outcome.
 
-        Raises `ProblemError` if the caller has too many active runs. If the call is cancelled, its run is aborted,
-        unless `call.aborts` is False and the input has an id, or the server stops.
+        If the call is cancelled, the run is aborted, unless the server is stopping, or `call.aborts` is False and the
+        input has an id. Raises `ProblemError` if the caller has too many active runs.
         """
         context = {"credentials": dict(call.credentials)} if call.credentials else {}
         spec = RunSpec(self.host.kept, call.caller.thread(session_id), step.given, context, session_id)
@@ -267,9 +270,11 @@ class AgentTool:
         return state, part.outcome
 
     async def resources(self, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-        """Return a page of at most 100 of the caller's sessions, newest first.
+        """Return a page of at most 100 sessions of the caller, newest first, as MCP resources.
 
-        `cursor` is `nextCursor` of the page before, None for the first. Raises `McpError` for an unknown cursor.
+        Args:
+            caller: The owner of the API key.
+            cursor: `nextCursor` of the page before; None for the first page. `McpError` is raised if it is unknown.
         """
         try:
             found, after = await Sessions(self._runs, caller).summaries(_PAGE, cursor, SessionFilter())
@@ -288,7 +293,7 @@ class AgentTool:
         return types.ListResourcesResult(resources=listed, nextCursor=after)
 
     def templates(self) -> types.ListResourceTemplatesResult:
-        """Return the template of the sessions' URIs, `graph-agent://sessions/{session}`."""
+        """Return the template of the URIs of sessions, `graph-agent://sessions/{session}`."""
         template = types.ResourceTemplate(
             uriTemplate=f"{_SESSIONS}{{session}}",
             name="session",
@@ -324,7 +329,7 @@ class AgentTool:
 
 
 def _key(meta: Mapping[str, Any]) -> str | None:
-    """Return the id in a request's `_meta` with which an input runs once; None if there is none."""
+    """Return the id in a request's `_meta` by which an input runs only once; None if there is none."""
     key = meta.get(KEY_IN_META)
     return as_input_id(key) if isinstance(key, str) and key else None
 
@@ -332,19 +337,21 @@ def _key(meta: Mapping[str, Any]) -> str | None:
 async def _input(
     driver: RunDriver, state: StateSnapshot, text: str, mark: InputId | None, person: str, *, decides: bool
 ) -> _Step:
-    """Return the step of an input: a new one, a repeated one, or the answer to the session's open question.
+    """Return the step for the input of a call: a new input, a repeated one, or the answer to the session's open
+    question.
 
     Args:
         driver: Starts runs of the session and answers it.
         state: The session's current state.
         text: The input.
-        mark: The id with which the input runs once; None for an input without an id.
+        mark: The id by which the input runs only once; None for an input without an id.
         person: Name recorded with decisions.
-        decides: Whether the text may decide on waiting calls; otherwise it is not used while calls wait.
+        decides: Whether the text may decide on calls that wait for an approval. If not, it is not used while calls
+            wait.
 
     Raises:
         InputError: The text does not answer the open question.
-        ProblemError: The session waits for its client's own tools (`conflict`).
+        ProblemError: The session waits for the results of its client's own tools (`conflict`).
     """
     open_now = open_interrupts(state)
     if mark is not None and (seen := await driver.inputs.seen(mark)) is not None:
@@ -361,13 +368,13 @@ async def _input(
 
 
 async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[str, Any], person: str) -> _Step:
-    """Return the step of a person's responses to forms.
+    """Return the step for a reviewer's responses to forms.
 
-    The same responses are used once, also if a client repeats them.
+    The same responses are used only once, if a client repeats them.
 
-    Responses that do not fit make a step with an error, which asks again. Responses whose questions were decided
-    elsewhere are reported as unused. Raises `ProblemError` if calls that must be decided together have only some
-    decisions.
+    Responses that do not fit lead to a step with an error, which asks again. Responses to questions that were decided
+    elsewhere are reported as unused. Raises `ProblemError` if calls that must be decided together are only partly
+    decided.
     """
     open_now, digest = open_interrupts(state), digest_of(dict(responses))
     mark = InputId(f"mcp-{digest}", digest)
@@ -385,21 +392,21 @@ async def _answers(driver: RunDriver, state: StateSnapshot, responses: Mapping[s
 
 
 def _last_input(state: StateSnapshot) -> Any:
-    """Return the id of a session's newest input; None if it has none."""
+    """Return the id of a session's newest input; None if there is none."""
     return (state.values.get("loop") or {}).get("last_input_id")
 
 
 def _result(
     session_id: str, state: StateSnapshot, outcome: ChatOutcome | None, *, by_text: bool, unused: str
 ) -> types.CallToolResult:
-    """Return the tool's result for the state that a call left its session in.
+    """Return the tool's result for the state in which a call has left its session.
 
     Args:
         session_id: Id of the session.
         state: The session's state.
         outcome: Outcome of the call's newest run; None if nothing was run.
-        by_text: Whether an input of the tool may decide on waiting calls.
-        unused: Why the input or responses of the call were not used; empty if they were.
+        by_text: Whether the next input of the tool may decide on waiting calls.
+        unused: Why the input or the responses of the call were not used; empty if they were used.
     """
     result = run_result(state)
     waits = waiting_for(result.interrupts) == "approval" and not by_text
@@ -429,5 +436,5 @@ def _result(
 
 
 def _failed(message: str) -> types.CallToolResult:
-    """Return a result that reports an error."""
+    """Return a tool result that reports an error."""
     return types.CallToolResult(content=[types.TextContent(type="text", text=message)], isError=True)

@@ -23,9 +23,9 @@ Form = dict[str, Any]
 
 
 def offers_forms(elicitation: Any) -> bool:
-    """Return whether a client shows forms, by its capability `elicitation`, a mapping of modes.
+    """Return whether a client can show forms, from the value of its capability `elicitation`, which has modes as keys.
 
-    A client that names no modes shows forms; one that names `url` only, or has no such capability, does not.
+    True if it names the mode `form` or no mode; False if it names only `url`, or the capability is absent.
     """
     return isinstance(elicitation, Mapping) and ("form" in elicitation or "url" not in elicitation)
 
@@ -33,12 +33,12 @@ def offers_forms(elicitation: Any) -> bool:
 def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
     """Return the forms of open interrupts, by a key that is unique in the session.
 
-    An approval has one form for each waiting call, with the key `INTERRUPT:CALL`; another question has the interrupt's
-    id. Calls of a client's own tools have no form.
+    An approval request has one form for each waiting call, with the key `INTERRUPT:CALL`. Any other question has one
+    form, with the id of the interrupt. Calls of a client's own tools have none.
 
     Args:
         interrupts: The open interrupts of a session.
-        error: Why the last responses were not accepted, for the text of the forms; empty if they were.
+        error: Why the last responses were refused, for the text of the forms; empty if they were not.
     """
     found: dict[str, Form] = {}
     client_calls = {each.id for each in client_interrupts(interrupts)}
@@ -52,9 +52,10 @@ def forms(interrupts: Sequence[Interrupt], error: str = "") -> dict[str, Form]:
 
 
 def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a person's responses to forms as answers by interrupt id, ready to resume the session.
+    """Convert a reviewer's responses to forms to answers by interrupt id, ready to resume the session.
 
-    A response to a form that is not open is ignored. A form that was dismissed, or has no response, stays open.
+    A response to a form that is not open is ignored. A question whose form was dismissed, or has no response, stays
+    open.
 
     Args:
         interrupts: The open interrupts of the session.
@@ -62,7 +63,7 @@ def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) 
 
     Raises:
         DecisionError: A response does not fit its form.
-        ProblemError: Calls that must be decided together have only some decisions.
+        ProblemError: Calls that must be decided together are only partly decided.
     """
     answers: dict[str, Any] = {}
     decisions: dict[tuple[str, int], dict[str, Any]] = {}
@@ -84,7 +85,9 @@ def form_answers(interrupts: Sequence[Interrupt], responses: Mapping[str, Any]) 
 def _call_form(call: HeldCall, error: str) -> Form:
     """Return the form that asks for the decision on a waiting call.
 
-    `error` is why the last one was refused, or empty.
+    Args:
+        call: The call.
+        error: Why the last decision was refused; empty if it was not.
     """
     allowed = call["allowed_decisions"]
     properties: dict[str, Any] = {"decision": {"type": "string", "title": "Decision", "enum": list(allowed)}}
@@ -109,7 +112,7 @@ def _call_form(call: HeldCall, error: str) -> Form:
 
 
 def _question_form(value: Any, error: str) -> Form:
-    """Return the form of an interrupt's value: an elicitation's own fields, or else one field `answer`."""
+    """Return the form for the value of an interrupt: the fields of an elicitation, otherwise one field `answer`."""
     if is_elicitation(value):
         schema: Mapping[str, Any] = value.get("requested_schema") or {}
         message = value["message"] if value["mode"] == "form" else elicitation_text(value)
@@ -122,7 +125,7 @@ def _question_form(value: Any, error: str) -> Form:
 
 
 def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[str], error: str) -> Form:
-    """Return a form with a text of several lines and a JSON schema of these properties."""
+    """Return a form with lines of text, an error if there is one, and a JSON schema of the given properties."""
     if error:
         lines = [*lines, f"The last answer was not accepted: {error}"]
     schema = {"type": "object", "properties": dict(properties), "required": list(required)}
@@ -130,9 +133,8 @@ def _form(lines: list[str], properties: Mapping[str, Any], required: Sequence[st
 
 
 def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the response to a form as `{"action", "content"}`.
-
-    The action is None without one, and no content is left out.
+    """Return the response to the form `key` as `{"action", "content"}`; the action is None if there is no response, and
+    missing content is left out.
     """
     response = responses.get(key)
     given = dict(response) if isinstance(response, Mapping) else {}
@@ -141,10 +143,10 @@ def _response(responses: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _decision(call: HeldCall, response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the decision of a response, e.g. `{"type": "approve"}`; None for a call that stays undecided.
+    """Return the decision in a response, e.g. `{"type": "approve"}`; None if the call stays undecided.
 
-    A declined form rejects the call if it may be rejected. Raises `DecisionError` if the arguments of an edit are no
-    JSON. Whether the call allows the decision is checked later.
+    A declined form rejects the call, if the call may be rejected. Whether the call allows the decision is checked
+    later. Raises `DecisionError` if the arguments of an edit are not JSON.
     """
     if response["action"] == "decline" and "reject" in call["allowed_decisions"]:
         return {"type": "reject"}

@@ -54,13 +54,13 @@ from graph_agent.interfaces.server.sse import EventStream, comment, frame, with_
 from graph_agent.session.activity import use_daemon_threads_of_own_loop
 
 _MOST_WAITING = 256
-"""Messages queued for a slow client of a call; when the queue is full, the call waits."""
+"""Maximum messages that are queued for a slow client of a call. When the queue is full, the call waits."""
 
 _sdk_logger = logging.getLogger(_transport.__name__)
 
 
 def _is_no_ended_stream(record: logging.LogRecord) -> bool:
-    """Filter of the SDK's logger: return False for the record that it writes at the end of each session."""
+    """Filter of the SDK's logger that drops the record which the SDK writes at the regular end of each session."""
     # The SDK logs the end of each session as a failure of its event stream.
     return not (record.exc_info and isinstance(record.exc_info[1], anyio.ClosedResourceError))
 
@@ -69,17 +69,18 @@ def _is_no_ended_stream(record: logging.LogRecord) -> bool:
 async def mcp_routes(
     runs: Runs, limits: RequestLimits, streams: RequestLimits, tasks: RequestLimits, *, shared: bool
 ) -> AsyncIterator[list[BaseRoute]]:
-    """Open the agent for MCP clients, yield the routes, and end the clients' sessions on exit.
+    """Serve the open agent to MCP clients within the context; yields the routes, and ends the clients' sessions on
+    exit.
 
-    When the server stops, forms that wait for a person end at once, and active requests within the drain time.
+    When the server stops, forms that wait for a reviewer end at once, and active requests may take the drain time.
 
     Args:
-        runs: The runs of this process, which also close the sessions when the server stops.
+        runs: The runs of this process, with which the sessions are drained and closed.
         limits: Limits of requests per caller.
         streams: Limits of the streams over which clients with a handshake receive the server's requests.
         tasks: Limits of active runs per caller.
-        shared: Whether other processes share the port. A client's next request then may reach another one, so clients
-            with a handshake have no session here: they show no forms.
+        shared: Whether other processes share the port. The next request of a client may then reach another process, so
+            that clients with a handshake have no MCP session, and cannot be shown forms.
     """
     _sdk_logger.addFilter(_is_no_ended_stream)
     agent = AgentTool(runs, tasks)
@@ -90,7 +91,7 @@ async def mcp_routes(
     loop, opened, stopped = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     async def run_manager() -> None:
-        """Keep the SDK's sessions open until the stop; then end waits for persons, and wait for active requests."""
+        """Keep the SDK's sessions open until the stop, then withdraw forms, and wait for active requests."""
         async with manager.run():
             opened.set()
             await stopped.wait()
@@ -124,18 +125,19 @@ async def mcp_routes(
 class _Endpoint:
     """The ASGI application of `/mcp`.
 
-    The header `mcp-protocol-version` selects the SDK or the requests without a handshake.
+    The header `mcp-protocol-version` decides whether the SDK handles a request, or it is handled here as one without a
+    handshake.
     """
 
     def __init__(self, agent: AgentTool, manager: StreamableHTTPSessionManager) -> None:
         self._agent = agent
         self._manager = manager
         self._posts = 0
-        """Number of active requests, without those that only receive."""
+        """Number of active POST requests."""
         self._idle = asyncio.Event()
 
     async def idle(self, within_s: float) -> None:
-        """Wait until every request has its response, up to `within_s` seconds."""
+        """Wait until no POST request is active, but at most `within_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._posts:
@@ -143,7 +145,10 @@ class _Endpoint:
                     await self._idle.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; JSON texts are sent without raw line ends of Unicode."""
+        """Answer one request.
+
+        Line separators of Unicode in JSON are escaped, because some clients split lines at them.
+        """
         is_post = scope["method"] == "POST"
         self._posts += is_post
         try:
@@ -153,9 +158,9 @@ class _Endpoint:
             self._idle.set()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the SDK, or answer it here if its version has no handshake.
+        """Pass a request to the SDK, or answer it here if its protocol version has no handshake.
 
-        A body that is no UTF-8 is refused.
+        A body that is not UTF-8 is refused.
         """
         request = Request(scope, receive)
         if request.method == "POST":
@@ -174,10 +179,10 @@ class _Endpoint:
             await (await self._response(request))(scope, receive, send)
 
     async def _response(self, request: Request) -> Response:
-        """Return the response to a request of a version without a handshake.
+        """Return the response to a request of a protocol version without a handshake.
 
-        A GET is refused with status 405, a notification accepted with 202, and an invalid request answered with a
-        JSON-RPC error. A call of the tool is answered by a stream of events.
+        Another method than POST has status 405, a notification 202. An invalid request is answered with a JSON-RPC
+        error, a call of the tool with a stream of events, any other request with JSON.
         """
         if request.method != "POST":
             return Response(status_code=405, headers={"allow": "POST"})
@@ -201,9 +206,10 @@ class _Endpoint:
         return JSONResponse(response, STATUS_OF_ERROR.get(response.get("error", {}).get("code"), 200))
 
     def _stream(self, message: types.JSONRPCRequest, request: Request) -> EventStream:
-        """Return a stream with the progress of a call and, as its last event, the JSON-RPC response.
+        """Return an event stream with the progress of a call and, as its last event, the JSON-RPC response.
 
-        A comment is sent when nothing happens for a while (`keepalive_s`).
+        A comment is sent after `keepalive_s` seconds without an event. If the client closes the stream, the call is
+        cancelled.
         """
         settings = self._agent.host.settings
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)
@@ -217,9 +223,9 @@ class _Endpoint:
             await queue.put(await stateless.response())
 
         async def frames() -> AsyncGenerator[str, None]:
-            """Yield the queued messages as server-sent events until the response.
+            """Yield the queued messages as server-sent events, up to the response.
 
-            Cancels the call if the client leaves before.
+            If the client leaves before, cancel the call.
             """
             calling = asyncio.create_task(call())
             try:
@@ -240,19 +246,21 @@ class _Endpoint:
 
 
 def _refused(request_id: Any, code: int, message: str) -> JSONResponse:
-    """Return a response with status 400 and a JSON-RPC error; `request_id` is None if the id could not be read."""
+    """Return a response with status 400 and a JSON-RPC error; `request_id` is None if the request's id could not be
+    read.
+    """
     error = McpError(types.ErrorData(code=code, message=message))
     return JSONResponse(error_response(request_id, error), 400)
 
 
 async def _drop(notification: dict[str, Any]) -> None:
-    """Drop a notification: the response is no stream."""
+    """Drop a notification, because the response is not a stream."""
 
 
 async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
     """Serve an agent over standard input and output until the client closes standard input.
 
-    Standard output of tools goes to standard error meanwhile. Raises `ConfigError` if the agent cannot be opened.
+    Meanwhile, what tools print goes to standard error. Raises `ConfigError` if the agent cannot be opened.
 
     Args:
         source: The agent.
@@ -273,10 +281,10 @@ async def serve_stdio(source: AgentSource, db: str | None = None) -> None:
 
 @contextmanager
 def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[str]]]:
-    """Reserve standard input and output for the protocol, so that a tool that prints or reads cannot break it.
+    """Reserve standard input and output for the protocol; yields both as text streams.
 
-    Yields both as text streams. What this process and its children print goes to standard error; they read an empty
-    standard input. Standard output is restored on exit.
+    So a tool that prints or reads cannot break the protocol: what this process and its children print goes to standard
+    error, and they read an empty standard input. Standard output is restored on exit.
     """
     sys.stdout.flush()
     received, sent, empty = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
@@ -293,19 +301,22 @@ def _protocol_streams() -> Iterator[tuple[anyio.AsyncFile[str], anyio.AsyncFile[
 
 
 class _JsonLines(TextIOWrapper):
-    """Standard output for clients that split lines at any line end of Unicode, which are written as JSON escapes."""
+    """Standard output for clients that split lines at any line separator of Unicode.
+
+    Such characters are written as JSON escapes.
+    """
 
     def write(self, text: str, /) -> int:
-        """Write a JSON text; returns the number of characters."""
+        """Write JSON text with its line separators escaped; return the number of characters that were written."""
         return super().write(json_line(text))
 
 
 class _Connection:
-    """One client over standard input and output; requests without a handshake are answered here, others by the SDK.
+    """One client over standard input and output. Requests without a handshake are answered here, others by the SDK.
 
     Args:
         agent: The agent's tool and sessions.
-        write: Sends messages to the client; closed by `serve`.
+        write: Sends messages to the client. `serve` closes it.
     """
 
     def __init__(self, agent: AgentTool, write: ObjectSendStream[SessionMessage]) -> None:
@@ -338,9 +349,8 @@ class _Connection:
                 await asyncio.gather(*self._calls.values(), return_exceptions=True)
 
     def _cancelled(self, message: Any) -> bool:
-        """Cancel the request that a notification `notifications/cancelled` names.
-
-        Returns whether it is one of `_calls`.
+        """If a message is a notification that cancels a request without a handshake, cancel it and return True;
+        otherwise return False.
         """
         if not isinstance(message, types.JSONRPCNotification) or message.method != "notifications/cancelled":
             return False
@@ -348,12 +358,12 @@ class _Connection:
         return task is not None and task.cancel()
 
     async def _copy(self, answered: ObjectReceiveStream[SessionMessage]) -> None:
-        """Send the SDK's messages to the client."""
+        """Forward the SDK's messages to the client."""
         async for each in answered:
             await self._write.send(each)
 
     async def _respond(self, request: types.JSONRPCRequest) -> None:
-        """Answer a request without a handshake; a fault of the request is answered with a JSON-RPC error."""
+        """Answer a request without a handshake. An invalid request is answered with a JSON-RPC error."""
         try:
             try:
                 check_request(request)

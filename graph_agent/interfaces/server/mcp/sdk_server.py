@@ -18,16 +18,16 @@ _RESOURCE_NOT_FOUND = -32002
 
 
 def sdk_server(agent: AgentTool) -> Server[Any, Any]:
-    """Return an MCP server of the SDK that offers the agent's tool and its sessions as resources."""
+    """Return an MCP server of the SDK that offers the agent as a tool, and the agent's sessions as resources."""
     server: Server[Any, Any] = Server(agent.host.source.name, metadata.version("graph-agent"))
 
     def caller() -> Caller:
-        """Return the caller of the current request; the one without a name over standard input."""
+        """Return the caller of the current request; over standard input, the caller without a name."""
         request = server.request_context.request
         return admitted_caller(request) if isinstance(request, HTTPConnection) else Caller("")
 
     async def report(progress: float, text: str) -> None:
-        """Send progress to the client, if it asked for it by a token."""
+        """Send progress to the client, if the request has a progress token."""
         context = server.request_context
         token = context.meta.progressToken if context.meta is not None else None
         if token is not None:
@@ -40,7 +40,9 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
             )
 
     def ask() -> AskClient | None:
-        """Return the function that asks a person through the client; None if the client shows no forms."""
+        """Return the function that shows forms to a reviewer through the client; None if the client cannot show
+        forms.
+        """
         context = server.request_context
         client = context.session.client_params
         elicitation = client.capabilities.elicitation if client is not None else None
@@ -48,9 +50,9 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
             return None
 
         async def elicit(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
-            """Show the forms one after the other.
+            """Show the forms one after the other, and return the responses by key.
 
-            Stop at the first that the person dismisses or the client cannot show.
+            Stops at the first form that the reviewer dismisses, or the client cannot show.
             """
             responses: dict[str, Any] = {}
             for key, form in forms.items():
@@ -68,7 +70,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return elicit
 
     async def call_tool(request: types.CallToolRequest) -> types.ServerResult:
-        """Run a call of the tool."""
+        """Run a call of the agent's tool, and return the result."""
         context = server.request_context
         http = context.request
         call = ToolCall(
@@ -87,7 +89,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return types.ServerResult(types.ListToolsResult(tools=[agent.definition]))
 
     async def list_resources(request: types.ListResourcesRequest) -> types.ServerResult:
-        """Return a page of the sessions."""
+        """Return a page of the caller's sessions."""
         cursor = request.params.cursor if request.params is not None else None
         return types.ServerResult(await agent.resources(caller(), cursor))
 
@@ -96,7 +98,7 @@ def sdk_server(agent: AgentTool) -> Server[Any, Any]:
         return types.ServerResult(agent.templates())
 
     async def read_resource(request: types.ReadResourceRequest) -> types.ServerResult:
-        """Return one session."""
+        """Return the content of one session of the caller."""
         found = await agent.read(caller(), str(request.params.uri), not_found=_RESOURCE_NOT_FOUND)
         return types.ServerResult(found)
 

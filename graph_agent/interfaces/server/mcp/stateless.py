@@ -37,16 +37,17 @@ STATUS_OF_ERROR = {
     _HEADER_MISMATCH: 400,
     _UNSUPPORTED_VERSION: 400,
 }
-"""Code of an error → the HTTP status of its response; 200 for any other."""
+"""Code of a JSON-RPC error → HTTP status of its response; 200 for other codes."""
 _NAMED = {"tools/call": "name", "resources/read": "uri"}
-"""Method → the parameter that the header `Mcp-Name` repeats."""
+"""Method → the parameter whose value the header `Mcp-Name` must repeat."""
 _BASE64 = re.compile(r"=\?base64\?(.*)\?=")
 
 
 class InputRequiredError(McpError):
-    """A stateless call needs a person's responses to forms; the client sends the call again with them.
+    """A call without a handshake needs a reviewer's responses to forms, which the client sends with the same call
+    again.
 
-    `result` is what the client receives: the forms, and the session's id as `requestState`.
+    `result` is the result that the client receives: the forms, and the session's id as `requestState`.
     """
 
     def __init__(self, session_id: str, forms: Mapping[str, Form]) -> None:
@@ -65,7 +66,8 @@ def is_stateless(message: Any) -> bool:
 
 
 def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | None = None) -> None:
-    """Check what a stateless request states of its version and client, and that its HTTP headers repeat it.
+    """Check that a request declares its protocol version and its client's capabilities, and that its HTTP headers agree
+    with it.
 
     Args:
         request: The request.
@@ -97,7 +99,7 @@ def check_request(request: types.JSONRPCRequest, headers: Mapping[str, str] | No
 
 @dataclass(frozen=True, slots=True)
 class StatelessRequest:
-    """A checked request of a version without a handshake."""
+    """A request of a protocol version without a handshake, which `check_request` has accepted."""
 
     agent: AgentTool
     message: types.JSONRPCRequest
@@ -105,16 +107,16 @@ class StatelessRequest:
     caller: Caller
     """The owner of the API key."""
     notify: Callable[[dict[str, Any]], Awaitable[None]]
-    """Sends a notification that belongs to the request."""
+    """Sends a notification that belongs to the request, such as progress."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
     """Secrets from the headers of the request for the agent's tools, by name."""
     aborts: bool = True
-    """Whether cancelling a tool call aborts a run whose input has an id; one without an id is always aborted."""
+    """Whether cancelling a tool call aborts a run whose input has an id. A run without an id is always aborted."""
 
     async def response(self) -> dict[str, Any]:
         """Execute the request, and return the JSON-RPC response.
 
-        Failures are responses, too, and unexpected ones are logged.
+        Failures are responses, too; unexpected ones are logged.
         """
         id_, method = self.message.id, self.message.method
         try:
@@ -134,8 +136,8 @@ class StatelessRequest:
     async def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Execute a method with its parameters, and return the result.
 
-        Raises `McpError` for an unknown method or invalid parameters, and `InputRequiredError` if a person must answer
-        first.
+        Raises `McpError` for an unknown method or invalid parameters, and `InputRequiredError` if a reviewer must
+        answer forms first.
         """
         match method:
             case "server/discover":
@@ -154,12 +156,12 @@ class StatelessRequest:
         raise _error(types.METHOD_NOT_FOUND, f"There is no method {method!r} here.")
 
     def _call(self, params: Mapping[str, Any]) -> ToolCall:
-        """Return the tool call that the parameters describe; the tool's name is not read.
+        """Return the tool call that the parameters describe, without the tool's name.
 
-        The call can show forms only if the client supports them, and then raises `InputRequiredError` to do so.
+        If the client can show forms, the call raises `InputRequiredError` to show them.
 
         Raises:
-            McpError: A type is wrong, or `inputResponses` comes without the `requestState` of its forms.
+            McpError: A parameter has a wrong type, or `inputResponses` comes without the `requestState` of its forms.
         """
         meta, responses, state = params["_meta"], params.get("inputResponses"), params.get("requestState")
         arguments = params.get("arguments") or {}
@@ -176,14 +178,14 @@ class StatelessRequest:
             )
 
         async def report(progress: float, text: str) -> None:
-            """Notify the client of progress, if it asked for it by a token."""
+            """Send a progress notification, if the request has a progress token."""
             # A client without a token does not expect progress.
             if (token := meta.get("progressToken")) is not None:
                 given = {"progressToken": token, "progress": progress, "message": text}
                 await self.notify({"jsonrpc": "2.0", "method": "notifications/progress", "params": given})
 
         async def ask(session_id: str, forms: Mapping[str, Form]) -> Mapping[str, Any]:
-            """Raise `InputRequiredError`: the client sends the responses with another request."""
+            """Raise `InputRequiredError`, because the client sends the responses with another request."""
             raise InputRequiredError(session_id, forms)
 
         capabilities = meta[_CAPABILITIES]
@@ -207,21 +209,20 @@ def error_response(request_id: Any, error: McpError) -> dict[str, Any]:
 
 
 def _cached(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result with the required rules for caches: none may keep it."""
+    """Return a result with the cache rules that the protocol requires; they forbid caching."""
     # Tools and sessions may change at any time, and sessions belong to one caller.
     return {**result, "ttlMs": 0, "cacheScope": "private"}
 
 
 def _json(result: Any) -> dict[str, Any]:
-    """Return a model of the SDK as a JSON object, without fields that are None."""
+    """Return an object of the SDK as JSON, without fields that are None."""
     dumped: dict[str, Any] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return dumped
 
 
 def _decoded(value: str | None) -> str | None:
-    """Return the value of a header, decoded if it has the form `=?base64?…?=`.
-
-    Returns None if there is none, or it is malformed.
+    """Return the value of a header, decoded if it has the form `=?base64?…?=`; None if there is no header, or it is
+    malformed.
     """
     if value is None or (found := _BASE64.fullmatch(value)) is None:
         return value

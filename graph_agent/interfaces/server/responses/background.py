@@ -29,40 +29,42 @@ _LOOK_S = 0.5
 _CANCEL_S = 30.0
 """Seconds to wait for the end of a cancelled response."""
 _SETTLE_S = 2.0
-"""Seconds that an ended run may take to store its response."""
+"""Seconds in which a run that has ended may still store its response."""
 _END = "data: [DONE]\n\n"
 _ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(eq=False)
 class _Live:
-    """A response that this process runs in the background."""
+    """A response that runs in the background of this process."""
 
     keeper: Keeper
-    """Stores the response at the end; it has formatted nothing yet when the run starts."""
+    """Stores the response when the run has ended."""
     record: Record
-    """The record that is stored until the end."""
+    """The record of the response that is stored while it runs."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """The events of the response so far."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, and replaced, when events were added or the response has ended."""
+    """Set, and replaced by a new one, when events were added or the response has ended."""
     is_over: bool = False
     """Whether the run has ended and the response is stored."""
     _written: int = 0
     """Number of events that are stored."""
     _batch: int = 0
-    """Number of the next batch of events."""
+    """Number of the next batch of events that is stored."""
     _flushed_at: float = field(default_factory=time.monotonic)
 
     def _notify(self) -> None:
-        """Wake the readers that wait for events."""
+        """Wake the readers that wait for new events."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
     async def run(self, owned: AsyncExitStack, run: ServerRun) -> None:
-        """Record the events of a run, and store its response at the end; errors are logged.
+        """Collect the events of a run, store them twice a second, and store the response at the end. Errors are logged.
 
-        `owned` has the context of the run, and is closed at the end.
+        Args:
+            owned: The context of the run, which is closed at the end.
+            run: The run.
         """
         request, dialect = self.keeper.request, self.keeper.dialect
         dialect.recorded = self.events
@@ -79,12 +81,12 @@ class _Live:
             self._notify()
 
     async def _finish(self, run: ServerRun) -> None:
-        """Store the remaining events and the response."""
+        """Store the remaining events, then the response."""
         await self._flush()
         await self.keeper.keep(run)
 
     async def _flush(self) -> None:
-        """Store the new events as a batch, with the first one the status `in_progress`."""
+        """Store the new events as one batch. The first batch also sets the stored status to `in_progress`."""
         records, dialect = self.keeper.records, self.keeper.dialect
         if new := self.events[self._written :]:
             if self._batch == 0 and dialect.response["status"] == "in_progress":
@@ -94,9 +96,11 @@ class _Live:
         self._flushed_at = time.monotonic()
 
     async def follow(self, after: int, keepalive_s: float) -> AsyncGenerator[str, None]:
-        """Yield the frames of events with a `sequence_number` above `after`, past and future, until the end.
+        """Yield the frames of the past and future events until the response has ended.
 
-        A comment is sent after `keepalive_s` seconds without an event.
+        Args:
+            after: Yield only events with a higher `sequence_number`; -1 for all.
+            keepalive_s: Seconds without an event after which a comment is sent.
         """
         at = after + 1
         while True:
@@ -114,12 +118,16 @@ class _Live:
 
 
 def _with_status(record: Record, status: str, **fields: Any) -> Record:
-    """Return a record whose response has another status and other fields."""
+    """Return a copy of a record whose response has another status, and the given other fields."""
     return {**record, "response": {**record["response"], "status": status, **fields}}
 
 
 class Background:
-    """The responses that run in the background of this process, and access to those of other processes."""
+    """The responses that run in the background of this process, and access to those of other processes.
+
+    Args:
+        runs: The runs of this process.
+    """
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -128,10 +136,10 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, stack: AsyncExitStack, run: ServerRun, keeper: Keeper) -> None:
-        """Store a response, and run it to its end in a task of its own, independent of its request.
+        """Store a response as begun, and run it to its end in a task that is independent of the request.
 
         Args:
-            stack: Has the context of the run, which is taken out of it.
+            stack: Contains the context of the run, which is moved to the task.
             run: The run, which has begun.
             keeper: Stores the response.
         """
@@ -150,9 +158,10 @@ class Background:
         task.add_done_callback(lambda _: self._live.pop((records.owner, token)))
 
     async def read(self, records: Records, token: str) -> Record | None:
-        """Return the stored response with a token; None if there is none.
+        """Return the record of the response with a token; None if it is not stored.
 
-        A response that is open and that no process runs, because its process has ended, is stored as failed.
+        A response that is not complete although no process runs it is stored as failed first. This takes up to 2
+        seconds.
         """
         record = await records.find(token)
         if record is None or not await self._is_lost(records, token, record):
@@ -166,9 +175,9 @@ class Background:
         return closed
 
     async def _is_lost(self, records: Records, token: str, record: Record) -> bool:
-        """Return whether a response is open, and no process runs it.
+        """Wait up to 2 seconds, and return whether a response is not complete although no process runs it.
 
-        Updates `record` to the stored one while it waits.
+        `record` is updated to the stored one meanwhile.
         """
         thread = records.thread(record)
         deadline = time.monotonic() + _SETTLE_S
@@ -186,9 +195,11 @@ class Background:
         return False
 
     async def cancel(self, records: Records, token: str, record: Record) -> Record:
-        """Abort the run of a response, in any process, and return the record once it has ended, or after 30 seconds.
+        """Abort the run of a response in whichever process it runs, and return the record once it has ended, or after
+        30 seconds.
 
-        A response that has ended is returned unchanged; one that no process runs is stored as cancelled.
+        The record of a response that has ended is returned unchanged. A response that no process runs is stored as
+        cancelled.
         """
         thread = records.thread(record)
         deadline = time.monotonic() + _CANCEL_S
@@ -208,9 +219,14 @@ class Background:
         return record
 
     async def follow(self, records: Records, token: str, after: int = -1) -> AsyncGenerator[str, None]:
-        """Yield the frames of a response's events above the number `after`, past and future, until the end.
+        """Yield the frames of a response's past and future events, until it has ended.
 
-        The response may run in any process; the events of another one arrive within about a second.
+        The events of a response that another process runs arrive within about a second.
+
+        Args:
+            records: The stored responses of the caller.
+            token: Token of the response.
+            after: Yield only events with a higher `sequence_number`; -1 for all.
         """
         live, keepalive_s = self._live.get((records.owner, token)), self._host.settings.keepalive_s
         stored = self._follow_stored(records, token, after, keepalive_s)
@@ -221,7 +237,9 @@ class Background:
     async def _follow_stored(
         self, records: Records, token: str, after: int, keepalive_s: float
     ) -> AsyncGenerator[str, None]:
-        """Yield the frames of a response's stored events, polling until it has ended; comments during pauses."""
+        """Yield the frames of a response's events from the database, polling until it has ended, with comments during
+        pauses.
+        """
         batch, sent_at = 0, time.monotonic()
         newest: dict[str, Any] = {"type": "", "sequence_number": -1}
         while True:
@@ -245,7 +263,9 @@ class Background:
             await asyncio.sleep(_LOOK_S)
 
     async def aclose(self) -> None:
-        """Wait for the responses of this process; those that do not end within `drain_s` seconds are cancelled."""
+        """Wait up to `drain_s` seconds for the responses of this process, then cancel the remaining ones and wait for
+        them.
+        """
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._host.settings.drain_s)
             self._runs.cancel()
@@ -254,7 +274,9 @@ class Background:
 
 
 def _missing_end(record: Record | None, newest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the last events of a response that has ended without storing them; none for a deleted response."""
+    """Return the last events of a response whose end has no stored events; empty if they are stored, or the response
+    was deleted.
+    """
     if record is None or newest["type"] in _ENDINGS:
         return []
     response, number = record["response"], newest["sequence_number"] + 1

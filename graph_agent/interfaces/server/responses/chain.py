@@ -44,14 +44,15 @@ class Chains:
     async def resolve(
         self, body: schemas.CreateResponse, content: Conversation, token: str, session_id: str | None, *, branches: bool
     ) -> ChatRequest:
-        """Return the chat request for a request's content.
+        """Return the chat request for a request to the Responses API, with the session in which it runs.
 
         Args:
             body: The body of the request.
             content: The content of its items.
             token: Token of the new response.
-            session_id: The session that headers, metadata or the conversation name; None to derive it from the items.
-            branches: Continue a previous response in a new session, even if it is the newest of its session.
+            session_id: Id of the session that headers, metadata or the conversation name; None to derive it from the
+                items.
+            branches: Whether to continue a previous response in a new session, even if it is the newest of its session.
 
         Raises:
             ProblemError: The previous response is not stored, still in progress, or its history was deleted; or
@@ -93,9 +94,10 @@ class Chains:
         return replace(request, pending_token=pending, new_call_token=None)
 
     async def matching(self, session_id: str | None, body: schemas.CreateResponse, content: Conversation) -> str | None:
-        """Return the session that a client names; None if the messages of the request have another history.
+        """Return the id of the session that a client names; None if the request's messages have another history than
+        the session.
 
-        A client may send its history with each request, and change it; the request then needs a new session.
+        A client may send its history with each request, and edit it; the request then needs a new session.
         """
         if session_id is None or body.conversation_id is not None or content.decisions:
             return session_id
@@ -139,35 +141,41 @@ class Chains:
         )
 
     async def _previous(self, body: schemas.CreateResponse, content: Conversation) -> Record | None:
-        """Return the response that a request continues: by its id, or as the one whose calls it answers."""
+        """Return the record of the response that a request continues, named by its id or by the calls that it answers;
+        None if there is none.
+
+        Raises `ProblemError` (`previous_response`) if the response that the request names is not stored.
+        """
         if body.previous_response_id is not None:
             return await self.records.previous(body.previous_response_id)
         token = _answered_token(content) or pending_question(content.messages)
         return await self.records.find(token) if token is not None else None
 
     async def _check_newest(self, record: Record) -> None:
-        """Raise `BusySessionError` if another request has continued the session of a response."""
+        """Raise `BusySessionError` if another request has continued the session after this response."""
         if not await self._is_newest(record):
             raise BusySessionError("Another request has continued the session.")
 
     async def _is_newest(self, record: Record) -> bool:
-        """Return whether nothing has continued the session of a response since."""
+        """Return whether the session still ends with this response. False if the session is not stored."""
         stored = await self.host.saver.aget_tuple({"configurable": {"thread_id": self.records.thread(record)}})
         if stored is None:
             return False
         return record["checkpoint"] in (None, stored.config["configurable"]["checkpoint_id"])
 
     async def _branch(self, record: Record, request: ChatRequest) -> ChatRequest:
-        """Return a request that carries the history of an earlier response itself."""
+        """Return a request whose messages begin with the history of an earlier response, so that it can run in a new
+        session.
+        """
         messages = await self.history(record)
         raw = record["calls"]
         return replace(request, messages=[*messages, *(_with_raw_id(message, raw) for message in request.messages)])
 
     async def history(self, record: Record) -> list[AnyMessage]:
-        """Return the messages of a session at the end of a response.
+        """Return the messages of a session as they were at the end of a response.
 
-        Raises `ProblemError` (`previous_response`) if they are not stored: the session was deleted or pruned, or its
-        run stopped.
+        Raises `ProblemError` (`previous_response`) if they are not stored, because the session was deleted or pruned,
+        or its run was stopped.
         """
         place = {"thread_id": self.records.thread(record), "checkpoint_id": record["checkpoint"]}
         state = await self.host.kept.aget_state({"configurable": place})
@@ -182,9 +190,8 @@ class Chains:
 
 
 def _answered_token(content: Conversation) -> str | None:
-    """Return the token in the ids of the calls and approval requests that a request answers.
-
-    Returns None if it answers none, or those of several responses.
+    """Return the token of the one response whose calls or approval requests a request answers; None if it answers none,
+    or those of several.
     """
     results, _ = trailing_results(content.messages)
     ids = [*(result.tool_call_id for result in results), *content.decisions]
@@ -193,9 +200,11 @@ def _answered_token(content: Conversation) -> str | None:
 
 
 def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[AnyMessage]:
-    """Return the messages of a state, with the results of calls in a step that waits for the caller.
+    """Return the messages of a state, with the results of finished calls in a step that waits for the caller.
 
-    `client_ids` are ids of the caller's calls, whose results are left out, although they may be stored by now.
+    Args:
+        state: The state.
+        client_ids: Ids of the caller's calls. Their results are left out, although they may be stored by now.
     """
     messages: list[AnyMessage] = list(state.values.get("messages", []))
     for task in state.tasks:
@@ -205,9 +214,11 @@ def messages_of(state: StateSnapshot, client_ids: Collection[str] = ()) -> list[
 
 
 def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
-    """Return a result with the model's id of its call.
+    """Return a tool message with the model's own id of its call; other messages are returned unchanged.
 
-    `raw` maps the caller's ids to the model's. Other messages unchanged.
+    Args:
+        message: The message.
+        raw: The caller's id of a call → the model's id.
     """
     if isinstance(message, ToolMessage) and message.tool_call_id in raw:
         return message.model_copy(update={"tool_call_id": raw[message.tool_call_id]})
@@ -215,7 +226,7 @@ def _with_raw_id(message: AnyMessage, raw: Mapping[str, str]) -> AnyMessage:
 
 
 async def items_of(value: str | Sequence[schemas.InputItem], records: Records) -> list[schemas.InputItem]:
-    """Return a request's input as items, in which references are replaced by the stored items that they name.
+    """Return a request's input as items. References are replaced by the stored items that they name.
 
     Raises `ProblemError` (`not_found`) for a reference to an unknown item.
     """
@@ -225,12 +236,14 @@ async def items_of(value: str | Sequence[schemas.InputItem], records: Records) -
 
 
 def input_of(items: Sequence[schemas.InputItem], token: str) -> list[dict[str, Any]]:
-    """Return a request's items as they are stored: texts as parts, and an id made of `token` if one has none."""
+    """Return a request's items in the form in which they are stored: with an id, made of `token` if they have none, and
+    texts as parts.
+    """
     return [_stored(item, f"msg_{token}{0xF000 + index:04x}") for index, item in enumerate(items)]
 
 
 def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
-    """Return an item as it is stored: with the id `id_` unless it has one, and with its text as a part."""
+    """Return an item in the form in which it is stored, with the id `id_` if it has none, and a text as a part."""
     stored = {**item.model_dump(exclude_none=True), "id": item.id or id_}
     if item.type == "message":
         stored["status"] = "completed"
@@ -242,41 +255,44 @@ def _stored(item: schemas.InputItem, id_: str) -> dict[str, Any]:
 
 
 class KeyedResponse(TypedDict):
-    """The response of the first request with a key."""
+    """What is stored for an idempotency key: the response of the first request with it."""
 
     token: str
     """Token of the response."""
     session: str
-    """Id of its session."""
+    """Id of the response's session."""
     digest: str
-    """Hash of the request, which a repetition must have, too."""
+    """Hash of the request. A repeated request must have the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The idempotency key of one request for a stored response; how the answer is sent is no part of its digest."""
+    """The idempotency key of one request for a stored response.
+
+    How the answer is sent does not change the digest of the request.
+    """
 
     host: Host
     caller: Caller
     mark: InputId
-    """The key, and the digest of the request."""
+    """The key, with the digest of the request."""
 
     @classmethod
     def of(cls, host: Host, caller: Caller, key: str | None, body: schemas.CreateResponse) -> Key | None:
-        """Return the key of a request; None without one. Raises `ProblemError` if the key is not valid."""
+        """Return the key of a request; None if `key` is None. Raises `ProblemError` if the key is not valid."""
         if (mark := with_key(ChatRequest([]), key).mark) is None:
             return None
         digest = digest_of(body.model_dump(mode="json", exclude={"stream", "stream_options"}))
         return cls(host, caller, InputId(mark.id, digest))
 
     def session_of(self, request: ChatRequest, token: str) -> str:
-        """Return the id of the session for a request.
+        """Return the id of the session in which a request runs.
 
-        A request without a session, or with the one made of `token`, begins a chain; the id is then made of the key, so
-        that repetitions have the same. Any other request keeps its session.
+        A request that begins a chain gets an id made of the key, so that repeated requests have the same session. Any
+        other request keeps its session.
 
         Args:
-            request: The request, resolved.
+            request: The request, as `Chains.resolve` returns it.
             token: Token of the response that the request begins.
         """
         is_new = request.session_id in (None, response_id(token))
@@ -284,26 +300,27 @@ class Key:
 
     @property
     def _token(self) -> str:
-        """Token that is equal for each request of this caller with this key."""
+        """Token that is the same for all requests of this caller with this key."""
         return token_of_key(self.caller, self.mark.id)
 
     @asynccontextmanager
     async def claimed(self) -> AsyncIterator[None]:
-        """Exclude other requests with this key, in every process on the database, while a session is chosen."""
+        """Exclude other requests of the caller with this key, in every process on the database, within the context."""
         async with self.host.claim(f"response-key/{self._token}"):
             yield
 
     async def resolve(
         self, first: KeyedResponse | None, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
     ) -> ChatRequest:
-        """Return a request with its session: that of the first request with this key, once it has received the input.
+        """Return a request with its session: the session of the first request with this key, if that has received the
+        input.
 
-        A new session is recorded for the key before the request is run.
+        Otherwise the session is chosen anew, and recorded for the key before the request runs.
 
         Args:
             first: The response of the first request with this key; None if this is the first.
-            resolve: Returns the request for the session of this id; for None, for the session that the request names or
-                begins. Raises `ProblemError` if that cannot be continued.
+            resolve: Returns the request for the session with an id or, for None, for the session that the request names
+                or begins. Raises `ProblemError` if that cannot be continued.
             token: Token of the new response.
         """
         # The first request may receive its input while this one chooses a session.
@@ -326,14 +343,16 @@ class Key:
         return replace(request, mark=self.mark, session_id=session, before=before)
 
     async def _unless_begun(self, session: str, check: Callable[[], Awaitable[None]]) -> None:
-        """Call `check`, which raises if a session cannot receive the input, unless it has received it already."""
+        """Call `check`, which raises if a session cannot receive the input, unless the session has received the input
+        already.
+        """
         if not await self.has_begun(session):
             await check()
 
     async def first(self) -> KeyedResponse | None:
-        """Return the response of the first request with this key; None for a new key.
+        """Return what is stored for this key; None for a new key.
 
-        Raises `ProblemError` if that request was different.
+        Raises `ProblemError` if the first request with the key was different.
         """
         item = await self.host.store.aget(KEYS, self._token)
         if item is None:
@@ -344,7 +363,7 @@ class Key:
         return found
 
     async def put(self, token: str, session: str) -> None:
-        """Record the response of this key by its token and session; the key expires with the response."""
+        """Store the token and the session of the response for this key. They expire together with the response."""
         value = {"token": token, "session": session, "digest": self.mark.digest}
         await self.host.store.aput(keys_of_day(token), self._token, {}, index=False)
         await self.host.store.aput(KEYS, self._token, value, index=False)

@@ -29,10 +29,11 @@ from graph_agent.session.conversation import NoSummaryError, estimate_request, s
 
 
 async def compact_stored(server: Services, caller: Caller, body: CompactResponse) -> dict[str, Any]:
-    """Summarize a conversation by the agent's model, and return it as user messages and one compaction item.
+    """Summarize a conversation with the agent's model; return an object with the user's messages and one item with the
+    summary.
 
     Nothing is stored. Raises `ProblemError` if the request is invalid, the conversation is empty or not stored, the
-    caller has too many active requests, or the model gives no summary.
+    caller has too many active requests, or the model returns no summary.
     """
     server.check_body(body)
     host = server.chat.runs.host
@@ -60,7 +61,9 @@ async def compact_stored(server: Services, caller: Caller, body: CompactResponse
 
 
 async def _conversation(host: Host, records: Records, body: CompactResponse) -> list[AnyMessage]:
-    """Return the messages of a request's previous response and input; raise `ProblemError` if there are none."""
+    """Return the messages of the request's previous response and of its input; raise `ProblemError` if there are
+    none.
+    """
     items = await items_of(body.input or [], records)
     before: list[AnyMessage] = []
     if body.previous_response_id is not None:
@@ -72,9 +75,12 @@ async def _conversation(host: Host, records: Records, body: CompactResponse) -> 
 
 
 async def _summary(host: Host, messages: list[AnyMessage], instructions: str | None) -> tuple[str, Usage]:
-    """Return the model's summary of messages, and the usage; raise `ProblemError` if there is no summary.
+    """Return the model's summary of messages, and the usage; raise `ProblemError` if the model returns no summary.
 
-    `instructions` is a system message for the summary; None without one.
+    Args:
+        host: The open agent.
+        messages: The messages.
+        instructions: System message for the summary; None if there is none.
     """
     builder = host.kept.builder
     identified = [message if message.id else message.model_copy(update={"id": str(uuid4())}) for message in messages]
@@ -91,22 +97,24 @@ async def _summary(host: Host, messages: list[AnyMessage], instructions: str | N
 
 
 def _is_of_user(message: HumanMessage) -> bool:
-    """Return whether a message is the user's own.
-
-    An earlier summary and notices of this package are in the new summary.
+    """Return whether a user message was written by the user, and is not an earlier summary or a notice of this
+    package.
     """
     return not is_note(message) and not (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
 def _user_item(message: BaseMessage, id_: str) -> dict[str, Any]:
-    """Return a user's message as an input item; content blocks of types that the API lacks are left out."""
+    """Return a user's message as an input item with the id `id_`.
+
+    Content blocks of types that the API lacks are left out.
+    """
     blocks = [message.content] if isinstance(message.content, str) else message.content
     content = [part for block in blocks if (part := _part(block)) is not None]
     return {"id": id_, "type": "message", "role": "user", "status": "completed", "content": content}
 
 
 def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
-    """Return a content block as a part of an item; None for a type that the API does not have."""
+    """Return a content block as a part of an item; None for a type that the API lacks."""
     if isinstance(block, str):
         return {"type": "input_text", "text": block}
     url = block.get("url") or f"data:{block.get('mime_type')};base64,{block.get('base64')}"
@@ -121,9 +129,10 @@ def _part(block: str | dict[Any, Any]) -> dict[str, Any] | None:
 
 
 async def count_input_tokens(host: Host, caller: Caller, request: ChatRequest) -> int:
-    """Estimate the input tokens of a request's first model call, without calling a model.
+    """Estimate the input tokens of a request's first model call, without calling a model. Nothing is stored.
 
-    Raises `InvalidRequestError` if the system prompt depends on the state of a run, or a tool's name is taken.
+    Raises `InvalidRequestError` if the system prompt depends on the state of a run, or a tool has the name of another
+    tool.
     """
     builder = host.kept.builder
     host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])

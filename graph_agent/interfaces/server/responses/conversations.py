@@ -34,7 +34,7 @@ from graph_agent.interfaces.server.responses.schemas import Item, Metadata, read
 _CONVERSATIONS = ("graph_agent", "conversations")
 _ITEMS = ("graph_agent", "conversation_items")
 _PENDING = ("graph_agent", "conversation_pending")
-"""Keys of the items that the session has not received yet."""
+"""Namespace of the keys of items that the session has not received yet."""
 
 PageLimit: TypeAlias = Annotated[int, Query(ge=1, le=100, description="Maximum number of items.")]
 PageOrder: TypeAlias = Annotated[Literal["asc", "desc"], Query(description="Order of the items.")]
@@ -51,7 +51,7 @@ router = APIRouter(prefix="/v1/conversations", tags=["Responses"], route_class=B
 
 
 class ConversationRecord(TypedDict):
-    """One conversation; it has the id of its session."""
+    """One stored conversation. Its id is also the id of its session."""
 
     id: str
     created_at: int
@@ -60,10 +60,7 @@ class ConversationRecord(TypedDict):
 
 
 class Conversations:
-    """The stored conversations of one caller, the owner of an API key.
-
-    Those of other callers cannot be reached here.
-    """
+    """The stored conversations of one caller, the owner of an API key. Those of other callers cannot be reached."""
 
     def __init__(self, host: Host, caller: Caller) -> None:
         self._host = host
@@ -71,11 +68,11 @@ class Conversations:
         self._caller = caller
 
     async def put(self, record: ConversationRecord) -> None:
-        """Store a conversation; replaces an earlier record of the same id."""
+        """Store a conversation, replacing an earlier record of the same id."""
         await self._store.aput(_CONVERSATIONS, self._key(record["id"]), dict(record), index=False)
 
     async def get(self, id_: str) -> ConversationRecord:
-        """Return a conversation; raise `ProblemError` (`not_found`) if it was not created, or is deleted."""
+        """Return a conversation; raise `ProblemError` (`not_found`) if it was never created, or was deleted."""
         item = await self._store.aget(_CONVERSATIONS, self._key(id_))
         if item is None:
             raise ProblemError("not_found", f"Conversation with id {id_!r} not found.", param="conversation")
@@ -86,14 +83,14 @@ class Conversations:
         return await self._store.aget(_CONVERSATIONS, self._key(id_)) is not None
 
     async def delete(self, id_: str) -> None:
-        """Delete a conversation and its items; its session and its responses remain."""
+        """Delete a conversation with its items. Its session and its responses remain."""
         stored = [each for prefix in (_ITEMS, _PENDING) for each in await self._stored(prefix, id_)]
         gone = [PutOp(each.namespace, each.key, None) for each in stored]
         # As one batch, which is a transaction in a database: a process may be killed in between.
         await self._store.abatch([*gone, PutOp(_CONVERSATIONS, self._key(id_), None)])
 
     async def check_session(self, id_: str) -> bool:
-        """Return whether the id is that of a conversation; False for a session.
+        """Return whether an id is that of a conversation; False if it is that of a session only.
 
         Raises `ProblemError` (`not_found`) if neither exists.
         """
@@ -108,9 +105,12 @@ class Conversations:
         return False
 
     async def append(self, id_: str, items: Sequence[dict[str, Any]], *, pending: bool) -> None:
-        """Append items.
+        """Append items to a conversation as one batch. Does nothing without items.
 
-        With `pending`, the session receives them with its next response. Does nothing without items.
+        Args:
+            id_: Id of the conversation.
+            items: The items, in the form in which they are stored.
+            pending: Whether the session has not received the items, and receives them with its next response.
         """
         if not items:
             return
@@ -122,11 +122,11 @@ class Conversations:
         await self._store.abatch(puts)
 
     async def items(self, id_: str) -> list[dict[str, Any]]:
-        """Return all items, oldest first."""
+        """Return all items of a conversation, oldest first."""
         return [item for stored in await self._stored(_ITEMS, id_) for item in stored.value["items"]]
 
     async def delete_item(self, id_: str, item_id: str) -> None:
-        """Delete a pending item.
+        """Delete an item that the session has not received yet.
 
         Raises `ProblemError` if there is no such item (`not_found`), or the session has received it (`conflict`).
         """
@@ -144,46 +144,46 @@ class Conversations:
         raise ProblemError("not_found", f"There is no item {item_id!r}.", param="item_id")
 
     async def pending_keys(self, id_: str) -> list[str]:
-        """Return the keys of the batches of pending items, oldest first."""
+        """Return the keys of the batches of items that the session has not received yet, oldest first."""
         return [stored.key for stored in await self._stored(_PENDING, id_)]
 
     async def pending_items(self, id_: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the items of the batches with some keys, in order; batches that are not stored are left out."""
+        """Return the items of the batches with the given keys, in order. Batches that are not stored are left out."""
         namespace = self._namespace(_ITEMS, id_)
         found = [await self._store.aget(namespace, key) for key in keys]
         return [item for stored in found if stored is not None for item in stored.value["items"]]
 
     async def consume(self, id_: str, keys: Sequence[str]) -> None:
-        """Record that the session has received the batches of pending items with some keys."""
+        """Record that the session has received the batches of items with the given keys."""
         await self._store.abatch([PutOp(self._namespace(_PENDING, id_), key, None) for key in keys])
 
     async def _stored(self, prefix: tuple[str, ...], id_: str) -> list[SearchItem]:
-        """Return the entries of a conversation below a namespace, oldest first."""
+        """Return the entries of a conversation in the namespace that begins with `prefix`, oldest first."""
         return await all_items(self._store, self._namespace(prefix, id_))
 
     def _namespace(self, prefix: tuple[str, ...], id_: str) -> tuple[str, ...]:
-        """Return the namespace of a conversation's entries."""
+        """Return the store namespace of a conversation's entries, which begins with `prefix`."""
         # A namespace must not hold dots, which ids of sessions may; the colon keeps callers apart.
         return (*prefix, f"{self._caller.name}:{id_.replace('.', '%')}")
 
     def _key(self, id_: str) -> str:
-        """Return the key of a conversation."""
+        """Return the store key of a conversation."""
         return f"{self._caller.name}:{id_}"
 
 
 def item_page(
     items: Sequence[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
 ) -> ItemPage:
-    """Return a page of items, which are given oldest first.
+    """Return a page of items in the format of the API.
 
     Args:
-        items: All items.
+        items: All items, oldest first.
         limit: Maximum number of items in the page.
-        order: `desc` lists the newest first.
+        order: `asc` begins with the oldest item, `desc` with the newest.
         after: Id of the item before the page, in this order; None for the first page.
 
     Raises:
-        ProblemError: There is no item `after` (`not_found`).
+        ProblemError: There is no item with the id `after` (`not_found`).
     """
     listed = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
@@ -226,7 +226,7 @@ class CreateItems(_Body):
 
 
 async def conversations(sender: Sender, server: RequestServices) -> Conversations:
-    """Return the conversations of the request's caller; a dependency of routes."""
+    """Return the conversations of the request's caller, as a dependency of routes."""
     return Conversations(server.chat.runs.host, sender)
 
 
@@ -237,7 +237,7 @@ _Conversations = Annotated[Conversations, Depends(conversations)]
 async def create_conversation(
     owned: _Conversations, server: RequestServices, body: CreateConversation | None = None
 ) -> ConversationObject:
-    """Create a conversation; its first items are sent to the agent with the next response."""
+    """Create a conversation. Its first items are sent to the agent with the next response."""
     # The API permits a request without a body.
     body = body or CreateConversation(items=None)
     token = record_token()
@@ -250,7 +250,7 @@ async def create_conversation(
 
 @router.get("/{conversation_id}")
 async def get_conversation(conversation_id: _ConversationId, owned: _Conversations) -> ConversationObject:
-    """Return a conversation."""
+    """Return a conversation, without its items."""
     return await _conversation(owned, conversation_id)
 
 
@@ -258,7 +258,7 @@ async def get_conversation(conversation_id: _ConversationId, owned: _Conversatio
 async def update_conversation(
     conversation_id: _ConversationId, body: UpdateConversation, owned: _Conversations
 ) -> ConversationObject:
-    """Replace a conversation's metadata."""
+    """Replace the metadata of a conversation; without `metadata`, they are removed."""
     record = await owned.get(conversation_id)
     await owned.put({**record, "metadata": body.metadata or {}})
     return await _conversation(owned, conversation_id)
@@ -266,7 +266,7 @@ async def update_conversation(
 
 @router.delete("/{conversation_id}")
 async def delete_conversation(conversation_id: _ConversationId, owned: _Conversations) -> DeletedResponse:
-    """Delete a conversation and its items; its session and its responses remain."""
+    """Delete a conversation with its items. Its session and its responses remain."""
     await owned.get(conversation_id)
     await owned.delete(conversation_id)
     return DeletedResponse(id=conversation_id, object="conversation.deleted", deleted=True)
@@ -289,7 +289,7 @@ async def list_items(
 async def create_items(
     conversation_id: _ConversationId, body: CreateItems, owned: _Conversations, server: RequestServices
 ) -> ItemPage:
-    """Add items to a conversation; the session receives them with its next response."""
+    """Add items to a conversation, and return them. The agent receives them with the next response."""
     await owned.get(conversation_id)
     items = _checked(body.items, server, record_token())
     await owned.append(conversation_id, items, pending=True)
@@ -308,16 +308,16 @@ async def get_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _C
 
 @router.delete("/{conversation_id}/items/{item_id}")
 async def delete_item(conversation_id: _ConversationId, item_id: _ItemId, owned: _Conversations) -> ConversationObject:
-    """Delete an item that no response has used yet."""
+    """Delete an item that no response has used yet. The status is 409 if a response has used it."""
     await owned.get(conversation_id)
     await owned.delete_item(conversation_id, item_id)
     return await _conversation(owned, conversation_id)
 
 
 def _checked(items: list[Any], server: Services, token: str) -> list[dict[str, Any]]:
-    """Return items as they are stored, after checking that a response can use them.
+    """Return items in the form in which they are stored, after checking that a response can use them.
 
-    Raises `ProblemError` if it cannot.
+    Raises `ProblemError` if there are too many, or one is invalid.
     """
     server.check_items(items)
     read_items(items)
@@ -325,5 +325,5 @@ def _checked(items: list[Any], server: Services, token: str) -> list[dict[str, A
 
 
 async def _conversation(owned: Conversations, id_: str) -> ConversationObject:
-    """Return a conversation in the form of the API; raise `ProblemError` if there is none."""
+    """Return a conversation in the format of the API; raise `ProblemError` if there is none."""
     return ConversationObject(object="conversation", **await owned.get(id_))

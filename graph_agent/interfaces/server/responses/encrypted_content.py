@@ -14,22 +14,22 @@ from graph_agent.base.history_notes import summary_note
 from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemError
 
 _TYPES = ("reasoning", "thinking", "redacted_thinking")
-"""Types of content blocks that hold reasoning, in the formats of the providers."""
+"""Types of content blocks with reasoning, in the formats of the providers."""
 
 
 def reasoning_blocks(message: AIMessage) -> list[dict[str, Any]]:
-    """Return the content blocks of a message that hold reasoning, in the provider's own format."""
+    """Return the content blocks of a message that contain reasoning, in the provider's own format."""
     blocks = message.content if isinstance(message.content, list) else []
     return [block for block in blocks if isinstance(block, dict) and block.get("type") in _TYPES]
 
 
 def encoded(value: Any) -> str:
-    """Return a JSON value as the opaque text of an item's `encrypted_content`: base64, not encrypted."""
+    """Return a JSON value as the opaque text of an item's `encrypted_content`. It is base64, and not encrypted."""
     return base64.urlsafe_b64encode(json.dumps(to_json_safe(value)).encode()).decode()
 
 
 def _decoded(content: str) -> Any:
-    """Return the JSON value in a text that `encoded` made; None for another text."""
+    """Return the JSON value in a text of `encoded`; None for any other text."""
     try:
         return to_json_safe(json.loads(base64.urlsafe_b64decode(content.encode())))
     except (binascii.Error, ValueError, RecursionError):
@@ -37,7 +37,10 @@ def _decoded(content: str) -> Any:
 
 
 def blocks_of(content: str | None) -> list[dict[str, Any]]:
-    """Return the reasoning blocks in a reasoning item's `encrypted_content`; `InvalidRequestError` if it is foreign."""
+    """Return the reasoning blocks in the `encrypted_content` of a reasoning item; empty if there is none.
+
+    Raises `InvalidRequestError` if the content is from another server.
+    """
     if not content:
         return []
     blocks = _decoded(content)
@@ -49,12 +52,15 @@ def blocks_of(content: str | None) -> list[dict[str, Any]]:
 
 
 def encoded_summary(text: str) -> str:
-    """Return the `encrypted_content` of a compaction item, the item that replaces older items by a summary."""
+    """Return the `encrypted_content` of a compaction item, which replaces older items by a summary."""
     return encoded({"summary": text})
 
 
 def compaction_note(content: str | None) -> HumanMessage:
-    """Return the summary in an item's `encrypted_content` as a message; `InvalidRequestError` if it is foreign."""
+    """Return the summary in the `encrypted_content` of a compaction item as a message.
+
+    Raises `InvalidRequestError` if the content is missing, or from another server.
+    """
     found = _decoded(content or "")
     if not isinstance(found, dict) or not isinstance(found.get("summary"), str):
         raise _foreign("compaction")
@@ -62,7 +68,7 @@ def compaction_note(content: str | None) -> HumanMessage:
 
 
 def _foreign(kind: str) -> ProblemError:
-    """Return the error for an item of this kind whose `encrypted_content` is from another server."""
+    """Return the error for an item whose `encrypted_content` is from another server; `kind` is the type of the item."""
     return InvalidRequestError(
         f"The encrypted_content of a {kind} item is not from this server; send it as it was given.", "input"
     )

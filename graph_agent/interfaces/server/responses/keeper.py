@@ -18,21 +18,23 @@ from graph_agent.session.results import open_interrupts
 
 @dataclass(frozen=True, slots=True)
 class OpenConversation:
-    """A conversation that a response continues: a session whose items clients list and add to."""
+    """A conversation that a response continues, with the items that its session has not received yet."""
 
     conversations: Conversations
     id: str
     pending_keys: list[str]
-    """Keys of the pending items."""
+    """Keys of the batches of items that the session has not received yet."""
     pending: list[dict[str, Any]]
-    """Items that the session has not received yet; they precede those of the request."""
+    """Items that the session has not received yet. They precede the items of the request."""
 
     async def consume(self) -> None:
-        """Record that the session receives the pending items."""
+        """Record that the session has received the pending items."""
         await self.conversations.consume(self.id, self.pending_keys)
 
     async def append(self, record: Record) -> None:
-        """Append the input and output items of a response that has ended, unless the conversation was deleted."""
+        """Append the input and the output items of a response to the conversation, unless the conversation was
+        deleted.
+        """
         if not await self.conversations.exists(self.id):
             return
         items = [*record["input"], *record["response"]["output"]]
@@ -55,9 +57,9 @@ class Keeper:
     """The conversation that the response continues; None if there is none."""
 
     async def keep(self, run: ServerRun) -> None:
-        """Store the response of a run that has ended, and append it to its conversation unless it failed.
+        """Store the response of a run that has ended. Unless it failed, append it to its conversation, too.
 
-        Does nothing if an earlier request with the same key has stored it.
+        Does nothing if an earlier request with the same key has stored the response.
         """
         # A second record would have new times and ids.
         if run.input.replayed and await self.records.find(self.dialect.token) is not None:
@@ -69,7 +71,7 @@ class Keeper:
             await self.conversation.append(record)
 
     def record(self, run: ServerRun) -> Record:
-        """Return the record of the response as it is now."""
+        """Return the record to store for the response as it is now."""
         state = run.input.state
         interrupts = client_interrupts(open_interrupts(state)) if state is not None else []
         return {

@@ -23,15 +23,19 @@ from graph_agent.interfaces.server.responses.schemas import CreateResponse, Func
 from graph_agent.interfaces.server.sse import frame, progress_comment
 
 _INCOMPLETE = {"length": "max_output_tokens", "filtered": "content_filter"}
-"""How an answer ended → the reason of an incomplete response."""
+"""How an answer ended → the reason that an incomplete response has."""
 _EMPTY: dict[str, Any] = {"status": "in_progress", "content": [], "arguments": ""}
-"""Values of an item's fields at its start."""
+"""Fields that are empty when an item starts → their empty value."""
 
 
 def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
-    """Return the response to a request, without output, in the status `in_progress`.
+    """Return the response object for a request, in the status `in_progress` and without output.
 
-    All fields that Open Responses requires are present, with OpenAI's defaults. `token` makes the response's id.
+    All fields that Open Responses requires are present, with OpenAI's defaults.
+
+    Args:
+        body: The body of the request.
+        token: Token of the response, which is part of its id.
     """
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     choice = body.tool_choice
@@ -77,7 +81,7 @@ def new_response(body: CreateResponse, token: str) -> dict[str, Any]:
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:
-    """Return a tool as a response repeats it."""
+    """Return a tool of the request as the response repeats it."""
     required = {"description": None, "parameters": None, "strict": None} if tool.type == "function" else {}
     return {**required, **tool.model_dump(exclude_none=True)}
 
@@ -88,7 +92,7 @@ def summary_wanted(body: CreateResponse) -> str | None:
 
 
 def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
-    """Return the tokens that a run used, in the form of the API."""
+    """Return the tokens that a run has used, in the format of the API."""
     return {
         "input_tokens": outcome.input_tokens,
         "input_tokens_details": {
@@ -102,7 +106,7 @@ def response_usage(outcome: ChatOutcome) -> dict[str, Any]:
 
 
 def error_of(problem: ProblemError) -> dict[str, Any]:
-    """Return the `error` object of a failed response, which has fewer codes than the error of a refused request."""
+    """Return the `error` object of a failed response. It has fewer codes than the error of a refused request."""
     codes = {"busy": "rate_limit_exceeded", "context": "invalid_prompt", "invalid": "invalid_prompt"}
     codes["filtered"] = "invalid_prompt"
     category = {} if problem.category is None else {"category": problem.category}
@@ -110,24 +114,26 @@ def error_of(problem: ProblemError) -> dict[str, Any]:
 
 
 def error_fields(problem: ProblemError) -> dict[str, Any]:
-    """Return the fields of an `error` event: as published, and with the `error` object that clients raise."""
+    """Return the fields of an `error` event: those of the specification, and an `error` object, which official clients
+    read.
+    """
     error = openai_error(problem)["error"]
     return {"code": error["code"], "message": error["message"], "param": error["param"], "error": error}
 
 
 class ResponseDialect(ChatDialect):
-    """Formats one answer as a response: as one object, or as the frames of a stream.
+    """Formats one answer as a response object, or as the frames of a stream.
 
-    Each frame also updates the response.
+    Each frame also updates the response object.
 
-    Methods named `…_frames` are called in the order of the run by the code that all chat APIs share.
+    The methods `…_frames` are called in the order of the run, by code that all chat APIs share.
 
     Args:
-        response: The response, from `new_response`; it is completed in place.
-        token: The random part of the response's id, from which ids of items are made.
-        label: `server_label` of the agent's own calls.
+        response: The response object from `new_response`, which is completed in place.
+        token: Token of the response, which is part of the ids of its items.
+        label: `server_label` of items about calls of the agent's own tools.
         client_tools: Names of the caller's tools.
-        shows_summary: Whether reasoning items show the text of the reasoning.
+        shows_summary: Whether reasoning items contain the text of the reasoning.
         shows_encrypted: Whether reasoning items have an `encrypted_content`.
         queued: Whether the response starts in the background.
     """
@@ -145,13 +151,13 @@ class ResponseDialect(ChatDialect):
     ) -> None:
         self.response = response
         self.recorded: list[dict[str, Any]] | None = None
-        """New events, for a response that runs in the background; None if they are not recorded."""
+        """List that every event is appended to, for a response in the background; None to record none."""
         self._sequence = 0
         """Number of the next event."""
         self._has_reasoning = False
-        """Whether any reasoning item was begun."""
+        """Whether a reasoning item was begun in this response."""
         self._reasoning_at: int | None = None
-        """Index of the open reasoning item; None without one."""
+        """Index of the open reasoning item; None if none is open."""
         self._summary: str | None = None
         """Text of the open summary; None if none is open."""
         self.token = token
@@ -163,9 +169,9 @@ class ResponseDialect(ChatDialect):
         self._text: str | None = None
         """Text of the open message; None if none is open."""
         self._phase = "final_answer"
-        """Phase of the open message: `commentary` once the calls that it precedes are planned."""
+        """Phase of the open message: `commentary` if calls follow it, else `final_answer`."""
         self._calls: dict[str, int] = {}
-        """The agent's own call → index of its item."""
+        """Id of a call of the agent's own tools → index of its item, while it has no result."""
 
     @property
     def _output(self) -> list[dict[str, Any]]:
@@ -174,7 +180,7 @@ class ResponseDialect(ChatDialect):
         return output
 
     def start_frames(self) -> Iterable[str]:
-        """Yield the first frames: the response as created, and as queued if it starts in the background."""
+        """Yield the first frames: the response as created, queued if it starts in the background, and in progress."""
         if self._queued:
             self.response["status"] = "queued"
         yield self.snapshot("response.created")
@@ -184,7 +190,7 @@ class ResponseDialect(ChatDialect):
         yield self.snapshot("response.in_progress")
 
     def text_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the answer's text, after the start of a message if none is open."""
+        """Yield a piece of the answer's text, after the start of a message unless one is open."""
         if self._text is None:
             yield from self._end_summary()
             self._text, self._phase = "", "final_answer"
@@ -194,9 +200,10 @@ class ResponseDialect(ChatDialect):
         yield self._part_event("response.output_text.delta", delta=text, logprobs=[])
 
     def break_frames(self) -> Iterable[str]:
-        """Yield the end of the open message, because the next text belongs to another one; nothing if none is open.
+        """Yield a blank line and the end of the open message, because the next text belongs to another message; nothing
+        if none is open.
 
-        A blank line is added for clients that join all texts.
+        The blank line is for clients that join all texts.
         """
         if self._text is not None:
             # Clients that join all texts would run two messages together.
@@ -205,14 +212,11 @@ class ResponseDialect(ChatDialect):
             yield from self._end_message("completed")
 
     def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
-        """Yield the progress of the agent as a comment, because clients refuse unknown types of events."""
+        """Yield progress as a comment, because clients refuse unknown types of events."""
         yield progress_comment(progress)
 
     def event_frames(self, event: StoredEvent) -> Iterable[str]:
-        """Yield the agent's own calls and their results as `mcp_call` items.
-
-        Yields nothing for other events of the history.
-        """
+        """Yield calls of the agent's own tools and their results as `mcp_call` items. Nothing for other events."""
         match event["type"]:
             case "plan" if event["calls"]:
                 self._phase = "commentary"
@@ -224,7 +228,9 @@ class ResponseDialect(ChatDialect):
                 yield from self._own_result(event)
 
     def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the last frames of a run: open items, calls and approvals that wait, and the completed response."""
+        """Yield the last frames of a run: the ends of open items, the calls and approvals that wait, and the complete
+        response.
+        """
         incomplete = _INCOMPLETE.get(outcome.ending)
         if outcome.calls or outcome.approvals:
             self._phase = "commentary"
@@ -252,7 +258,7 @@ class ResponseDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def error_frames(self, problem: ProblemError) -> Iterable[str]:
-        """Yield the last frames of a run that failed: an error, and the failed response."""
+        """Yield the last frames of a run that failed: the end of open items, an error, and the failed response."""
         yield from self._end_message("incomplete")
         yield from self._end_reasoning()
         # First, because official clients raise it with its text, and of a failed response only that it failed.
@@ -263,17 +269,16 @@ class ResponseDialect(ChatDialect):
         yield "data: [DONE]\n\n"
 
     def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """Complete the response without a stream, and return it.
-
-        Progress is added as a field of its own if there is any.
+        """Complete the response object for a request without a stream, and return it; `progress` is added as a field if
+        it is not empty.
         """
         "".join(self.end_frames(outcome))
         return {**self.response, **({"progress": progress} if progress else {})}
 
     def rest_frames(self, outcome: ChatOutcome, rest: str) -> Iterable[str]:
-        """Yield the part of the answer that was not streamed, or the refusal of the model as a message.
+        """Yield the part of the answer that was not streamed, or the model's refusal as a message.
 
-        Yields nothing if it is empty.
+        If no text was streamed, the reasoning comes first.
         """
         if self._text is None:
             rest = rest.lstrip("\n")
@@ -285,9 +290,9 @@ class ResponseDialect(ChatDialect):
             yield from self.text_frames(rest)
 
     def reasoning_frames(self, text: str) -> Iterable[str]:
-        """Yield a piece of the model's reasoning as the summary of a reasoning item.
+        """Yield a piece of the model's reasoning, as the summary of a reasoning item.
 
-        If the request asks for no summary, only an empty item is begun.
+        If the request asks for no summary, only the item is begun, without text.
         """
         yield from self.break_frames()
         if not self._shows_summary:
@@ -301,7 +306,7 @@ class ResponseDialect(ChatDialect):
         yield self._summary_event("text.delta", delta=text)
 
     def _reasoning(self, outcome: ChatOutcome) -> Iterable[str]:
-        """Yield the rest of the reasoning item of a reply; the whole item, if no reasoning was streamed."""
+        """Yield the rest of the reasoning item of the newest reply; the whole item if no reasoning was streamed."""
         blocks = reasoning_blocks(outcome.reply) if outcome.reply is not None else []
         text = reasoning_text(outcome.reply) if outcome.reply is not None else ""
         is_shown = (self._shows_encrypted and blocks) or (self._shows_summary and text)
@@ -312,13 +317,16 @@ class ResponseDialect(ChatDialect):
         yield from self._end_reasoning()
 
     def _begin_reasoning(self) -> Iterable[str]:
-        """End the open reasoning item, and yield the start of a new one."""
+        """Yield the end of the open reasoning item, if there is one, and the start of a new one."""
         yield from self._end_reasoning()
         self._has_reasoning, self._reasoning_at = True, len(self._output)
         yield self._add({"id": self._id("rs"), "type": "reasoning", "summary": [], "status": "in_progress"})
 
     def _end_summary(self) -> Iterable[str]:
-        """End the open summary; an item with `encrypted_content` stays open until the whole reply is known."""
+        """Yield the end of the open summary; nothing if none is open.
+
+        An item that gets an `encrypted_content` stays open until the whole reply is known.
+        """
         if self._summary is not None and self._reasoning_at is not None:
             part = {"type": "summary_text", "text": self._summary}
             yield self._summary_event("text.done", text=self._summary)
@@ -336,13 +344,15 @@ class ResponseDialect(ChatDialect):
             yield self._done(index)
 
     def _summary_event(self, kind: str, **fields: Any) -> str:
-        """Return the frame of an event of the open summary; `kind` is the end of its type, e.g. `text.delta`."""
+        """Return the frame of an event about the open summary; `kind` is the end of the event's type, e.g.
+        `text.delta`.
+        """
         index = self._reasoning_at or 0
         place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
         return self._event(f"response.reasoning_summary_{kind}", **place, **fields)
 
     def _client_call(self, call: Mapping[str, Any]) -> Iterable[str]:
-        """Yield the item of a call of the caller's tools, which waits for the result."""
+        """Yield the item of a call of the caller's tools, which waits for its result."""
         yield from self.whole_item(
             {
                 "id": self._id("fc"),
@@ -355,7 +365,7 @@ class ResponseDialect(ChatDialect):
         )
 
     def whole_item(self, item: dict[str, Any]) -> Iterable[str]:
-        """Add an item that is complete, and yield its frames."""
+        """Append a complete item to the output, and yield its frames."""
         index = len(self._output)
         # Clients build the item from its start and the deltas.
         yield self._add({**item, **{name: empty for name, empty in _EMPTY.items() if name in item}})
@@ -364,12 +374,12 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _content(self, item: Mapping[str, Any], index: int) -> Iterable[str]:
-        """Yield the events of an item's content; `index` is its place in the output."""
+        """Yield the frames about the content of an item; `index` is its position in the output."""
         for type_, fields in _pieces(item):
             yield self._event(f"response.{type_}", item_id=item["id"], output_index=index, **fields)
 
     def _approval(self, approval: Mapping[str, Any]) -> Iterable[str]:
-        """Yield the item of a call that waits for an approval."""
+        """Append the item of a call that waits for an approval to the output, and yield its frames."""
         id_ = approval_id(approval["token"], approval["interrupt"], approval["index"])
         yield self._add(
             {
@@ -383,7 +393,7 @@ class ResponseDialect(ChatDialect):
         yield self._done(len(self._output) - 1)
 
     def _own_call(self, id_: str, name: str, arguments: Any) -> Iterable[str]:
-        """End the open message, and yield the start of an item for a call of the agent's own tools."""
+        """Yield the end of the open message, and the start of an item for a call of the agent's own tools."""
         yield from self.break_frames()
         yield from self._end_summary()
         text = json.dumps(arguments, ensure_ascii=False)
@@ -405,7 +415,9 @@ class ResponseDialect(ChatDialect):
         yield from self._content(item, index)
 
     def _own_result(self, event: Mapping[str, Any]) -> Iterable[str]:
-        """Yield the end of the item of a call of the agent's own tools; nothing if the call has no item."""
+        """Yield the end of the item of a call of the agent's own tools, from the event of its result; nothing if the
+        call has no open item.
+        """
         if (index := self._calls.pop(event["id"], None)) is None:
             return
         item = self._output[index]
@@ -419,7 +431,7 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _end_message(self, status: str, citations: Sequence[Mapping[str, Any]] = ()) -> Iterable[str]:
-        """Yield the end of the open message with a status and the sources of its text; nothing if none is open."""
+        """Yield the end of the open message, with its status and the sources of its text; nothing if none is open."""
         if self._text is None:
             return
         part = _output_text(self._text, citations)
@@ -434,7 +446,7 @@ class ResponseDialect(ChatDialect):
         yield self._done(index)
 
     def _id(self, kind: ItemKind) -> str:
-        """Return the id of the next item."""
+        """Return the id of the item that is appended next."""
         return item_id(kind, self.token, len(self._output))
 
     def _add(self, item: dict[str, Any]) -> str:
@@ -443,21 +455,23 @@ class ResponseDialect(ChatDialect):
         return self._event("response.output_item.added", output_index=len(self._output) - 1, item=dict(item))
 
     def _done(self, index: int) -> str:
-        """Return the frame of the end of the item with this index."""
+        """Return the frame for the end of the item at `index`."""
         return self._event("response.output_item.done", output_index=index, item=dict(self._output[index]))
 
     def _part_event(self, type_: str, **fields: Any) -> str:
-        """Return the frame of an event of the open message's text."""
+        """Return the frame of an event about the text of the open message."""
         index = len(self._output) - 1
         place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
         return self._event(type_, **place, **fields)
 
     def snapshot(self, type_: str) -> str:
-        """Return the frame of an event with the response as it is now."""
+        """Return the frame of an event of the type `type_` that contains the response as it is now."""
         return self._event(type_, response={**self.response, "output": [dict(item) for item in self._output]})
 
     def _event(self, type_: str, **fields: Any) -> str:
-        """Return the frame of an event with the next number, and record the event if events are recorded."""
+        """Return the frame of an event with the next sequence number, and append the event to `recorded` if that is a
+        list.
+        """
         event = {"type": type_, "sequence_number": self._sequence, **fields}
         self._sequence += 1
         if self.recorded is not None:
@@ -466,12 +480,12 @@ class ResponseDialect(ChatDialect):
 
 
 def _message(id_: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a message item."""
+    """Return a message item of the assistant."""
     return {"id": id_, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
 def _output_text(text: str, citations: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Return the part of a message with a text and its sources."""
+    """Return the part of a message with its text and the sources that the text cites."""
     annotations = [
         {
             "type": "url_citation",
@@ -486,7 +500,7 @@ def _output_text(text: str, citations: Sequence[Mapping[str, Any]] = ()) -> dict
 
 
 def replayed_events(response: dict[str, Any]) -> Iterator[str]:
-    """Yield the events of a response that has ended, each text as one piece."""
+    """Yield the frames of a stored response that has ended, as a new stream in which each text is one piece."""
     # The stored response is at its end; the events begin with an empty one.
     opened = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None, "error": None}
     dialect = ResponseDialect(opened, "", label="")
@@ -500,7 +514,9 @@ def replayed_events(response: dict[str, Any]) -> Iterator[str]:
 
 
 def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events between the start and the end of a complete item: type without `response.`, and fields."""
+    """Yield the events between the start and the end of a complete item, as pairs of the type, without `response.`, and
+    the fields.
+    """
     for at, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):
         place = {"content_index": at}
         name = "refusal" if part["type"] == "refusal" else "text"

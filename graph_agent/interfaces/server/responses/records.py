@@ -19,13 +19,16 @@ from graph_agent.interfaces.server.responses.ids import token_of_item, token_of_
 logger = logging.getLogger("graph_agent.server.responses.records")
 
 _RESPONSES = ("graph_agent", "responses")
-"""Start of the namespaces of responses; each day has its own, so that old ones are found without reading all."""
+"""Start of the namespaces of responses.
+
+Each day has its own namespace, so that old ones are deleted without reading all.
+"""
 KEYS = ("graph_agent", "response_keys")
-"""Namespace of the responses of idempotency keys."""
+"""Namespace in which the response of each idempotency key is stored."""
 _KEYS_OF_DAY = "keys"
-"""End of the namespace of a day's keys, which are deleted with the day's responses."""
+"""Last part of the namespace with the keys of a day, which are deleted together with the responses of the day."""
 _PAGE = 500
-"""Entries that are read and deleted at a time."""
+"""Maximum number of entries that are read and deleted at a time."""
 _EVERY_S = 3600.0
 """Seconds between two deletions of expired responses."""
 OPEN_STATUSES = ("queued", "in_progress")
@@ -42,13 +45,13 @@ class Record(TypedDict):
     session: str
     """Id of the session."""
     calls: dict[str, str]
-    """The caller's calls that wait: id for the caller → the model's id."""
+    """Calls of the caller's tools that wait: the caller's id → the model's id."""
     checkpoint: str | None
-    """Id of the session's checkpoint at the end of the response; None if its run was stopped."""
+    """Id of the session's checkpoint at the end of the response; None if its run was stopped, or has not ended."""
 
 
 class Records:
-    """The stored responses of one caller, the owner of an API key; those of other callers cannot be reached here."""
+    """The stored responses of one caller, the owner of an API key. Those of other callers cannot be reached."""
 
     def __init__(self, host: Host, caller: Caller) -> None:
         self._store = host.store
@@ -56,7 +59,7 @@ class Records:
         self.owner = caller.name
 
     async def put(self, token: str, record: Record) -> None:
-        """Store the response with a token; replaces an earlier record."""
+        """Store the response with a token, replacing an earlier record of it."""
         await self._store.aput(_namespace(token), self._key(token), dict(record), index=False)
 
     async def find(self, token: str) -> Record | None:
@@ -82,12 +85,12 @@ class Records:
         return found
 
     async def _find(self, id_: str) -> Record | None:
-        """Return a response by its id; None if it is not stored, or the id has another form."""
+        """Return a response by its id; None if it is not stored, or the id is not that of a response."""
         token = token_of_response(id_)
         return await self.find(token) if token is not None else None
 
     async def delete(self, token: str) -> None:
-        """Delete a response and its events; does nothing if it is not stored."""
+        """Delete the response with a token, with its events. Does nothing if it is not stored."""
         await self._store.adelete(_namespace(token), self._key(token))
         batch = 0
         # Batches are numbered without a gap, so the first missing one is the end.
@@ -96,7 +99,7 @@ class Records:
             batch += 1
 
     async def put_events(self, token: str, batch: int, events: Sequence[dict[str, Any]]) -> None:
-        """Store a batch of a background response's events; batches are numbered from 0, without a gap."""
+        """Store a batch of events of a background response. Batches are numbered from 0, without a gap."""
         await self._store.aput(_events(token), self._batch(token, batch), {"events": list(events)}, index=False)
 
     async def events(self, token: str, batch: int) -> list[dict[str, Any]] | None:
@@ -105,15 +108,15 @@ class Records:
         return item.value["events"] if item is not None else None
 
     def thread(self, record: Record) -> str:
-        """Return the thread of a response's session."""
+        """Return the LangGraph thread of the session that a response belongs to."""
         return self.thread_of(record["session"])
 
     def thread_of(self, session_id: str) -> str:
-        """Return the thread of one of the caller's sessions."""
+        """Return the LangGraph thread of one of the caller's sessions."""
         return self._caller.thread(session_id)
 
     async def items(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the stored input and output items of the responses that the ids belong to: id → item."""
+        """Return all stored input and output items of the responses to which the given item ids belong, id → item."""
         tokens = {token for id_ in ids if (token := token_of_item(id_)) is not None}
         found: dict[str, dict[str, Any]] = {}
         for token in tokens:
@@ -122,23 +125,22 @@ class Records:
         return found
 
     def _batch(self, token: str, batch: int) -> str:
-        """Return the key of a batch of events."""
+        """Return the store key of a batch of events."""
         return f"{self._key(token)}:{batch:06d}"
 
     def _key(self, token: str) -> str:
-        """Return the key of the caller's response."""
+        """Return the store key of the response with a token."""
         return f"{self._caller.name}:{token}"
 
 
 def deleting_expired(host: Host) -> AbstractAsyncContextManager[None]:
-    """Delete expired responses within the context, on entry and every hour; failures are logged."""
+    """Context manager that deletes expired responses on entry and every hour. Failures are logged."""
     return polling(lambda: delete_expired(host), _EVERY_S, logger, "Deleting expired responses")
 
 
 async def delete_expired(host: Host) -> int:
-    """Delete responses older than `response_s` seconds, in whole days, with their events and keys.
-
-    Returns the entries deleted.
+    """Delete responses older than `response_s` seconds, in whole days, with their events and keys; return the number of
+    deleted entries.
     """
     # Whole days: a namespace is a day, and is deleted without reading each response.
     before = _day(time.time() - host.settings.response_s)
@@ -156,17 +158,17 @@ async def delete_expired(host: Host) -> int:
 
 
 def keys_of_day(token: str) -> tuple[str, ...]:
-    """Return the namespace of the idempotency keys of a response's day."""
+    """Return the namespace of the idempotency keys that belong to the day of a response's token."""
     return (*_namespace(token), _KEYS_OF_DAY)
 
 
 def _namespace(token: str) -> tuple[str, ...]:
-    """Return the namespace of the responses of a token's day."""
+    """Return the namespace of the responses of the day at which a token was made."""
     return (*_RESPONSES, _day(int(token[:8], 16)))
 
 
 def _events(token: str) -> tuple[str, ...]:
-    """Return the namespace of the events of a token's day."""
+    """Return the namespace of the events of the responses of the day at which a token was made."""
     return (*_namespace(token), "events")
 
 

@@ -62,19 +62,19 @@ router = APIRouter(prefix="/v1", tags=["Responses"], route_class=BodyRoute)
 
 @dataclass(frozen=True, slots=True)
 class ResponsesEndpoint:
-    """One request for a response."""
+    """One request to the Responses API, without its body."""
 
     endpoint: ChatEndpoint
     """The request, its caller and its headers."""
     background: Background
     """The background responses of this process."""
     shows_calls: bool | None
-    """Whether a header asks for the agent's own calls; None for the default."""
+    """Whether a header asks for calls of the agent's own tools in the output; None if there is no such header."""
 
     async def create(self, body: schemas.CreateResponse) -> Response:
-        """Run the request, and return its response, a stream or an object.
+        """Run the request, and return its response: an object, or a stream of events.
 
-        Raises `ProblemError` if it cannot be answered.
+        Raises `ProblemError` if the request cannot be answered.
         """
         try:
             return await self._create(body)
@@ -84,14 +84,11 @@ class ResponsesEndpoint:
             raise
 
     async def _create(self, body: schemas.CreateResponse, *, branches: bool = False) -> Response:
-        """Run the request; with `branches`, in a new session if it continues a response.
-
-        A request that was overtaken by another one continuing the same response is run again as a branch of that
-        response.
+        """Run the request. If another request continues the same response at the same time, run it again as a branch.
 
         Args:
             body: The body of the request.
-            branches: Whether the request continues a response in a new session, a branch.
+            branches: Whether to continue a previous response in a new session, a branch.
 
         Raises:
             ProblemError: The request is invalid, or its session cannot be continued.
@@ -106,12 +103,13 @@ class ResponsesEndpoint:
             return await self._create(body, branches=True)
 
     async def _answer(self, body: schemas.CreateResponse, claims: AsyncExitStack, *, branches: bool) -> Response:
-        """Check the request, find its session, and run it, or return a stored response that it repeats.
+        """Check the request, find its session, and run it, or return a stored response if it repeats an earlier
+        request.
 
         Args:
             body: The body of the request.
-            claims: Takes what must be released if the request is not answered.
-            branches: Continue a previous response in a new session.
+            claims: Stack that receives what must be released if the request is not answered.
+            branches: Whether to continue a previous response in a new session.
 
         Raises:
             ProblemError: The request is invalid, or its session cannot be continued.
@@ -143,7 +141,9 @@ class ResponsesEndpoint:
             token = first["token"] if first is not None else (attempt and attempt.token) or record_token()
 
             async def resolve(session_id: str | None) -> ChatRequest:
-                """Return the chat request for a session, or for the one that the request names."""
+                """Return the chat request for the session with this id, or for the session that the request names if it
+                is None.
+                """
                 return await chains.resolve(body, content, token, session_id or named, branches=branches)
 
             if attempt is not None:
@@ -185,10 +185,16 @@ class ResponsesEndpoint:
     async def _attempted(
         self, attempt: Attempt, resolve: Callable[[str | None], Awaitable[ChatRequest]], token: str
     ) -> ChatRequest:
-        """Return the chat request of an attempt, in the session of the earlier attempt if that has the input.
+        """Return the chat request of an attempt, in the session of the earlier attempt if that session has received the
+        input.
 
-        `resolve` returns the request for a session; for None, for the one that it names or begins. The response, by its
-        `token`, is recorded for the attempt.
+        The token of the response and its session are recorded for the next attempt.
+
+        Args:
+            attempt: The attempt.
+            resolve: Returns the request for the session with an id or, for None, for the session that it names or
+                begins.
+            token: Token of the response.
         """
         is_begun = attempt.session is not None and await attempt.has_begun(attempt.session)
         request = await resolve(attempt.session if is_begun else None)
@@ -196,9 +202,9 @@ class ResponsesEndpoint:
         return replace(request, mark=attempt.mark, is_attempt=True)
 
     async def _unsent(self, body: schemas.CreateResponse, records: Records, attempt: Attempt) -> Response | None:
-        """Return the stored response to an earlier attempt, whose client has left before its end.
+        """Return the stored response of an earlier attempt whose client left before it was sent; None if there is none.
 
-        Returns None if there is none.
+        The attempt then counts as answered.
         """
         record = await records.find(str(attempt.token))
         if record is None or record["response"]["status"] == "failed" or "run_status" in record["response"]:
@@ -209,7 +215,7 @@ class ResponsesEndpoint:
         return answer
 
     async def count(self, body: schemas.CountInputTokens) -> int:
-        """Return an estimate of the request's input tokens; nothing is run or stored.
+        """Estimate the input tokens of the request. Nothing is run or stored.
 
         Raises `ProblemError` if the request is invalid, or the caller has too many active requests.
         """
@@ -232,16 +238,19 @@ class ResponsesEndpoint:
     async def _read(
         self, body: schemas.CreateResponse, records: Records
     ) -> tuple[list[schemas.InputItem], OpenConversation | None, Conversation]:
-        """Return a request's items, its conversation or None, and the content of both, pending items first."""
+        """Return the request's items, its conversation (None if it names none), and the content of both, with pending
+        items of the conversation first.
+        """
         items = await items_of(body.input, records)
         conversation = await self._conversation(body)
         given = [schemas.InputItem.model_validate(item) for item in conversation.pending] if conversation else []
         return items, conversation, await run_in_thread(self.endpoint.request, read_items, [*given, *items])
 
     async def _stored(self, body: schemas.CreateResponse, records: Records, token: str) -> Response | None:
-        """Return the stored response with a token, in the form that the request asks for.
+        """Return the stored response with a token, in the form that the request asks for; None if it is not stored, or
+        not complete.
 
-        Returns None if it is not stored or complete.
+        A background response that is not complete is returned, too.
         """
         record = await self.background.read(records, token)
         if record is None or (record["response"]["status"] in OPEN_STATUSES and not record["response"]["background"]):
@@ -282,9 +291,10 @@ class ResponsesEndpoint:
         )
 
     async def _conversation(self, body: schemas.CreateResponse) -> OpenConversation | None:
-        """Return the conversation that a request names; None if it names none, or a session that is no conversation.
+        """Return the conversation that a request names, with its pending items; None if it names none, or only a
+        session.
 
-        Raises `ProblemError` (`not_found`) if neither exists.
+        Raises `ProblemError` (`not_found`) if the id is neither of a conversation nor of a session.
         """
         if (id_ := body.conversation_id) is None:
             return None
@@ -295,9 +305,9 @@ class ResponsesEndpoint:
         return OpenConversation(found, id_, keys, await found.pending_items(id_, keys))
 
     def _session_id(self, body: schemas.CreateResponse) -> str | None:
-        """Return the id of the session or conversation that a request names; None if there is none.
+        """Return the id of the session or the conversation that a request names; None if it names none.
 
-        Raises `InvalidRequestError` if it also names a different conversation, or a previous response.
+        Raises `InvalidRequestError` if it names a session, and also a different conversation or a previous response.
         """
         named = self.endpoint.session_of((body.metadata or {}).get("session_id")) if body.is_stored else None
         if named is not None:
@@ -311,11 +321,11 @@ class ResponsesEndpoint:
 
 
 class _OvertakenError(Exception):
-    """Another request has continued the session of a previous response, so this one becomes a branch."""
+    """Another request continues the same response at the same time, so that this one must become a branch."""
 
 
 async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
-    """Return whether a request failed with `problem` because another one continues its session."""
+    """Return whether a request has failed with `problem` because another request continues its session."""
     if isinstance(problem, BusySessionError):
         return True
     if problem.kind != "invalid" or problem.category is not None or request.before is None:
@@ -328,18 +338,21 @@ async def _is_overtaken(request: ChatRequest, problem: ProblemError) -> bool:
 
 
 async def _each(frames: Iterable[str]) -> AsyncGenerator[str, None]:
-    """Yield frames as an asynchronous stream."""
+    """Yield frames as an asynchronous generator."""
     for text in frames:
         yield text
 
 
 async def records(sender: Sender, server: RequestServices) -> Records:
-    """Return the stored responses of the request's caller; a dependency of routes."""
+    """Return the stored responses of the request's caller, as a dependency of routes."""
     return Records(server.chat.runs.host, sender)
 
 
 async def background_responses(request: Request) -> Background:
-    """Return the background responses of this open server; a dependency of routes."""
+    """Return the background responses of this process, as a dependency of routes.
+
+    Raises `ProblemError` while the server is starting or stopping.
+    """
     return open_part(request, "background_responses", Background)
 
 
@@ -361,7 +374,9 @@ async def create_response(
         Header(alias="X-Show-Calls", description="As `show_calls` in the body, for clients that cannot add fields."),
     ] = None,
 ) -> Response:
-    """Answer an input: as a whole, as a stream of events, or in the background."""
+    """Answer an input: with an object, with `stream` as a stream of events, or with `background` at once, while the run
+    goes on.
+    """
     shown = None if shows_calls is None else shows_calls == "true"
     return await ResponsesEndpoint(endpoint, background, shown).create(body)
 
@@ -370,7 +385,10 @@ async def create_response(
 async def compact_conversation(
     body: schemas.CompactResponse, sender: Sender, server: RequestServices
 ) -> models.CompactionObject:
-    """Replace a conversation by its user messages and a summary."""
+    """Return a conversation as its user messages and one item with a summary by the model, for use as input.
+
+    Nothing is stored.
+    """
     return models.CompactionObject(**await compact_stored(server, sender, body))
 
 
@@ -378,14 +396,17 @@ async def compact_conversation(
 async def count_input_tokens(
     body: schemas.CountInputTokens, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)], background: _Background
 ) -> models.InputTokenCount:
-    """Estimate the input tokens of a request, at 4 characters per token, without running it."""
+    """Estimate the input tokens of a request, at 4 characters per token. Nothing is run."""
     tokens = await ResponsesEndpoint(endpoint, background, None).count(body)
     return models.InputTokenCount(object="response.input_tokens", input_tokens=tokens)
 
 
 @router.websocket("/responses")
 async def respond_over_websocket(websocket: WebSocket) -> None:
-    """Answer inputs over one connection, one after the other."""
+    """Answer requests over one WebSocket, one after the other.
+
+    A request over a limit is refused before the connection is accepted.
+    """
     try:
         server = await services(websocket)
         host = server.chat.runs.host
@@ -412,7 +433,7 @@ async def get_response(
         int, Query(ge=-1, le=2**31, description="Only events with a higher sequence_number.")
     ] = -1,
 ) -> Any:
-    """Return a stored response, or stream its events."""
+    """Return a stored response or, with `stream`, the past and future events of a background response."""
     record = await caller_records.get(response_id)
     token = str(token_of_response(response_id))
     if not stream:
@@ -426,7 +447,7 @@ async def get_response(
 async def cancel_response(
     response_id: _ResponseId, caller_records: _CallerRecords, background: _Background
 ) -> models.ResponseObject:
-    """Cancel a background response; one that has ended is returned unchanged."""
+    """Cancel a background response. One that has ended is returned unchanged."""
     record = await caller_records.get(response_id)
     if not record["response"]["background"]:
         raise InvalidRequestError("Only responses with background: true can be cancelled.", "response_id")
@@ -436,7 +457,7 @@ async def cancel_response(
 
 @router.delete("/responses/{response_id}", responses=_READ_ERRORS)
 async def delete_response(response_id: _ResponseId, caller_records: _CallerRecords) -> models.DeletedResponse:
-    """Delete a stored response; its session remains."""
+    """Delete a stored response. Its session remains. The status is 409 while the response is in progress."""
     if (await caller_records.get(response_id))["response"]["status"] in OPEN_STATUSES:
         raise ProblemError("conflict", "The response is in progress; cancel it first.", param="response_id")
     await caller_records.delete(str(token_of_response(response_id)))

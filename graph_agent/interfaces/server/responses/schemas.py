@@ -31,18 +31,18 @@ from graph_agent.interfaces.server.responses.encrypted_content import blocks_of,
 
 MetadataText = Annotated[str, Field(max_length=512)]
 Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], MetadataText], Field(max_length=16)]
-"""Up to 16 pairs of a name and a text, returned unchanged."""
+"""Up to 16 pairs of a name and a text, which the response repeats."""
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
-"""Value of `include` that asks for reasoning items with `encrypted_content`."""
+"""Value of `include` for reasoning items with `encrypted_content`."""
 _OUTPUT = ("reasoning", "function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools")
-"""Types of the assistant's items, except messages."""
+"""Types of items of the assistant, except messages."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-"""Types of parts that are text."""
+"""Types of parts that contain text."""
 
 
 class _Part(BaseModel):
-    """An object inside the body; fields that are not declared are accepted and ignored."""
+    """An object in the body. Fields that are not declared are accepted and ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -61,7 +61,7 @@ class InputPart(_Part):
 
 
 def _with_type(item: Any) -> Any:
-    """Return an item with `message` as its type if it has none."""
+    """Return an item with the type `message` if it has none."""
     return {**item, "type": "message"} if isinstance(item, dict) and item.get("type") is None else item
 
 
@@ -88,7 +88,7 @@ Item = Annotated[InputItem, BeforeValidator(_with_type)]
 
 
 class FunctionTool(_Part):
-    """A tool of the caller, or the agent itself as the MCP server of its own tools."""
+    """A tool of the caller; or, with the type `mcp`, the agent itself, which stands for its own tools."""
 
     type: str
     server_label: str | None = Field(None, description="Of type `mcp`: the agent's name.")
@@ -166,12 +166,12 @@ class CompactResponse(schemas.RequestObject):
 
     @property
     def messages(self) -> list[InputItem]:
-        """The items, which count as messages for the server's limits; empty for text."""
+        """The items of the input, which the server's limits count as messages; empty for text."""
         return self.input if isinstance(self.input, list) else []
 
     @property
     def tools(self) -> None:
-        """No tools."""
+        """None, because the request has no tools."""
 
 
 class CreateResponse(schemas.RequestObject):
@@ -214,17 +214,17 @@ class CreateResponse(schemas.RequestObject):
 
     @property
     def messages(self) -> list[InputItem]:
-        """The items, which count as messages for the server's limits; empty for text."""
+        """The items of the input, which the server's limits count as messages; empty for text."""
         return [] if isinstance(self.input, str) else self.input
 
     @property
     def conversation_id(self) -> str | None:
-        """The id of the conversation; None if there is none."""
+        """The id of the conversation or session; None if the request names none."""
         return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
 
     @property
     def is_stored(self) -> bool:
-        """Whether the response and its session are kept."""
+        """Whether the response and its session are stored."""
         return self.store is not False
 
 
@@ -237,12 +237,14 @@ class CountInputTokens(CreateResponse):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        """Return the body without fields that are null, so that they have their defaults."""
+        """Return the body without fields that are null, so that they get their defaults."""
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 def check_supported(body: CreateResponse) -> None:
-    """Raise `InvalidRequestError` for a field whose effect this server cannot provide, and for a contradiction."""
+    """Raise `InvalidRequestError` if a request has a field that this server cannot support, or fields that contradict
+    each other.
+    """
     if body.prompt is not None:
         raise InvalidRequestError("There are no stored prompts here; send instructions and input.", "prompt")
     if body.generate is False:
@@ -259,13 +261,13 @@ def check_supported(body: CreateResponse) -> None:
 
 
 def is_agent(tool: FunctionTool, name: str) -> bool:
-    """Return whether a tool is an `mcp` server with the agent's `name`, which stands for the agent's own tools."""
+    """Return whether a tool stands for the agent's own tools: an `mcp` server with the agent's `name` as its label."""
     is_own = tool.type == "mcp" and tool.server_label == name
     return is_own and tool.server_url is None and tool.connector_id is None
 
 
 def options_of(body: CreateResponse) -> dict[str, Any]:
-    """Return the fields of the run's context that a request sets; raise `InvalidRequestError` if one is invalid."""
+    """Return the fields of the run's context that a request sets. Raises `InvalidRequestError` if one is invalid."""
     answer_format = body.text.format if body.text else None
     kind, schema = (answer_format.type, answer_format.schema_) if answer_format else (None, None)
     options: dict[str, Any] = {
@@ -282,9 +284,9 @@ def options_of(body: CreateResponse) -> dict[str, Any]:
 
 
 def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
-    """Return the caller's tools that the model may call, as OpenAI functions.
+    """Return the caller's tools that the model may call, in OpenAI's format.
 
-    Raises `InvalidRequestError` if an allowed tool is not among the request's tools.
+    Raises `InvalidRequestError` if `tool_choice` allows a tool that is not among the request's tools.
     """
     choice = body.tool_choice
     if choice == "none":
@@ -299,15 +301,19 @@ def client_tools_of(body: CreateResponse) -> list[dict[str, Any]]:
 
 
 def _allowed(choice: NamedChoice, body: CreateResponse) -> set[str]:
-    """Return the names of the allowed tools; raise `InvalidRequestError` if the request does not offer one."""
+    """Return the names of the functions that a choice allows.
+
+    Raises `InvalidRequestError` if one is not among the request's tools.
+    """
     offered = ((tool.type, tool.name) for tool in body.tools or [])
     return allowed_functions(((tool.type, tool.name) for tool in choice.tools or []), offered)
 
 
 def _choice(body: CreateResponse) -> str | None:
-    """Return the name of the caller's tool that the model must call, `any` for one of them, or None.
+    """Return the name of the caller's function that the model must call, `any` if it must call one, or None if it may
+    choose.
 
-    Raises `InvalidRequestError` for an unknown tool or an unsupported choice.
+    Raises `InvalidRequestError` for an unknown function or an unsupported choice.
     """
     choice = body.tool_choice
     if not isinstance(choice, NamedChoice):
@@ -328,29 +334,29 @@ def _choice(body: CreateResponse) -> str | None:
 
 @dataclass(slots=True)
 class Conversation:
-    """The content of a request's items, as messages of LangChain."""
+    """The content of a request's items, as LangChain messages."""
 
     messages: list[AnyMessage] = field(default_factory=list)
     """Messages of users, assistants and tools, in order."""
     instructions: list[str] = field(default_factory=list)
     """Texts of system and developer messages."""
     decisions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Approval request id → decision.
+    """Id of an approval request → decision.
 
-    Decisions that items of the assistant follow are left out: they were received before.
+    Decisions before an item of the assistant are left out, because they were received with an earlier request.
     """
 
     def decide(self, id_: str, decision: dict[str, Any]) -> None:
-        """Add the decision on an approval request; raise `InvalidRequestError` if it differs from an earlier one."""
+        """Add the decision on an approval request. Raises `InvalidRequestError` if it differs from an earlier one."""
         if self.decisions.setdefault(id_, decision) != decision:
             message = f"The approval request {id_!r} has two different responses; send one."
             raise InvalidRequestError(message, "input")
 
 
 def read_items(items: Sequence[InputItem]) -> Conversation:
-    """Convert items to messages; consecutive items of the assistant become one message.
+    """Convert items to messages. Consecutive items of the assistant become one message.
 
-    References to stored items must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
+    References must be replaced before. Raises `InvalidRequestError` for an invalid or unsupported item.
     """
     # Before any is parsed: one text may hold millions of values.
     check_arguments(((item.call_id, item.arguments) for item in items if item.arguments), "input")
@@ -392,7 +398,7 @@ def read_items(items: Sequence[InputItem]) -> Conversation:
 
 
 class _Assistant:
-    """Collects consecutive items of the assistant for one message."""
+    """Collects consecutive items of the assistant, which become one message."""
 
     def __init__(self) -> None:
         self.calls: list[ToolCall] = []
@@ -409,7 +415,7 @@ class _Assistant:
         self._reasoning += blocks
 
     def move_to(self, messages: list[AnyMessage]) -> None:
-        """Append the message of the collected items, if any; start the next one."""
+        """Append the message of the collected items, if there are any, and begin a new collection."""
         text = "\n\n".join(self._texts)
         if self.calls or text:
             texts = [{"type": "text", "text": text}] if text else []
@@ -420,9 +426,9 @@ class _Assistant:
 
 
 def _add_message(item: InputItem, found: Conversation) -> None:
-    """Add a message item to a conversation.
+    """Add a message item of a user, or the text of a system message, to a conversation.
 
-    Raises `InvalidRequestError` without a role, or without content of a user.
+    Raises `InvalidRequestError` if the item has no role, or is of a user and has no content.
     """
     match item.role:
         case "system" | "developer":
@@ -438,7 +444,10 @@ def _add_message(item: InputItem, found: Conversation) -> None:
 
 
 def _call(item: InputItem, id_: str | None) -> ToolCall:
-    """Return the call of an item, with the id `id_`; raise `InvalidRequestError` if it is incomplete or invalid."""
+    """Return the tool call of an item, with the id `id_`.
+
+    Raises `InvalidRequestError` if it is incomplete or invalid.
+    """
     if not id_ or not item.name:
         raise InvalidRequestError(f"An item of type {item.type} has no id or no name.", "input")
     arguments = parse_arguments(id_, item.arguments, "input")
@@ -446,7 +455,10 @@ def _call(item: InputItem, id_: str | None) -> ToolCall:
 
 
 def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | None = None) -> ToolMessage:
-    """Return the result of a call, from an item's output or from `error`; raise `InvalidRequestError` without an id."""
+    """Return the result of the call `id_`: the output of an item or, if it is not None, the error.
+
+    Raises `InvalidRequestError` without an id.
+    """
     if not id_:
         raise InvalidRequestError(f"An item of type {item.type} has no call_id.", "input")
     if error is not None:
@@ -457,12 +469,12 @@ def _result(item: InputItem, id_: str | None, *, error: str | dict[str, Any] | N
 
 
 def _is_output(item: InputItem) -> bool:
-    """Return whether an item is of the assistant."""
+    """Return whether an item is one of the assistant."""
     return item.role == "assistant" if item.type == "message" else item.type in _OUTPUT
 
 
 def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
-    """Return an approval request's id and the decision on it; raise `InvalidRequestError` if one is missing."""
+    """Return the id of an approval request and the decision on it. Raises `InvalidRequestError` if one is missing."""
     if not item.approval_request_id or item.approve is None:
         raise InvalidRequestError(
             "An item of type mcp_approval_response needs approval_request_id and approve.", "input"
@@ -474,14 +486,14 @@ def _decision(item: InputItem) -> tuple[str, dict[str, Any]]:
 
 
 def _content(content: str | list[InputPart] | None) -> str | list[Any]:
-    """Return the content of a message or an output: a text, or content blocks if it is more than text."""
+    """Return the content of a message or an output: a text, or LangChain content blocks if it has images or files."""
     if content is None or isinstance(content, str):
         return content or ""
     return simplify_blocks([_block(part) for part in content])
 
 
 def _block(part: InputPart) -> dict[str, Any]:
-    """Return a part as a content block of LangChain; raise `InvalidRequestError` if no model can receive it."""
+    """Convert a part to a LangChain content block. Raises `InvalidRequestError` if no model can receive it."""
     match part.type:
         case "input_image":
             if part.image_url is None:
@@ -496,7 +508,10 @@ def _block(part: InputPart) -> dict[str, Any]:
 
 
 def _file(part: InputPart) -> dict[str, Any]:
-    """Return a file as a content block; raise `InvalidRequestError` without its bytes, or for an unknown type."""
+    """Convert a file to a LangChain content block.
+
+    Raises `InvalidRequestError` if it has no data, or its type is unknown.
+    """
     if part.file_data is None:
         raise InvalidRequestError(
             "A file is given by file_data: a data: URL with base64. No address is fetched, and no file is stored.",
@@ -513,7 +528,10 @@ def _file(part: InputPart) -> dict[str, Any]:
 
 
 def _text(content: str | list[InputPart] | None) -> str:
-    """Return the texts of a content, joined; raise `InvalidRequestError` for a part that is no text."""
+    """Return the texts of a content, joined without a separator.
+
+    Raises `InvalidRequestError` for a part that is not text.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -528,14 +546,19 @@ def _text(content: str | list[InputPart] | None) -> str:
 
 
 def as_items(value: str | Sequence[InputItem]) -> list[InputItem]:
-    """Return a request's input as items; text is one user message."""
+    """Return a request's input as items. A text becomes one user message."""
     return [InputItem.model_validate({"role": "user", "content": value})] if isinstance(value, str) else list(value)
 
 
 def replace_references(items: Sequence[InputItem], known: Mapping[str, dict[str, Any]]) -> list[InputItem]:
-    """Return items in which each reference is replaced by the item that it names.
+    """Return items in which each reference is replaced by the stored item that it names.
 
-    `known` maps ids to stored items. Raises `ProblemError` (`not_found`) for an unknown id.
+    Args:
+        items: The items.
+        known: Id → stored item.
+
+    Raises:
+        ProblemError: A reference names an unknown item (`not_found`).
     """
     found: list[InputItem] = []
     for item in items:

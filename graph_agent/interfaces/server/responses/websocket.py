@@ -23,38 +23,38 @@ from graph_agent.interfaces.server.problems import InvalidRequestError, ProblemE
 from graph_agent.interfaces.server.settings import ServerSettings
 
 CONNECTION_S = 3600.0
-"""Seconds that a connection may last; a response that has begun is completed first."""
+"""Maximum seconds that a connection lasts. A response that has begun is completed first."""
 _MESSAGE_BYTES = 1_000
 """Bytes that a waiting message counts in addition to its content."""
 _POLICY_VIOLATION, _SERVICE_RESTART = 1008, 1012
 _OWN_HEADERS = ("connection", "upgrade", "content-length", "transfer-encoding", "idempotency-key", "content-type")
 _SCOPE = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
-"""Keys of the connection's ASGI scope that its requests have, too."""
+"""Keys of the connection's ASGI scope that are copied to the scope of its requests."""
 _SNAPSHOTS = tuple(f"response.{name}" for name in ("created", "in_progress", "completed", "incomplete", "failed"))
-"""Events with the whole response."""
+"""Types of events that contain the whole response."""
 _ENDINGS = _SNAPSHOTS[2:]
-"""Events that end a response."""
+"""Types of events that end a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unstored:
-    """The newest response of a connection, if it is not stored; it lives as long as the connection."""
+    """The newest response of a connection that is not stored. It is kept as long as the connection lasts."""
 
     id: str
     """Id of the response."""
     base: str | None
-    """The stored response that its conversation begins with; None if there is none."""
+    """Id of the stored response with which the conversation begins; None if there is none."""
     items: list[Any]
-    """The items of its conversation, after `base`, with its output."""
+    """The items of the conversation after `base`, with the output of the response."""
 
 
 class ResponsesSocket:
-    """Answers the messages of one accepted connection one by one, until `stopping` is set or `lasts_s` have passed.
+    """Answers the messages of one accepted connection one by one.
 
-    A response that is not stored is kept in memory for the next message of the connection, which may continue it.
+    A response that is not stored is kept in memory, so that the next message of the connection can continue it.
 
     Args:
-        websocket: The connection, already accepted.
+        websocket: The connection, which is accepted already.
         settings: Limits of the server.
         stopping: Set when the server stops.
         lasts_s: Maximum seconds of the connection.
@@ -70,20 +70,20 @@ class ResponsesSocket:
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         """The messages that wait, and None at their end."""
         self._room = settings.max_body_bytes
-        """Bytes that further messages may have while the present ones wait."""
+        """Bytes that further messages may have until waiting ones are answered."""
         self._left = asyncio.Event()
-        """Set when the client has left, or is disconnected."""
+        """Set when the client has left, or does not read."""
         self._close: tuple[int, str] | None = None
-        """Code and reason with which this side closes the connection; None if it is closed, or stays incomplete."""
+        """Code and reason with which the server closes the connection; None if it does not close it."""
         self._previous: _Unstored | None = None
-        """The newest response of the connection, if it is not stored; None before."""
+        """The newest response of the connection that is not stored; None if there is none."""
 
     async def serve(self) -> None:
         """Answer messages until the client leaves, the connection has lasted its time, or the server stops.
 
         A response that has begun is completed first, unless the client has left. Then the connection is closed, after
-        an error event if its time is over; a client that has left is not answered. Serving also ends if the client does
-        not read, or if more bytes of requests wait than a body may have.
+        an error event if its time is over. It is also closed if the client does not read, or if more bytes of requests
+        wait than one body may have.
         """
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stop())]
         try:
@@ -105,7 +105,10 @@ class ResponsesSocket:
             await asyncio.wait(tasks)
 
     async def _next(self, until: float) -> str | bytes | None:
-        """Return the next message; None if client or server stop. Raises `TimeoutError` at the loop time `until`."""
+        """Return the next message; None if the client has left or the server is stopping.
+
+        Raises `TimeoutError` at the loop time `until`.
+        """
         if asyncio.get_running_loop().time() >= until:
             raise TimeoutError
         async with asyncio.timeout_at(until):
@@ -116,7 +119,7 @@ class ResponsesSocket:
         return message
 
     async def _stop(self) -> None:
-        """Wait until the server stops; then end the queue of messages, and have the connection closed with code
+        """Wait until the server is stopping, then end the queue of messages, so that the connection is closed with code
         1012.
         """
         await self._stopping.wait()
@@ -124,9 +127,9 @@ class ResponsesSocket:
         self._messages.put_nowait(None)
 
     async def _read(self) -> None:
-        """Queue messages until the client leaves.
+        """Queue the client's messages until it leaves.
 
-        If more bytes wait than a body may have, reading ends and the connection is closed as a policy violation.
+        If more bytes wait than one body may have, stop reading, so that the connection is closed as a policy violation.
         """
         # A server that does not read is not notified when a client leaves.
         with contextlib.suppress(WebSocketDisconnect):
@@ -142,7 +145,8 @@ class ResponsesSocket:
         self._messages.put_nowait(None)
 
     async def _answer(self, message: str | bytes) -> bool:
-        """Run the request in a message, and send the events of its response; return whether the answer is complete.
+        """Run the request in a message, and send the events of the response; return whether the answer was sent
+        completely.
 
         An invalid message is answered with an error event. The answer is incomplete if the client does not read it.
         """
@@ -175,7 +179,7 @@ class ResponsesSocket:
     def _request_of(self, message: str | bytes) -> dict[str, Any]:
         """Return the body of the request in a message.
 
-        Raises `ProblemError` if it is no valid `response.create` message.
+        Raises `ProblemError` if it is not a valid `response.create` message.
         """
         content = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
         try:
@@ -197,7 +201,7 @@ class ResponsesSocket:
         return given
 
     def _scope(self) -> Scope:
-        """Return the ASGI scope of a POST request with the headers of the connection."""
+        """Return the ASGI scope of a POST request with the path and the headers of the connection."""
         scope = self._websocket.scope
         headers = [
             (name, value)
@@ -215,7 +219,7 @@ class ResponsesSocket:
         }
 
     async def _disconnected(self) -> Message:
-        """ASGI `receive` of a request after its body: its client leaves with the connection."""
+        """ASGI `receive` of a request after its body: waits until the client has left, and reports that."""
         await self._left.wait()
         return {"type": "http.disconnect"}
 
@@ -225,14 +229,14 @@ class ResponsesSocket:
 
 
 class _Exchange:
-    """ASGI `send` that forwards the response to one request as messages.
+    """ASGI `send` that forwards the response to one request as messages of the WebSocket.
 
     Args:
         websocket: The connection.
-        left: Set if the client does not read the response.
-        previous_id: The `previous_response_id` to show in the response, if the request itself does not name it; else
-            None.
-        wants_end: Keep the whole response at its end in `ended`.
+        left: Set by this object if the client does not read the response.
+        previous_id: The `previous_response_id` to show in the response, if it differs from that of the request;
+            otherwise None.
+        wants_end: Whether to keep the whole response in `ended`.
     """
 
     def __init__(self, websocket: WebSocket, left: asyncio.Event, previous_id: str | None, *, wants_end: bool) -> None:
@@ -243,14 +247,14 @@ class _Exchange:
         self._status = 0
         self._buffer = b""
         self.is_complete = False
-        """Whether the whole response was received; it was not if the client does not read it."""
+        """Whether the application has sent its whole response."""
         self.failed = False
-        """Whether the response is an error, or failed."""
+        """Whether the response is an error, or the status of the response is failed."""
         self.ended: dict[str, Any] | None = None
-        """The response, if it is to be kept and has ended without a failure."""
+        """The response, if `wants_end` is set and it has ended without a failure; otherwise None."""
 
     async def send(self, message: Message) -> None:
-        """Forward a part of the response: each complete event of a stream, or an error once it is complete."""
+        """Forward a part of the response: each complete event of a stream, or an error response once it is complete."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             return
@@ -266,7 +270,10 @@ class _Exchange:
             await self._send(json.dumps(error, ensure_ascii=False))
 
     async def _forward(self, frame: str) -> None:
-        """Send the event of a frame, with the right `previous_response_id`; error events are dropped."""
+        """Send the event of a frame, with the right `previous_response_id`.
+
+        Error events are dropped, because `response.failed` follows.
+        """
         name, _, data = frame.partition("\ndata: ")
         kind = name.removeprefix("event: ")
         # `response.failed` follows an error; both would end the response for a client.
@@ -284,7 +291,7 @@ class _Exchange:
         await self._send(data)
 
     async def _send(self, text: str) -> None:
-        """Send a text; if the client has left, mark that, which ends the request."""
+        """Send a text. If the client has left, set `left`, which ends the request."""
         try:
             await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError):
@@ -293,16 +300,16 @@ class _Exchange:
 
 
 def _error_event(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return the event for a request without a response, with the fields of Open Responses and of OpenAI."""
+    """Return the `error` event for a request that has no response, with the fields of Open Responses and of OpenAI."""
     fields = {"code": error.get("code") or error["type"], "message": error["message"], "param": error.get("param")}
     return {"type": "error", "status": status, **fields, "error": {**error, **fields}}
 
 
 def _size(message: str | bytes) -> int:
-    """Return the bytes that a waiting message counts."""
+    """Return the bytes that a waiting message counts against the limit."""
     return len(message) + _MESSAGE_BYTES
 
 
 def _items(given: str | list[Any]) -> list[Any]:
-    """Return an input as items; a text is one message of the user."""
+    """Return an input as items. A text becomes one user message."""
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
